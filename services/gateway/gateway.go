@@ -1,5 +1,5 @@
-// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents: it asks the mesh to decide on
-// each request, and sends the allowed ones to the servers.
+// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents. It asks the policy role to
+// decide on each request, and sends allowed requests to the servers.
 package gateway
 
 import (
@@ -42,6 +42,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
@@ -58,8 +59,8 @@ import (
 )
 
 const (
-	// drainTimeout is how long requests in flight may take to end when the gateway stops. cutTimeout is how long
-	// calls may take; after it they are cancelled, early enough to record their outcomes and to answer their callers.
+	// drainTimeout is how long requests in flight may take to end when the gateway stops. After cutTimeout, calls in
+	// flight are cancelled. The time between the two is enough to record the outcomes and to answer the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -76,13 +77,13 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents is a connection to the wasmagent role, whose methods are tools if the configuration says so. Its calls
-	// carry the principal of [authn.OnBehalfOf].
+	// Agents is a connection to the wasmagent role. The role's methods are tools if the configuration says so. Calls on
+	// the connection carry the principal of [authn.OnBehalfOf].
 	Agents grpc.ClientConnInterface
-	// Peers are the other roles that some calls need, by name. The policy role is not among them: the gateway knows
-	// from its lease whether policy serves.
+	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway
+	// knows from its lease whether the policy role serves.
 	Peers map[string]healthv1.HealthClient
-	// Meter makes the metrics.
+	// Meter makes the instruments for metrics.
 	Meter metric.Meter
 	// Tracer makes spans, and Propagator reads the trace contexts of clients.
 	Tracer     trace.Tracer
@@ -91,8 +92,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Env looks up PATH and HOME for the programs that are started; nil means that neither is set.
 	Env config.Env
-	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox
-	// is off are started.
+	// Launcher starts this program as the launcher of sandboxed stdio servers. Without a launcher, only servers whose
+	// sandbox is off are started.
 	Launcher sandbox.Launcher
 }
 
@@ -119,13 +120,13 @@ type Service struct {
 	started  time.Time
 	kept     *kept.Decisions
 	peers    peerWatch
-	// reads limits how callers read records: one read at a time for each caller.
+	// reads limits how callers read records: each caller makes one read at a time.
 	reads *turn.Turns[string]
-	// errands counts calls from inside the mesh. Each call uses its number as the id in its session.
+	// errands counts calls from inside the mesh. The count is the request id of each call in its session.
 	errands atomic.Int64
 }
 
-// New returns a gateway that has opened its data folder and its MCP address. It serves when Run is called.
+// New returns a gateway that has opened its data folder and its MCP address. The gateway serves only while Run runs.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
@@ -143,7 +144,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open opens what the gateway needs. If it fails, Close closes what was opened.
+// open opens everything that the gateway needs. If open fails, Close closes the parts that were opened.
 func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
@@ -189,7 +190,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// newTransport returns the transport to a server. files are those of the servers' programs.
+// newTransport returns the transport to a server. files lists the files of the servers' programs, by server.
 func (s *Service) newTransport(name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
 		return streamable.New(streamable.Config{
@@ -259,10 +260,10 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	targets := make(map[string]edge.Target, len(s.servers))
+	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
 		edge.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
@@ -273,12 +274,12 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// tasksOfEdge is the text from which the edge's secret is derived. It is not JSON, so it cannot be the arguments of a
-// call, whose digests with the same key are on record.
+// tasksOfEdge is the text from which the edge's secret is derived. The text is not JSON, so it is never the arguments
+// of a call. The journal contains digests of arguments that are made with the same key.
 const tasksOfEdge = "what is not JSON: ids of tasks"
 
-// holder returns this gateway's name in claims. The name is made once and stored beside the journal, so that a replay
-// after a restart uses the same name.
+// holder returns the name with which this gateway claims approvals. The name is stored next to the journal, so that a
+// replay after a restart uses the same name.
 func (s *Service) holder() (string, error) {
 	path := s.dir.Path("holder")
 	raw, err := os.ReadFile(path)
@@ -304,8 +305,8 @@ func (s *Service) Sandboxes() map[string]sandbox.Report {
 	return out
 }
 
-// logSandboxes logs what the kernel enforces for stdio servers: one line for all servers with the same report, as a
-// warning with advice if something is not enforced.
+// logSandboxes logs what the kernel enforces for stdio servers. It writes one line for all servers with the same
+// report. If part of a sandbox is not enforced, the line is a warning with advice.
 func (s *Service) logSandboxes(ctx context.Context) {
 	for _, alike := range sandbox.Alike(s.Sandboxes()) {
 		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
@@ -317,7 +318,8 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns how many requests wait for each server's answer; servers without one are left out.
+// InFlight returns the number of requests that wait for each server's answer. Servers without such requests are left
+// out.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -342,9 +344,9 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady returns why the gateway is not ready; empty if it is. Without policy or the journal no call passes;
-// without another role or a server, only the calls that need it are refused. Unauthenticated callers may read the
-// answer, so it says nothing about the machine.
+// NotReady returns the reasons why the gateway is not ready; empty if it is ready. Without the policy role or the
+// journal, no call is allowed. Without another role or a server, only calls that need that role or server are refused.
+// Unauthenticated callers may read the reasons, so the reasons contain nothing about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -359,8 +361,8 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns which other roles are unavailable or do not work together, and whether the journal's disk is full;
-// empty if there is no problem. Unauthenticated callers may read the answer.
+// Degraded returns a sentence for each other role that is unavailable or incompatible, and one if the journal's disk is
+// full. It is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.Miscounting() {
@@ -372,7 +374,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx is cancelled. Then it waits for requests in flight, and closes the sessions last.
+// Run serves MCP until ctx is cancelled. After that it waits for requests in flight, and closes the sessions last.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.front()
 	if err != nil {
@@ -406,7 +408,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drain waits for requests in flight. It cancels those that take too long.
+// drain waits for requests in flight. It cancels requests that take too long.
 func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -415,7 +417,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()
-	s.pipeline.Drain()  // calls that wait for approvers get their tickets
+	s.pipeline.Drain()  // calls that wait for approvers are answered with their tickets
 	s.sessions.HangUp() // otherwise Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)
 	defer s.edge.Drain(ctx)
@@ -448,9 +450,9 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// ended measures a client's session that has ended.
+// ended records the duration of a client's session that has ended.
 func (s *Service) ended(sess *session.Session) {
-	if sess.Version != mcp.Modern && sess.Hub == nil { // others only hold the state of a caller, or are members
+	if sess.Version != mcp.Modern && sess.Hub == nil { // other sessions only hold the state of a caller, or are members of a session with all servers
 		s.meters.Open(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

@@ -21,7 +21,7 @@ func (e *Edge) isAbsent(ctx context.Context, c httpserver.Caller, server string)
 	if !serverName.MatchString(server) {
 		return true
 	}
-	hidden := e.reach.Hides(ctx, c.Principal, server, c.Stale)
+	hidden := e.visibility.IsHidden(ctx, c.Principal, server, c.Stale)
 	_, configured := e.targets[server]
 	return hidden || !configured
 }

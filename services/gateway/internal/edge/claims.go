@@ -7,12 +7,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // claims returns the capabilities of the client that are declared to the server.
-func (x *exchange) claims(said reach.Standing) []mcp.Ability {
-	return x.tellable(x.abilities(), said)
+func (x *exchange) claims(access visibility.Access) []mcp.Ability {
+	return x.tellable(x.abilities(), access)
 }
 
 // abilities returns the capabilities that the client declares. In sessions requests are sent to it on streams, so a
@@ -41,11 +41,11 @@ func saysTasks(has map[string]jsontext.Value) bool {
 
 // tellable returns those of the capabilities that are declared to the server: policy does not deny their methods to the
 // caller on that server. A gRPC server cannot send requests.
-func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Ability {
-	if x.target.Server.Transport() == "grpc" {
+func (x *exchange) tellable(has []mcp.Ability, access visibility.Access) []mcp.Ability {
+	if x.target.Upstream.Transport() == "grpc" {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !slices.Contains(said.Methods, a.Method) })
+	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !access.Has(a.Method) })
 }
 
 // abilitiesSaid returns the capabilities in a client's capabilities object.

@@ -31,7 +31,7 @@ var errList = errors.New("the server's answer is no list of tools")
 // old.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
-	if found := x.target.found.Last(); found != nil && x.protocol.crosses() {
+	if found := x.target.Own().Last(); found != nil && x.protocol.crosses() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
 	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
@@ -81,7 +81,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
 	has := x.has.Answer.Beside()
 	defer has.Close()

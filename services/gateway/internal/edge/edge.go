@@ -4,20 +4,20 @@
 package edge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
@@ -26,19 +26,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
-
-// modernTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers then.
-const modernTimeout = 10 * time.Second
 
 // peerTimeout is how long another service may take to answer.
 const peerTimeout = 2 * time.Second
@@ -52,27 +47,6 @@ type Config struct {
 	TrustParent bool
 }
 
-// Target is a configured MCP server.
-type Target struct {
-	Server *upstream.Server
-	// Timeout is the maximum duration of a request to the server.
-	Timeout time.Duration
-	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress does
-	// not extend a request.
-	MaxTimeout time.Duration
-	// Identity identifies the program or URL that the configured name stands for. Approvals are bound to it.
-	Identity string
-
-	// found is the gateway's own discovery of the server, and under that in each revision of MCP that clients may speak.
-	// [New] sets them.
-	found *discovery.Server
-	under map[string]*discovery.Server
-	// faults are the reasons why elements of the server's lists are left out.
-	faults *faults
-	// used is when the server was last used, in nanoseconds of the Unix time.
-	used *atomic.Int64
-}
-
 // Deps are the dependencies of an [Edge]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
@@ -81,7 +55,7 @@ type Deps struct {
 	Revision func() string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
-	Servers  map[string]Target
+	Servers  map[string]servers.Config
 	// Catalogue receives the lists of servers.
 	Catalogue *catalogue.Reporter
 	// Room is the memory budget for answers until clients have read them.
@@ -102,14 +76,13 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	cfg      Config
-	deps     Deps
-	front    *httpserver.Server
-	targets  map[string]Target
-	reach    *reach.Reach
-	limits   gate.Limits
-	inFlight *inflight.Load
-	views    views
+	cfg        Config
+	deps       Deps
+	front      *httpserver.Server
+	targets    map[string]*servers.Server
+	limits     gate.Limits
+	inFlight   *inflight.Load
+	visibility *visibility.Visibility
 	// insiders are the ids of the sessions that services of the mesh have for principals, and visits counts the requests
 	// of those services.
 	insiders *recent.Recent[session.Key, string]
@@ -123,8 +96,6 @@ type Edge struct {
 	pieces     intake.Pieces
 	// news notifies of servers whose list of tools has changed.
 	news news.News
-	// asking limits how many lists policy filters at once. A caller that waits for its slot has no processing slot.
-	asking *turn.Turns[principal.Key]
 }
 
 // New returns an edge.
@@ -142,8 +113,8 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		return nil, err
 	}
 	e := &Edge{
-		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(),
+		cfg: cfg, deps: deps, targets: make(map[string]*servers.Server, len(deps.Servers)),
+		limits: gate.DefaultLimits(), inFlight: load, insiders: newInsiders(), standIns: newStandIns(),
 	}
 	e.front, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: e.panicked, Meters: deps.Meters, Log: deps.Log,
@@ -151,29 +122,11 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, target := range deps.Servers {
-		view := discovery.Config{Name: name, Timeout: target.Timeout}
-		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.Tell}
-		if target.found, err = discovery.New(view, with); err != nil {
+	for name, server := range deps.Servers {
+		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.Tell}
+		if e.targets[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
-		target.under, target.used, target.faults = make(map[string]*discovery.Server), new(atomic.Int64), new(faults)
-		versions := mcp.Supported()
-		if target.Server.CanBeModern() {
-			versions = append(versions, mcp.Modern)
-		}
-		for _, view.Version = range versions {
-			if view.Version == mcp.Modern { // a client waits for the answer
-				view.Timeout = min(view.Timeout, modernTimeout)
-			}
-			if target.under[view.Version], err = discovery.New(view, with); err != nil {
-				return nil, fmt.Errorf("server %s: %w", name, err)
-			}
-		}
-		e.targets[name] = target
-	}
-	if e.asking, err = turn.New[principal.Key](maxAsking, maxAskingEach); err != nil {
-		return nil, err
 	}
 	if e.tasks, err = tasks.NewStore(); err != nil {
 		return nil, err
@@ -184,8 +137,30 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if e.remembered, err = session.AnswersRoom(); err != nil {
 		return nil, err
 	}
-	e.reach, err = reach.New(deps.Policy, deps.Revision)
+	e.visibility, err = visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log})
 	return e, err
+}
+
+// Discover lists every server for the catalog, and again on a schedule, until ctx ends.
+func (e *Edge) Discover(ctx context.Context) error {
+	servers.Discover(ctx, e.targets, func() bool { return e.deps.Revision() != "" })
+	return nil
+}
+
+// Spoken returns the revisions that a server was found to speak, the newest first; nil if none is known.
+func (e *Edge) Spoken(server string) []string {
+	if s, ok := e.targets[server]; ok {
+		return s.Versions()
+	}
+	return nil
+}
+
+// Faults returns the known reasons why elements of a server's lists are left out; nil for an unknown server.
+func (e *Edge) Faults(server string) []*gatewayv1.ListFault {
+	if s, ok := e.targets[server]; ok {
+		return s.Faults()
+	}
+	return nil
 }
 
 // Handler returns the HTTP handler of the edge.

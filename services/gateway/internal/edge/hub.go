@@ -123,8 +123,11 @@ func unaimed(method string, err error) *refusal.Refusal {
 // at returns the exchange of the same message with one of the servers.
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
-		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server, target: x.targets[server],
+		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server,
 		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
+	}
+	if y.target = x.targets[server]; y.target != nil { // a stored answer may belong to all servers together
+		y.timeout, y.ownList = y.target.Timeout, y.target.Own()
 	}
 	y.addressing = aggregated{y}
 	y.protocol = x.protocol.forMember(y)

@@ -20,9 +20,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 const (
@@ -46,7 +47,7 @@ const (
 type reached struct {
 	*exchange
 
-	said reach.Standing
+	access visibility.Access
 	// found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
 	// in it.
 	found    *discovery.Found
@@ -72,10 +73,10 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		s := &reached{exchange: x.at(server), part: aggregate.Part{Server: server}}
 		var err error
-		if s.said, err = s.standing(ctx); err != nil {
+		if s.access, err = s.lookupAccess(ctx); err != nil {
 			return nil, policyAway()
 		}
-		if !s.said.Some {
+		if !s.access.MayCall {
 			continue
 		}
 		if aggregate.FieldOf(x.msg.Method) == "" { // otherwise the server itself is asked, and that request is counted
@@ -96,7 +97,7 @@ func (s *reached) find(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
 	of := s.protocol.viewOf(s.target)
-	if s.found = of.Last(); s.found == nil || !s.target.program() {
+	if s.found = of.Last(); s.found == nil || !s.target.IsProgram() {
 		of.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
 			s.part.Missing = s.unfound(ctx, err)
@@ -110,11 +111,11 @@ func (s *reached) find(ctx context.Context) {
 		s.found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
-	if s.greeting, err = greetingOf(s.found); err != nil {
+	if s.greeting, err = servers.Greeting(s.found); err != nil {
 		s.found = nil
 		return
 	}
-	if s.target.program() || time.Since(s.found.At) <= discovery.Fresh {
+	if s.target.IsProgram() || time.Since(s.found.At) <= discovery.Fresh {
 		s.part.Missing = nil
 	}
 }
@@ -155,31 +156,31 @@ func noCursor() *refusal.Refusal {
 
 // list sets the server's part to the tools that the caller may see.
 func (s *reached) list(ctx context.Context) *refusal.Refusal {
-	seen, err := s.view(ctx, s.found, s.said)
+	seen, err := s.visibility.View(ctx, s.viewer(), s.found, s.access.Revision)
 	if err != nil {
-		return policyAway()
+		return unfiltered(err)
 	}
-	if seen.waits {
+	if seen.NeedsApproval {
 		s.sess.Waits.Store(true)
 	}
 	list, known := s.found.Joint, s.found.Known.Digests
 	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
-		return tooManyLists()
+		return unfiltered(visibility.ErrBusy)
 	}
 	defer end()
 	s.sess.Members.Show(s.server, func(tool string) []byte {
-		if !seen.visible[tool] {
+		if !seen.Visible[tool] {
 			return nil
 		}
 		return known[tool]
 	})
 	hides := func(t gate.Tool) bool {
 		_, one := s.found.Aliases.Shown(s.server, t.Name)
-		return seen.hides(t) || !one
+		return seen.Hides(t) || !one
 	}
 	for _, f := range s.found.Faults {
-		if f.JointOnly && seen.visible[f.Tool] { // a hidden tool is not named
+		if f.JointOnly && seen.Visible[f.Tool] { // a hidden tool is not named
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.server, Name: f.Tool, Why: f.Why})
 		}
 	}
@@ -288,7 +289,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	defer left()
 	given := make(map[string]bool)
 	for range maxGatheredPages {
-		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
+		if s.timeout = min(s.timeout, time.Until(until)); s.timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
 		came := collect(s.protocol.route(ctx))
@@ -305,7 +306,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
-			s.target.faults.set(field, s.part.LeftOut)
+			s.target.SetFaults(field, s.part.LeftOut)
 			return nil
 		}
 		if given[next] { // otherwise the server could continue without end

@@ -76,14 +76,14 @@ func (x *exchange) hasOpened(server, id string) bool {
 func (x *exchange) lists(ctx context.Context) string {
 	var servers []aggregate.Lists
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
-		said, err := x.at(server).standing(ctx)
+		access, err := x.at(server).lookupAccess(ctx)
 		if err != nil {
 			return ""
 		}
-		if said.Some {
+		if access.MayCall {
 			servers = append(servers, aggregate.Lists{
-				Server: server, Changes: x.protocol.viewOf(x.targets[server]).Changes(), Methods: said.Methods,
-				PromptsAlike: said.PromptsAlike, ResourcesAlike: said.ResourcesAlike, Revision: said.Revision,
+				Server: server, Changes: x.protocol.viewOf(x.targets[server]).Changes(), Methods: access.Methods,
+				PromptsAlike: access.PromptsAlike, ResourcesAlike: access.ResourcesAlike, Revision: access.Revision,
 			})
 		}
 	}

@@ -6,15 +6,15 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // enter counts the message as a request to its server, and puts it into the member session with that server, until left
 // is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
-	x.target.touch()
+	x.target.Touch()
 	has, err := x.inFlight.Enter(x.Principal, x.server)
 	if err != nil {
 		full := tooMuchInFlight(err)
@@ -43,16 +43,16 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		return err
 	}
 	// Before Members.Use: this may have to ask policy, and other requests must not wait for that.
-	said, err := x.standing(ctx)
+	access, err := x.lookupAccess(ctx)
 	if err != nil {
 		return nil, policyAway()
 	}
-	name, refused := x.protocol.meet(ctx, said)
+	name, refused := x.protocol.meet(ctx, access)
 	if refused != nil {
 		return nil, refused
 	}
 	err = x.hub.Members.Use(name, use, func() (string, error) {
-		sess := x.newMember(key, said)
+		sess := x.newMember(key, access)
 		return sess.ID, x.deps.Sessions.Add(sess)
 	})
 	switch {
@@ -67,14 +67,14 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 
 // newMember returns a member session of the aggregate session. Records name all of these by the digest of the aggregate
 // session.
-func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Session {
+func (x *exchange) newMember(key session.Key, access visibility.Access) *session.Session {
 	hub := x.hub
 	id, _ := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: hub.Digest, Key: key, Accounts: hub.Accounts, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
 		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
 	}
-	x.protocol.openMember(sess, said)
+	x.protocol.openMember(sess, access)
 	return sess
 }
 

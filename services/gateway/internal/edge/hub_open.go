@@ -102,7 +102,7 @@ func (x *exchange) hubInfo() serverInfo {
 // greetingsOf returns what the servers declare about themselves, as far as it is known.
 func greetingsOf(servers []*reached) (out []aggregate.Greeting) {
 	for _, s := range servers {
-		out = append(out, aggregate.Greeting{Server: s.server, Answer: s.greeting, Allowed: mayUse(s.said)})
+		out = append(out, aggregate.Greeting{Server: s.server, Answer: s.greeting, Allowed: mayUse(s.access)})
 	}
 	return out
 }

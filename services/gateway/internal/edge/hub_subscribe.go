@@ -96,8 +96,8 @@ func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted
 	for _, s := range servers {
 		h := &hearing{hub: x, server: s.server}
 		offers := func(capability string) bool { return s.found == nil || s.offers(capability) }
-		h.Prompts = asked.Prompts && offers("prompts") && slices.Contains(s.said.Methods, "prompts/list")
-		h.Resources = asked.Resources && offers("resources") && slices.Contains(s.said.Methods, "resources/list")
+		h.Prompts = asked.Prompts && offers("prompts") && s.access.Has("prompts/list")
+		h.Resources = asked.Resources && offers("resources") && s.access.Has("resources/list")
 		hears = append(hears, h)
 		if uris := byServer[s.server]; len(uris) > 0 && offers("resources") {
 			places <- struct{}{}

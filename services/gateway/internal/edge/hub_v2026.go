@@ -13,9 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // postHub handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as the body
@@ -37,7 +38,7 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	x.allows(reach.Standing{}, x.abilitiesForMany())
+	x.allows(visibility.Access{}, x.abilitiesForMany())
 	if refused := x.standIn(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
@@ -84,38 +85,33 @@ func (x *v2026) answersItself() func(context.Context) dispatch.Response {
 	}
 }
 
-func (*v2026) viewOf(of Target) *discovery.Server {
-	if speaks, _ := of.knownModern(); speaks {
-		return of.under[mcp.Modern]
-	}
-	return of.found
-}
+func (*v2026) viewOf(of *servers.Server) *discovery.Server { return of.Discovery() }
 
 func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
 
 // meet finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
 // the URL of all servers, because a request about a task does not name its server.
-func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal.Refusal) {
-	speaks, known := x.target.knownModern()
+func (x *v2026) meet(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
+	speaks, known := x.target.Stateless()
 	if !known {
 		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error
-		if speaks, err = x.target.asksModern(ctx); err != nil {
+		if speaks, err = x.target.AskStateless(ctx); err != nil {
 			return "", x.unfound(ctx, err)
 		}
 	}
 	x.sentTo(speaks)
-	x.allows(said, x.tellable(x.hub.Members.Abilities, said))
+	x.allows(access, x.tellable(x.hub.Members.Abilities, access))
 	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
 		return x.server + inSession + mcp.Told(x.can), nil
 	}
 	return x.server, nil
 }
 
-func (x *v2026) openMember(sess *session.Session, _ reach.Standing) {
-	sess.Upstream = x.target.Server.Later(x.opens(), x.hub.Members.Opened.Tell)
+func (x *v2026) openMember(sess *session.Session, _ visibility.Access) {
+	sess.Upstream = x.target.Upstream.Later(x.opens(), x.hub.Members.Opened.Tell)
 }
 
 // inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with

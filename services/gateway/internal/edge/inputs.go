@@ -177,8 +177,8 @@ func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool)
 	defer has.Close()
 	return x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
-		Server: x.server, Message: m, Received: time.Now(), Timeout: x.target.Timeout, FromServer: fromServer,
-		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName,
+		Server: x.server, Message: m, Received: time.Now(), Timeout: x.timeout, FromServer: fromServer,
+		Transport: x.target.Upstream.Transport(), Version: x.sess.Version, Client: x.clientName,
 		Upstream: within{}, Room: has, Identity: x.target.Identity,
 	}).Refusal
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -183,12 +184,12 @@ func (w *world) build() {
 	must(err)
 	answers, err := room.New(room.Answers())
 	must(err)
-	targets := make(map[string]edge.Target)
+	targets := make(map[string]servers.Config)
 	for name, of := range map[string]*world{"files": w, "notes": w.beside} {
 		if of != nil {
 			up, err := upstream.New((*server)(of), counts)
 			must(err)
-			targets[name] = edge.Target{Server: up, Timeout: time.Minute}
+			targets[name] = servers.Config{Upstream: up, Timeout: time.Minute}
 		}
 	}
 	e, err := edge.New(edge.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}, edge.Deps{

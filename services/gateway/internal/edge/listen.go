@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 const (
@@ -98,7 +98,7 @@ func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
-	stream, next, ok := x.sess.Answers.After(after, string(reach.AppendCaller(nil, x.Principal, "")))
+	stream, next, ok := x.sess.Answers.After(after, string(visibility.AppendCaller(nil, x.Principal, "")))
 	if !ok {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
@@ -158,6 +158,6 @@ func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Respon
 
 // mayHear reports whether the caller may get what the server sends now.
 func (x *exchange) mayHear(ctx context.Context) bool {
-	said, err := x.standing(ctx)
-	return err == nil && said.Some && !x.Revoked()
+	access, err := x.lookupAccess(ctx)
+	return err == nil && access.MayCall && !x.Revoked()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -16,11 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
@@ -58,10 +58,10 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 		Server:     x.server,
 		Message:    x.msg,
 		Received:   x.received,
-		Timeout:    x.target.Timeout,
+		Timeout:    x.timeout,
 		MaxTimeout: x.target.MaxTimeout,
 		Patience:   x.patience,
-		Transport:  x.target.Server.Transport(),
+		Transport:  x.target.Upstream.Transport(),
 		Version:    x.sess.Version,
 		Client:     x.clientName,
 		Told:       x.told,
@@ -86,7 +86,7 @@ func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatc
 		return x.protocol.answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.ownList.Renew(newsAfter) // the server may have been repaired, or the catalog may have lost its records
+		x.ownList.Renew(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
 	}
 	if out, pends := x.protocol.pending(ctx, result); pends {
 		return out
@@ -94,17 +94,13 @@ func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatc
 	return x.refused(ctx, refused)
 }
 
-// standing returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
+// lookupAccess returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
 // an error if policy cannot be asked.
-func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
+func (x *exchange) lookupAccess(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
-		return reach.Standing{}, errStale
+		return visibility.Access{}, errStale
 	}
-	said, err := x.reach.Of(ctx, x.Principal, x.server)
-	if err != nil {
-		x.deps.Log.WarnContext(ctx, "policy did not report what a caller may use", "server", x.server, "error", err)
-	}
-	return said, err
+	return x.visibility.Access(ctx, x.Principal, x.server)
 }
 
 // errStale means that the caller's token may have been revoked without the gateway's knowledge.
@@ -128,7 +124,7 @@ func policyAway() *refusal.Refusal {
 
 // ask sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
 func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate.Answer, *refusal.Refusal) {
-	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
 	answer, err := x.sess.Upstream.Ask(ctx, own, &x.has.Answer, out.Event)
 	if err != nil {
@@ -146,7 +142,7 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", upstream.ForLog(err))
 	refused := unanswered(answer, err)
 	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
-		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.target.Timeout, x.server)
+		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.timeout, x.server)
 	}
 	return refused
 }
@@ -192,7 +188,7 @@ func (x *exchange) noted(ctx context.Context) {
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
-	if mcp.IsOwnNotification(x.msg.Method) && x.target.Server != nil && x.reach.May(ctx, x.Principal, x.server, x.msg.Method) {
+	if mcp.IsOwnNotification(x.msg.Method) && x.target != nil && x.visibility.MayUse(ctx, x.Principal, x.server, x.msg.Method) {
 		x.carriesTo(ctx)
 		return
 	}
@@ -200,18 +196,18 @@ func (x *exchange) noted(ctx context.Context) {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
-	said, err := x.standing(ctx)
+	access, err := x.lookupAccess(ctx)
 	switch {
 	case err != nil:
 		x.refuseSilently(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
-	case !said.Some:
+	case !access.MayCall:
 	case sent:
 		x.tell(ctx, upstream.Cancelled(x.msg.RequestID.Of(x.msg.Raw)))
 	case x.msg.Method == mcp.MethodInitialized && !x.sess.Ready.Swap(true):
 		x.tell(ctx, upstream.Initialized())
 	case x.msg.Method == mcp.MethodProgress:
 		x.progressed(ctx)
-	case x.msg.Method == mcp.MethodRootsChanged && slices.Contains(said.Methods, mcp.MethodRoots) && slices.Contains(said.Methods, mcp.MethodRootsChanged):
+	case x.msg.Method == mcp.MethodRootsChanged && access.Has(mcp.MethodRoots) && access.Has(mcp.MethodRootsChanged):
 		x.tell(ctx, upstream.RootsChanged())
 	}
 }

@@ -15,7 +15,7 @@ import (
 // no rule could allow it, it is dropped without a decision and a record, because servers may send many.
 func (x *exchange) carriesFrom(m *gate.Answer) bool {
 	ctx := x.client
-	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.Principal, x.server, m.Method) {
+	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.visibility.MayUse(ctx, x.Principal, x.server, m.Method) {
 		return false
 	}
 	read, err := gate.Parse(m.Raw, x.limits)
@@ -34,7 +34,7 @@ func (x *exchange) carriesFrom(m *gate.Answer) bool {
 // carriesTo decides on and records a client's notification with a method of its own, and sends it to the server if it
 // is allowed. Servers over gRPC and servers without sessions get none.
 func (x *exchange) carriesTo(ctx context.Context) {
-	if x.target.Server.Transport() == "grpc" || x.target.sessionless() {
+	if x.target.Upstream.Transport() == "grpc" || x.target.IsStateless() {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
@@ -42,7 +42,7 @@ func (x *exchange) carriesTo(ctx context.Context) {
 	defer has.Close()
 	x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
-		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName, Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
+		Transport: x.target.Upstream.Transport(), Version: x.sess.Version, Client: x.clientName, Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
 	})
 }
 

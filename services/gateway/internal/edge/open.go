@@ -16,11 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
@@ -28,7 +29,7 @@ import (
 // open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
 // something there.
 func (x *exchange) open(ctx context.Context) dispatch.Response {
-	said, err := x.standing(ctx)
+	access, err := x.lookupAccess(ctx)
 	if err != nil {
 		return x.refuse(ctx, policyAway())
 	}
@@ -40,7 +41,7 @@ func (x *exchange) open(ctx context.Context) dispatch.Response {
 		return x.refuse(ctx, notOpened(err))
 	}
 	defer done()
-	up, opened, err := x.greet(ctx, said)
+	up, opened, err := x.greet(ctx, access)
 	switch {
 	case errors.Is(err, errVersion):
 		return x.refused(ctx, x.notSpoken(x.msg.Version))
@@ -58,84 +59,49 @@ func (x *exchange) open(ctx context.Context) dispatch.Response {
 		x.abandon(up)
 		return x.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 	}
-	if !said.Some {
+	if !access.MayCall {
 		if answer, err = x.withoutServer(answer); err != nil {
 			return x.refuse(ctx, notOpened(err))
 		}
 	}
-	version := x.agreed(answer, said)
-	sess, err := x.newSession(up, version, said)
+	version := x.agreed(answer, access)
+	sess, err := x.newSession(up, version, access)
 	if err != nil {
 		x.abandon(up)
 		return x.refuse(ctx, notOpened(err))
 	}
-	sess.Ready.Store(!said.Some)
-	out := x.edited(ctx, answer, x.addressed(answer, greeting(answer, version, said)))
+	sess.Ready.Store(!access.MayCall)
+	out := x.edited(ctx, answer, x.addressed(answer, greeting(answer, version, access)))
 	out.Session = sess.ID
 	return out
 }
 
 // greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
 // gateway itself got, and the session with the server is opened when that changes.
-func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
+func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.timeout)
 	defer cancel()
 	who := principal.Of(x.Principal)
 	client, clientVersion := x.msg.Client()
-	if said.Some {
-		return x.target.open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(said)...), &x.has.Answer)
+	if access.MayCall {
+		return x.target.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(access)...), &x.has.Answer)
 	}
-	found, err := x.target.found.Found(ctx, discovery.Fresh)
+	found, err := x.target.Own().Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	greeting, err := greetingOf(found)
+	greeting, err := servers.Greeting(found)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	version, target := x.agreed(greeting, said), x.target
-	return target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, opened, err := target.open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
+	version, target := x.agreed(greeting, access), x.target
+	return target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err
 		}
 		return up, begin(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
 	}, nil), upstream.Answer{Message: greeting}, nil
-}
-
-// open opens a session with the server; one that the gateway provides if the server has none.
-func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own, has *room.Holding) (*upstream.Session, upstream.Answer, error) {
-	known := t.found.Last() // before the server is asked, because this may change meanwhile
-	if known != nil && known.Version == mcp.Modern {
-		t.found.Renew(newsAfter) // the server may have sessions by now
-		return t.Server.Bridge(ctx, who, hello, has)
-	}
-	up, answer, err := t.Server.Open(ctx, who, hello, has)
-	if known != nil || !t.Server.CanBeModern() || !answer.Refuses() {
-		return up, answer, err
-	}
-	if found, unknown := t.found.Found(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {
-		return up, answer, err
-	}
-	if err == nil {
-		_ = up.Close(ctx) // an error changes nothing
-	}
-	has.Keep(0)
-	return t.Server.Bridge(ctx, who, hello, has)
-}
-
-// sessionless reports whether the server speaks only 2026-07-28, as far as is known.
-func (t Target) sessionless() bool {
-	found := t.found.Last()
-	return found != nil && found.Version == mcp.Modern
-}
-
-// greetingOf returns what the gateway has discovered of a server, as an answer to initialize.
-func greetingOf(found *discovery.Found) (*gate.Answer, error) {
-	if found.Version != mcp.Modern {
-		return found.Greeting, nil
-	}
-	return upstream.Greeting(found.Greeting, mcp.Supported()[0], []byte("0"))
 }
 
 // begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
@@ -152,15 +118,15 @@ func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does 
 
 // agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
-func (x *exchange) agreed(answer *gate.Answer, said reach.Standing) string {
-	if !said.Some && mcp.IsSupported(x.msg.Version) {
+func (x *exchange) agreed(answer *gate.Answer, access visibility.Access) string {
+	if !access.MayCall && mcp.IsSupported(x.msg.Version) {
 		return x.msg.Version
 	}
 	return unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
 // greeting returns the edits of the server's answer to initialize for the client.
-func greeting(answer *gate.Answer, version string, said reach.Standing) []gate.Edit {
+func greeting(answer *gate.Answer, version string, access visibility.Access) []gate.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
 		edits = append(edits, gate.Edit{Span: at, With: []byte(strconv.Quote(version))})
@@ -168,7 +134,7 @@ func greeting(answer *gate.Answer, version string, said reach.Standing) []gate.E
 	if at := answer.Capabilities; at.Present() {
 		// The capabilities are replaced as a whole, so edits within them are dropped.
 		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
-		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer, said)})
+		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer, access)})
 	}
 	return edits
 }
@@ -192,13 +158,13 @@ func notOpened(err error) *refusal.Refusal {
 	}
 }
 
-func (x *exchange) newSession(up *upstream.Session, version string, said reach.Standing) (*session.Session, error) {
+func (x *exchange) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
 	client := session.Client{Elicits: elicits(x.msg, version)}
-	if said.Some {
-		client.Offer = question.Offer{Abilities: x.claims(said), Revision: version, Named: x.msg.Version}
+	if access.MayCall {
+		client.Offer = question.Offer{Abilities: x.claims(access), Revision: version, Named: x.msg.Version}
 	}
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
@@ -220,14 +186,14 @@ func (x *exchange) abandon(up *upstream.Session) {
 
 // serverCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
 // are the gateway's own.
-func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...string) []byte {
-	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(said), extensions...)
+func serverCapabilities(answer *gate.Answer, access visibility.Access, extensions ...string) []byte {
+	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(access), extensions...)
 }
 
 // mayUse returns a function that reports whether the caller may use a method. Every caller may list tools.
-func mayUse(said reach.Standing) func(method string) bool {
+func mayUse(access visibility.Access) func(method string) bool {
 	return func(method string) bool {
-		return method == mcp.MethodToolsList || slices.Contains(said.Methods, method)
+		return method == mcp.MethodToolsList || access.Has(method)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
@@ -42,8 +43,10 @@ type exchange struct {
 	// server is the configured name of the message's server, and target what is known of the server; empty for all servers
 	// together.
 	server string
-	target Target
-	msg    *gate.Message
+	target *servers.Server
+	// timeout is the maximum duration of a request to the server.
+	timeout time.Duration
+	msg     *gate.Message
 	// size is the size of the message in bytes; 0 before it is read.
 	size     int
 	received time.Time
@@ -159,7 +162,6 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.url.resolve(); refused != nil {
 		return refused
 	}
-	x.target.touch()
 	if !isJSON(x.header) {
 		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}

@@ -9,10 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // protocol is what the two families of MCP revisions do differently with one message: those with sessions ([v2025]),
@@ -41,15 +42,15 @@ type protocol interface {
 	// answersItself returns the function with which the gateway answers the message itself; nil if a server answers it.
 	answersItself() func(context.Context) dispatch.Response
 	// viewOf returns the gateway's own discovery of a server in the revision in which the message is sent to it.
-	viewOf(Target) *discovery.Server
+	viewOf(*servers.Server) *discovery.Server
 	// forMember returns the protocol of the message to one of the servers.
 	forMember(*exchange) protocol
 	// restore replaces what the gateway gave the client, such as the id of a task, by what the server reads.
 	restore(ctx context.Context) *refusal.Refusal
 	// meet finds out how the message is sent to its server, and returns the key of the member session for that.
-	meet(ctx context.Context, said reach.Standing) (member string, refused *refusal.Refusal)
+	meet(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// openMember sets how a new member session is opened with the server.
-	openMember(sess *session.Session, said reach.Standing)
+	openMember(sess *session.Session, access visibility.Access)
 }
 
 // terms are the values that depend on the revision of a message, its session and its client. The protocol sets them

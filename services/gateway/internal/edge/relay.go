@@ -3,16 +3,15 @@ package edge
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
@@ -91,8 +90,8 @@ func (x *exchange) hears(notification string) bool {
 	case notification == mcp.MethodProgress, notification == mcp.MethodAcknowledged:
 		return true
 	}
-	said, err := x.standing(x.whole(x.client))
-	if err != nil || !slices.Contains(said.Methods, notification) {
+	access, err := x.lookupAccess(x.whole(x.client))
+	if err != nil || !access.Has(notification) {
 		return false
 	}
 	switch method := mcp.Tells(notification); method {
@@ -101,7 +100,7 @@ func (x *exchange) hears(notification string) bool {
 	case mcp.MethodToolsList:
 		return true // every caller may list tools
 	default:
-		return slices.Contains(said.Methods, method)
+		return access.Has(method)
 	}
 }
 
@@ -170,5 +169,5 @@ func (x *exchange) BeginAnswer() *session.Answering {
 	if x.resumable == nil {
 		return nil
 	}
-	return x.resumable.Answers.Begin(x.server, string(reach.AppendCaller(nil, x.Principal, "")), x.remembered.Open(&x.has.Of))
+	return x.resumable.Answers.Begin(x.server, string(visibility.AppendCaller(nil, x.Principal, "")), x.remembered.Open(&x.has.Of))
 }

@@ -13,12 +13,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -42,9 +42,9 @@ func (s *standIns) handle(of []byte) string {
 // gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
 // it, and creating it contacts no server. x.done releases it.
 func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
-	key, of := keyOf(x.Caller, x.server), reach.AppendKey(nil, x.Principal, x.server)
-	of = append(reach.AppendPart(of, key.Tenant), 0)
-	of = append(reach.AppendPart(of, key.Subject), 0)
+	key, of := keyOf(x.Caller, x.server), visibility.AppendKey(nil, x.Principal, x.server)
+	of = append(visibility.AppendPart(of, key.Tenant), 0)
+	of = append(visibility.AppendPart(of, key.Subject), 0)
 	if !x.url.hasManyClients(x) {
 		name, version := x.msg.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
@@ -79,9 +79,9 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 
 // opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
 func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.Principal), x.target.Server.Open, x.speaksFor
+	who, open, by := principal.Of(x.Principal), x.target.Upstream.Open, x.speaksFor
 	if x.bridged {
-		open = x.target.Server.Bridge
+		open = x.target.Upstream.Bridge
 	}
 	return func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, _, err := open(ctx, who, upstream.Discover(by), has)

@@ -55,7 +55,7 @@ func tooManySubscriptions() *refusal.Refusal {
 // client, its token or the gateway.
 func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
-	if refused == nil && !x.scope.Some {
+	if refused == nil && !x.scope.MayCall {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
 	if refused != nil {
@@ -63,8 +63,8 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 	}
 	wants := upstream.Wanted{
 		Tools:     asked.Tools,
-		Prompts:   asked.Prompts && slices.Contains(x.scope.Methods, "prompts/list"),
-		Resources: asked.Resources && slices.Contains(x.scope.Methods, "resources/list"),
+		Prompts:   asked.Prompts && x.scope.Has("prompts/list"),
+		Resources: asked.Resources && x.scope.Has("resources/list"),
 		URIs:      x.subscribed(ctx, asked.URIs),
 	}
 	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)

@@ -11,13 +11,13 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // owner is whose tasks the caller's tasks on the server are. Approvals are bound to the same.
-func (x *exchange) owner() []byte { return reach.AppendCaller(nil, x.Principal, x.server) }
+func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Principal, x.server) }
 
 // bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a

@@ -49,6 +49,8 @@ func (x serverURL) resolve() *refusal.Refusal {
 		return unknownServer(x.server)
 	}
 	x.target = x.targets[x.server]
+	x.timeout, x.ownList = x.target.Timeout, x.target.Own()
+	x.target.Touch()
 	return nil
 }
 
@@ -61,11 +63,11 @@ func (serverURL) inSession(ctx context.Context, m v2025) dispatch.Response { ret
 func (serverURL) stateless(ctx context.Context, m *v2026) dispatch.Response { return m.toServer(ctx) }
 
 func (x serverURL) mayListen(ctx context.Context) (*refusal.Refusal, bool) {
-	said, err := x.standing(ctx)
+	access, err := x.lookupAccess(ctx)
 	if err != nil {
 		return refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""), true
 	}
-	return nil, said.Some
+	return nil, access.MayCall
 }
 
 func (x serverURL) listen(ctx context.Context, after string) (dispatch.Response, bool) {
@@ -73,7 +75,7 @@ func (x serverURL) listen(ctx context.Context, after string) (dispatch.Response,
 }
 
 func (x serverURL) connect(sess *session.Session, m *v2026) {
-	sess.Upstream = x.target.Server.Later(m.opens(), nil)
+	sess.Upstream = x.target.Upstream.Later(m.opens(), nil)
 }
 
 // hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities

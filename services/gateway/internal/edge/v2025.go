@@ -15,12 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -62,7 +63,6 @@ func (x v2025) findSession() *refusal.Refusal {
 func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.offer.Joint = x.addressing.isShared()
-	x.ownList = x.target.found
 	if x.msg.Meta.Capabilities.Present() { // a server could act on capabilities in a request
 		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
@@ -103,13 +103,13 @@ func (x v2025) route(ctx context.Context) dispatch.Response {
 func (v2025) isOwnTask() bool { return false }
 
 func (x v2025) prepare(_ context.Context, call attempt.Call, _ *session.Call, _ tools, _ bool) (attempt.Call, *refusal.Refusal) {
-	if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
-		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
+	if x.msg.Method == mcp.MethodToolsCall && x.target.IsStateless() {
+		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.Own().Mirrors(x.msg.Name))
 	}
 	return call, nil
 }
 
-func (x v2025) crosses() bool { return x.target.sessionless() }
+func (x v2025) crosses() bool { return x.target.IsStateless() }
 
 func (v2025) pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
@@ -119,8 +119,8 @@ func (x v2025) answer(ctx context.Context, result pipeline.Result) dispatch.Resp
 	if refused := x.inputs(ctx, result.Answer); refused != nil {
 		return x.refused(ctx, refused)
 	}
-	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
-		x.target.found.Renew(newsAfter) // other arguments may have to be in headers by now
+	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.IsStateless() {
+		x.target.Own().Renew(servers.RenewAfter) // other arguments may have to be in headers by now
 	}
 	edits, _, refused := x.narrowed(ctx, result.Answer)
 	if refused != nil {
@@ -138,22 +138,24 @@ func (x v2025) answersItself() func(context.Context) dispatch.Response {
 	return nil
 }
 
-func (v2025) viewOf(of Target) *discovery.Server { return of.found }
+func (v2025) viewOf(of *servers.Server) *discovery.Server { return of.Own() }
 
 func (v2025) forMember(y *exchange) protocol { return v2025{y} }
 
 func (v2025) restore(context.Context) *refusal.Refusal { return nil }
 
-func (x v2025) meet(context.Context, reach.Standing) (string, *refusal.Refusal) { return x.server, nil }
+func (x v2025) meet(context.Context, visibility.Access) (string, *refusal.Refusal) {
+	return x.server, nil
+}
 
-func (x v2025) openMember(sess *session.Session, said reach.Standing) {
+func (x v2025) openMember(sess *session.Session, access visibility.Access) {
 	hub, target, who := x.hub, x.target, principal.Of(x.Principal)
-	claims := x.tellable(hub.Members.Abilities, said)
-	if said.Some {
+	claims := x.tellable(hub.Members.Abilities, access)
+	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
 	}
-	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
+	sess.Upstream = target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,6 @@ package edge
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -19,11 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // v2026 is a message of 2026-07-28.
@@ -31,7 +31,7 @@ type v2026 struct {
 	*exchange
 
 	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
-	scope reach.Standing
+	scope visibility.Access
 	can   []mcp.Ability
 	// bridged reports whether the server only speaks revisions with sessions, so that the gateway translates.
 	bridged bool
@@ -90,14 +90,14 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	if err := x.has.Admit(ctx); err != nil {
 		return x.refuse(ctx, notAdmitted(err))
 	}
-	said, err := x.standing(ctx)
+	access, err := x.lookupAccess(ctx)
 	if err != nil {
 		return x.refuse(ctx, policyAway())
 	}
 	can := x.saysItCan()
 	x.takesTasks = saysTasks(can)
-	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
-	x.allows(said, x.tellable(abilitiesSaid(can), said))
+	x.toldTasks = x.takesTasks && !x.bridged && access.Has(mcp.MethodTasksGet)
+	x.allows(access, x.tellable(abilitiesSaid(can), access))
 	if refused := x.standIn(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
@@ -107,16 +107,16 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 
 // sentTo sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
 func (x *v2026) sentTo(speaks bool) {
-	x.bridged, x.ownList = !speaks, x.target.found
+	x.bridged, x.ownList = !speaks, x.target.Own()
 	if speaks {
-		x.ownList = x.target.under[mcp.Modern]
+		x.ownList = x.target.Revision(mcp.Modern)
 	}
 }
 
 // allows sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
 // there.
-func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
-	x.scope, x.can = said, can
+func (x *v2026) allows(access visibility.Access, can []mcp.Ability) {
+	x.scope, x.can = access, can
 	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.addressing.isShared()}
 	x.speaksFor = &upstream.Client{Claims: can}
 	x.speaksFor.Name, x.speaksFor.Version = x.msg.Client()
@@ -129,7 +129,7 @@ func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 // speaks reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
 // probe.
 func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
-	speaks, known := x.target.knownModern()
+	speaks, known := x.target.Stateless()
 	if !speaks && len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return false, new(x.refuse(ctx, x.notSpoken(mcp.Modern)))
 	}
@@ -139,42 +139,11 @@ func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	if refused := x.admitted(ctx, methodProbe); refused != nil {
 		return false, refused
 	}
-	speaks, err := x.target.asksModern(ctx)
+	speaks, err := x.target.AskStateless(ctx)
 	if err != nil {
 		return false, new(x.refuse(ctx, x.unfound(ctx, err)))
 	}
 	return speaks, nil
-}
-
-// knownModern reports whether the server speaks 2026-07-28, and whether that is known.
-func (t Target) knownModern() (speaks, known bool) {
-	under := t.under[mcp.Modern]
-	if under != nil && under.Greeted() {
-		under.Renew(discovery.Fresh)
-		return true, true
-	}
-	return false, under == nil || under.Refused() || under.Hung() && isOlder(t.found.Last())
-}
-
-// asksModern asks the server whether it speaks 2026-07-28. It returns an error if the server does not answer that.
-func (t Target) asksModern(ctx context.Context) (speaks bool, err error) {
-	under := t.under[mcp.Modern]
-	under.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
-	_, err = under.Found(ctx, discovery.Fresh)
-	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(t.found.Last())
-	switch {
-	case err == nil || under.Greeted():
-		return true, nil
-	case errors.Is(err, upstream.ErrRevision) || hangs:
-		return false, nil
-	default:
-		return false, err
-	}
-}
-
-// isOlder reports whether a recent discovery found that the server speaks a revision with sessions.
-func isOlder(found *discovery.Found) bool {
-	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
 // check refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
@@ -223,7 +192,7 @@ func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
-	x.ownList.Renew(newsAfter) // the tool's schema may have changed
+	x.ownList.Renew(servers.RenewAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
@@ -279,7 +248,7 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 
 // discovered returns the server's answer to server/discover.
 func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
-	if x.scope.Some {
+	if x.scope.MayCall {
 		return x.ask(ctx, upstream.Discover(x.speaksFor), out)
 	}
 	found, err := x.ownList.Found(ctx, discovery.Fresh)
@@ -324,21 +293,6 @@ func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit 
 
 // spoken returns the revisions that the gateway speaks.
 func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.Supported()...) }
-
-// Spoken returns the revisions that a server was found to speak, the newest first; nil if none is known.
-func (e *Edge) Spoken(server string) (out []string) {
-	target, ok := e.targets[server]
-	if !ok {
-		return nil
-	}
-	if under := target.under[mcp.Modern]; under != nil && under.Greeted() {
-		out = append(out, mcp.Modern)
-	}
-	if found := target.found.Last(); found != nil && !slices.Contains(out, found.Version) {
-		out = append(out, found.Version)
-	}
-	return out
-}
 
 // statusOf returns the HTTP status of an answer of 2026-07-28: the server's, if MCP defines that status for errors,
 // otherwise 200 (MCP 2026-07-28, Transports).
@@ -400,7 +354,7 @@ func (x *v2026) answer(ctx context.Context, result pipeline.Result) dispatch.Res
 		return x.refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.ownList.Renew(newsAfter) // other arguments may have to be in headers by now, or none
+		x.ownList.Renew(servers.RenewAfter) // other arguments may have to be in headers by now, or none
 	}
 	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
 		return x.refused(ctx, refused)

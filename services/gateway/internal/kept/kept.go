@@ -1,5 +1,5 @@
-// Package kept caches decisions of policy. A cached decision is used only while this gateway has a lease on the epoch
-// of the policy role in which it was made. Package attempt uses it.
+// Package kept caches decisions of the policy service. A cached decision is used only while the gateway has a lease on
+// the policy epoch in which the decision was made. Package attempt uses this package.
 package kept
 
 import (
@@ -19,20 +19,21 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
-	// askedAnyway is of how many lookups one asks policy although a decision may be cached, so that the two are
-	// compared.
+	// askedAnyway is how many lookups pass, on average, between two that ask policy although a decision may be cached.
+	// Such a lookup compares the cached decision with policy's response.
 	askedAnyway = 1000
-	// maxEach is how many decisions are cached for one principal and all that act for it, and maxAll is how many are
-	// cached in all. maxKey is the length in bytes up to which a question's key is cached.
+	// maxEach is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is the
+	// maximum number of all cached decisions. maxKey is the maximum length of a question's key that is cached, in
+	// bytes.
 	maxEach = 1024
 	maxAll  = 100_000
 	maxKey  = 2048
-	// idleAfter is after how long without a lookup the decisions for a principal are removed.
+	// idleAfter is the time since the last lookup for a principal after which its decisions are removed.
 	idleAfter = time.Minute
 )
 
@@ -43,8 +44,8 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Decisions caches decisions of policy. It uses them only with a lease, which [Decisions.Run] renews. It is safe for
-// concurrent use.
+// Decisions caches decisions of the policy service. It uses them only with a lease, which [Decisions.Run] renews. It is
+// safe for concurrent use.
 type Decisions struct {
 	deps Deps
 	// off disables the cache.
@@ -55,10 +56,10 @@ type Decisions struct {
 	heard atomic.Pointer[heard]
 }
 
-// epoch is a state of what policy decides from, with the decisions that were made in it.
+// epoch is a state of the data from which policy decides, and contains the decisions that were made in that state.
 type epoch struct {
 	name, revision string
-	// until is when the lease ends; nil if there is no lease.
+	// until is the end of the lease; nil if there is no lease.
 	until atomic.Pointer[instant]
 
 	mu     sync.Mutex
@@ -66,14 +67,14 @@ type epoch struct {
 	all    int
 }
 
-// share is what is cached for one principal. A decision that depends on sessions has an entry without a decision,
-// which marks that, and one entry with a decision for each session.
+// share contains the cached decisions of one principal. A decision that depends on sessions has one entry for each
+// session, and one entry without a decision, which marks the dependency.
 type share struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
-// New returns an empty cache, or an error if a dependency is missing. If off is set, it stays empty.
+// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty.
 func New(deps Deps, off bool) (*Decisions, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("kept: every dependency is required")
@@ -81,17 +82,18 @@ func New(deps Deps, off bool) (*Decisions, error) {
 	return &Decisions{deps: deps, off: off, clock: now}, nil
 }
 
-// A Question is what policy is asked about a call, apart from its arguments.
+// A Question is a request for policy's decision on a call, without the call's arguments.
 type Question struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name say what is called, and Ref says what Name refers to.
+	// Method, Server and Name identify the target, and Ref is the kind of target that Name refers to.
 	Method, Server, Name, Ref string
-	// Definition is the digest of the tool's definition; nil if none is known.
+	// Definition is the digest of the tool's definition; nil if it is not known.
 	Definition []byte
 }
 
-// holder returns the principal whose quota of the cache is used: the last of the chain, for which all others act.
+// holder returns the principal whose part of the cache is used. It is the last principal of the chain, for which all
+// others act.
 func (q *Question) holder() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -99,34 +101,34 @@ func (q *Question) holder() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends everything that a decision depends on, except sessions. The length of the chain comes first, so
-// that no two different questions have the same key.
+// appendKey appends everything on which a decision depends, except for sessions. The length of the chain comes first,
+// so that different questions always have different keys.
 func (q *Question) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
-	dst = reach.AppendKey(dst, q.Principal, q.Server)
-	dst = reach.AppendPart(dst, q.Principal.GetOwner())
+	dst = visibility.AppendKey(dst, q.Principal, q.Server)
+	dst = visibility.AppendPart(dst, q.Principal.GetOwner())
 	for _, behind := range q.Principal.GetChain() {
-		dst = reach.AppendPart(dst, behind.GetOwner())
+		dst = visibility.AppendPart(dst, behind.GetOwner())
 	}
-	dst = reach.AppendPart(reach.AppendPart(dst, q.Method), q.Name)
-	return reach.AppendPart(reach.AppendPart(dst, q.Ref), q.Definition)
+	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Method), q.Name)
+	return visibility.AppendPart(visibility.AppendPart(dst, q.Ref), q.Definition)
 }
 
-// appendSessions appends the sessions and runs that a decision may depend on.
+// appendSessions appends the sessions and runs on which a decision may depend.
 func (q *Question) appendSessions(dst []byte) []byte {
-	dst = reach.AppendPart(reach.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
+	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
 	for _, behind := range q.Principal.GetChain() {
-		dst = reach.AppendPart(reach.AppendPart(dst, behind.GetSession()), behind.GetRun())
+		dst = visibility.AppendPart(visibility.AppendPart(dst, behind.GetSession()), behind.GetRun())
 	}
 	return dst
 }
 
-// Find returns the cached decision on a call. It returns nil if policy must be asked: if no usable decision is
-// cached, if the call's trace is sampled and is to show the policy service, or for one of 1000 lookups to compare.
-// Callers must not change the decision.
+// Find returns the cached decision on a call, or nil if policy must be asked. Policy must be asked if no usable
+// decision is cached, or if the call's trace is sampled and should show the policy service. It is also asked for one of
+// 1000 lookups, for comparison. Callers must not change the decision.
 func (d *Decisions) Find(ctx context.Context, q Question) *policyv1.Decision {
 	e := d.epoch.Load()
-	if e == nil || d.off || rand.IntN(askedAnyway) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // nobody gains by guessing it
+	if e == nil || d.off || rand.IntN(askedAnyway) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
 		return nil
 	}
 	now := d.clock()
@@ -136,7 +138,7 @@ func (d *Decisions) Find(ctx context.Context, q Question) *policyv1.Decision {
 	return e.find(&q, now)
 }
 
-// leased reports whether decisions of the epoch may be used.
+// leased reports whether decisions of the epoch may be used now.
 func (e *epoch) leased(now instant) bool {
 	until := e.until.Load()
 	return until != nil && !now.reaches(*until)
@@ -159,9 +161,9 @@ func (e *epoch) find(q *Question, now instant) *policyv1.Decision {
 	return found
 }
 
-// Keep caches policy's answer to a question, and returns the decision that counts. That is the answer's, unless the
-// cache has a different one of the same epoch. Such a difference is an error: it is logged and counted, the cache is
-// cleared, and the stricter of the two decisions counts.
+// Keep caches policy's response to a question, and returns the decision that applies. Usually that is the response's
+// decision. If the cache contains a different decision of the same epoch, that is an error: it is logged and counted,
+// the cache is cleared, and the stricter of the two decisions applies.
 func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -179,7 +181,7 @@ func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideC
 	return stricter(kept, decision)
 }
 
-// keep caches a decision unless there is one already, which it returns then.
+// keep caches a decision. If a decision is already cached, keep returns the cached one instead.
 func (e *epoch) keep(q *Question, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
@@ -202,14 +204,14 @@ func (e *epoch) keep(q *Question, decision *policyv1.Decision, bySession bool, n
 	return nil
 }
 
-// put adds an entry to a share. If the share is full, put replaces one of its entries. The caller holds the lock.
+// put adds an entry to a share. If the share is full, the new entry replaces another one. The caller holds the lock.
 func (e *epoch) put(s *share, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
 		if len(s.entries) >= maxEach {
-			for other := range s.entries { // any of them
+			for other := range s.entries { // any entry
 				delete(s.entries, other)
 				e.all--
 				break
@@ -230,7 +232,7 @@ func (e *epoch) clear() {
 	e.all = 0
 }
 
-// forget removes the decisions for principals whose last lookup is longer ago than idleAfter.
+// forget removes the decisions of principals whose last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -242,8 +244,8 @@ func (e *epoch) forget(now instant) {
 	}
 }
 
-// stricter returns the decision that lets less through. Of two different decisions with the same effect that do not
-// deny the call, it returns a denial.
+// stricter returns the decision that allows less. If two different decisions have the same effect and that effect is
+// not a denial, stricter returns a denial.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	strictness := func(d *policyv1.Decision) int {
 		switch d.GetEffect() {

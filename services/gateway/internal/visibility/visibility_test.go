@@ -1,9 +1,10 @@
-package reach_test
+package visibility_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // policy answers with a revision, and counts its requests.
@@ -34,6 +35,10 @@ func (p *policy) CheckServer(context.Context, *policyv1.CheckServerRequest, ...g
 	return &policyv1.CheckServerResponse{CouldAllow: true, Methods: p.methods, PolicyRevision: p.revision}, nil
 }
 
+func newVisibility(p policyv1.PolicyServiceClient, revision func() string) (*visibility.Visibility, error) {
+	return visibility.New(visibility.Deps{Policy: p, Revision: revision, Log: slog.New(slog.DiscardHandler)})
+}
+
 func ana() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "acme", Subject: "ana", Agent: "dev", Groups: []string{"a", "b"}, Session: "s", Run: "r", TokenId: "t",
@@ -41,12 +46,12 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// X4: policy is asked once for each principal (as policy sees it), server and revision, and again while the active
-// revision is not known.
-func TestX4PolicyIsAskedAtEachRevision(t *testing.T) {
+// TestAccess_IsAskedOncePerPrincipalServerAndRevision checks that the policy service is asked once for each principal,
+// server and revision, and each time while the active revision is not known. Case X4.
+func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	t.Parallel()
 	p, active := &policy{revision: "r1"}, "r1"
-	r, err := reach.New(p, func() string { return active })
+	v, err := newVisibility(p, func() string { return active })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +59,8 @@ func TestX4PolicyIsAskedAtEachRevision(t *testing.T) {
 		t.Helper()
 		before := p.asked
 		for range 2 {
-			if said, err := r.Of(t.Context(), who, server); err != nil || !said.Some || said.HidesNone || said.Revision != p.revision {
-				t.Errorf("%s: %+v, %v", what, said, err)
+			if access, err := v.Access(t.Context(), who, server); err != nil || !access.MayCall || access.HidesNone || access.Revision != p.revision {
+				t.Errorf("%s: %+v, %v", what, access, err)
 			}
 		}
 		if p.asked-before != want {
@@ -83,62 +88,63 @@ func TestX4PolicyIsAskedAtEachRevision(t *testing.T) {
 	active = ""
 	asks("no known revision", 2, ana(), "files")
 	p.revision = ""
-	if said, err := r.Of(t.Context(), ana(), "files"); !errors.Is(err, errAway) || said.Some || said.HidesNone || said.Methods != nil {
-		t.Errorf("policy is away: %+v, %v", said, err)
+	if access, err := v.Access(t.Context(), ana(), "files"); !errors.Is(err, errAway) || access.MayCall || access.HidesNone || access.Methods != nil {
+		t.Errorf("policy is away: %+v, %v", access, err)
 	}
 }
 
-// X4: the cache of one principal is limited.
-func TestX4WhatIsKeptIsBounded(t *testing.T) {
+// TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties its cache. Case X4.
+func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r"}
-	r, err := reach.New(p, func() string { return "r" })
+	v, err := newVisibility(p, func() string { return "r" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 257 {
-		if _, err := r.Of(t.Context(), ana(), fmt.Sprintf("s%d", i)); err != nil {
+		if _, err := v.Access(t.Context(), ana(), fmt.Sprintf("s%d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.Of(t.Context(), ana(), "s0"); err != nil || p.asked != 258 {
-		t.Errorf("policy was asked %d times, %v; want 258, for the first was forgotten", p.asked, err)
+	if _, err := v.Access(t.Context(), ana(), "s0"); err != nil || p.asked != 258 {
+		t.Errorf("policy was asked %d times, %v; want 258, because the first was dropped", p.asked, err)
 	}
 }
 
-// BenchmarkOf measures the cost for an allowed call.
-func BenchmarkOf(b *testing.B) {
-	r, err := reach.New(&policy{revision: "r"}, func() string { return "r" })
+// BenchmarkAccess measures a cached answer, as each allowed call needs one.
+func BenchmarkAccess(b *testing.B) {
+	v, err := newVisibility(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
 		b.Fatal(err)
 	}
 	who := ana()
 	for b.Loop() {
-		if _, err := r.Of(b.Context(), who, "files"); err != nil {
+		if _, err := v.Access(b.Context(), who, "files"); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-// N2: policy is asked once about each method that a server or a client invents, up to a limit.
-func TestN2OtherMethodsAreAskedAboutOnce(t *testing.T) {
+// TestMayUse_AsksOncePerMethodUpToALimit checks that the policy service is asked once about each method that a server or
+// client invents, and about at most 256. Case N2.
+func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}
-	r, err := reach.New(p, func() string { return "r" })
+	v, err := newVisibility(p, func() string { return "r" })
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if !r.May(t.Context(), ana(), "s", "notifications/x") || r.May(t.Context(), ana(), "s", "notifications/y") {
-			t.Error("it is not what policy says")
+		if !v.MayUse(t.Context(), ana(), "s", "notifications/x") || v.MayUse(t.Context(), ana(), "s", "notifications/y") {
+			t.Error("the methods are not what policy allows")
 		}
 	}
-	if n := p.asked; n != 3 { // once for the standing
+	if n := p.asked; n != 3 { // one of them for the access
 		t.Errorf("policy was asked %d times", n)
 	}
 	for n := range 1000 {
-		if r.May(t.Context(), ana(), "s", "notifications/z"+strconv.Itoa(n)) {
-			t.Errorf("%d may", n)
+		if v.MayUse(t.Context(), ana(), "s", "notifications/z"+strconv.Itoa(n)) {
+			t.Errorf("method %d is allowed", n)
 		}
 	}
 	if n := p.asked; n != 1+256 {

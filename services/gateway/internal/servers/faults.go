@@ -1,0 +1,45 @@
+package servers
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
+)
+
+// maxFaults is how many faults of one list are remembered.
+const maxFaults = 100
+
+// faults are the reasons why elements of the server's lists are left out at the URL of all servers, as of the last time
+// that each list was gathered. It is safe for concurrent use.
+type faults struct {
+	mu     sync.Mutex
+	byList map[string][]aggregate.LeftOut
+}
+
+// SetFaults replaces the faults of a list at the URL of all servers. It remembers the first 100.
+func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byList == nil {
+		f.byList = make(map[string][]aggregate.LeftOut)
+	}
+	f.byList[list] = slices.Clone(all[:min(len(all), maxFaults)])
+}
+
+// Faults returns the known reasons why elements of the server's lists are left out.
+func (s *Server) Faults() (out []*gatewayv1.ListFault) {
+	for _, f := range s.own.Faults() {
+		out = append(out, &gatewayv1.ListFault{List: "tools", Name: f.Tool, Why: f.Why, JointOnly: f.JointOnly})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, list := range slices.Sorted(maps.Keys(s.byList)) {
+		for _, f := range s.byList[list] {
+			out = append(out, &gatewayv1.ListFault{List: list, Name: f.Name, Why: f.Why, JointOnly: true})
+		}
+	}
+	return out
+}

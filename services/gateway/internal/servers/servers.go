@@ -1,0 +1,135 @@
+// Package servers holds the configured MCP servers: how requests reach each of them, which revisions of MCP it speaks,
+// and what it lists.
+package servers
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const (
+	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers in
+	// that revision. A client waits meanwhile.
+	revisionTimeout = 10 * time.Second
+	// maxPrograms and maxOthers are how many servers are listed at once: programs that are started for it, and all others.
+	// A server that hangs occupies a slot for its timeout, once for each revision of MCP in which it has answered before.
+	maxPrograms = 4
+	maxOthers   = 32
+)
+
+// Config describes a server.
+type Config struct {
+	// Upstream sends requests to the server; never nil.
+	Upstream *upstream.Server
+	// Timeout is the maximum duration of a request; greater than 0.
+	Timeout time.Duration
+	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress does
+	// not extend a request.
+	MaxTimeout time.Duration
+	// Identity identifies the program or URL that the configured name stands for. Approvals are bound to it.
+	Identity string
+}
+
+// Deps are the dependencies of a [Server]. Every field is required.
+type Deps struct {
+	// Room is the memory budget for the server's lists while they are read.
+	Room      *room.Room
+	Catalogue *catalogue.Reporter
+	// Changed is called when the server's list of tools has changed. It must return at once.
+	Changed func()
+}
+
+// Server is a configured server. It is safe for concurrent use.
+type Server struct {
+	Config
+	faults
+
+	// own is the gateway's own discovery of the server, and revisions those in each revision that clients may speak.
+	own       *discovery.Server
+	revisions map[string]*discovery.Server
+	// used is when the server was last used, in nanoseconds of the Unix time.
+	used atomic.Int64
+}
+
+// New returns a server with a name of which nothing is known yet.
+func New(name string, cfg Config, deps Deps) (*Server, error) {
+	if cfg.Upstream == nil {
+		return nil, errors.New("servers: a server needs an upstream")
+	}
+	s := &Server{Config: cfg, revisions: make(map[string]*discovery.Server)}
+	view := discovery.Config{Name: name, Timeout: cfg.Timeout}
+	with := discovery.Deps{Server: cfg.Upstream, Room: deps.Room, Catalogue: deps.Catalogue, Changed: deps.Changed}
+	var err error
+	if s.own, err = discovery.New(view, with); err != nil {
+		return nil, err
+	}
+	versions := mcp.Supported()
+	if cfg.Upstream.CanBeModern() {
+		versions = append(versions, mcp.Modern)
+	}
+	for _, view.Version = range versions {
+		if view.Version == mcp.Modern {
+			view.Timeout = min(view.Timeout, revisionTimeout)
+		}
+		if s.revisions[view.Version], err = discovery.New(view, with); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Own returns the gateway's own discovery of the server, in the newest revision with sessions that both speak, or in
+// 2026-07-28 if the server speaks no other.
+func (s *Server) Own() *discovery.Server { return s.own }
+
+// Revision returns the gateway's own discovery of the server in a revision of MCP; nil if the server can't speak it.
+func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
+
+// Discovery returns the gateway's own discovery of the server in the revision in which a message of 2026-07-28 is sent
+// to the server, as far as the revision is known.
+func (s *Server) Discovery() *discovery.Server {
+	if speaks, _ := s.Stateless(); speaks {
+		return s.revisions[mcp.Modern]
+	}
+	return s.own
+}
+
+// IsProgram reports whether the server is a program that the gateway starts.
+func (s *Server) IsProgram() bool { return s.Upstream.Transport() == "stdio" }
+
+// Touch records that the server is used now.
+func (s *Server) Touch() { s.used.Store(time.Now().UnixNano()) }
+
+// isIdle reports whether the server is a program that was listed and not used since.
+func (s *Server) isIdle() bool {
+	found := s.own.Last()
+	return found != nil && s.IsProgram() && time.Unix(0, s.used.Load()).Before(found.At)
+}
+
+// Discover lists every server for the catalog, and again on a schedule, until ctx ends. A program is listed again only
+// if it was used since its last list. A server is listed only in the revisions in which it was used. While hasPolicy
+// returns false, no server is listed, because lists can't be reported.
+func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
+	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, s := range all {
+		slots := others
+		if s.IsProgram() {
+			slots = programs
+		}
+		idle := func() bool { return !hasPolicy() || s.isIdle() }
+		running.Go(func() { s.own.Keep(ctx, slots, idle, slices.Collect(maps.Values(s.revisions))...) })
+	}
+}

@@ -1,0 +1,71 @@
+package visibility
+
+import (
+	"context"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+// maxName is the maximum length in bytes of a prompt's name or a resource's URI about which policy is asked. A longer
+// name can't be used in a request.
+const maxName = 4096
+
+// Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the result
+// of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors: [ErrPolicy], [ErrBusy].
+func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
+	visible := make(map[string]bool, len(names))
+	var asked []string
+	for _, name := range names {
+		if _, known := visible[name]; !known && name != "" && len(name) <= maxName {
+			asked = append(asked, name)
+			visible[name] = false
+		}
+	}
+	done, err := v.filters.Take(ctx, c.Owner)
+	if err != nil {
+		return nil, ErrBusy
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, policyTimeout)
+	defer cancel()
+	revision := ""
+	var stint turn.Stint
+	for len(asked) > 0 {
+		part := asked[:min(len(asked), maxPart)]
+		asked = asked[len(part):]
+		resp, err := v.filterNames(ctx, c, method, part)
+		if err != nil || revision != "" && resp.GetPolicyRevision() != revision {
+			return nil, ErrPolicy
+		}
+		revision = resp.GetPolicyRevision()
+		for i, name := range part {
+			visible[name] = resp.GetVisible()[i]
+		}
+		stint.Part() // if policy runs in this process, waiting calls run before the next part
+	}
+	return visible, nil
+}
+
+// MayKnow reports whether a notification that names a resource or prompt may go to the caller. It returns false if the
+// name is empty or has more than 4096 bytes, or if the policy service can't be asked.
+func (v *Visibility) MayKnow(ctx context.Context, c Caller, notification, name string) bool {
+	if name == "" || len(name) > maxName {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, policyTimeout)
+	defer cancel()
+	resp, err := v.filterNames(ctx, c, notification, []string{name})
+	return err == nil && resp.GetVisible()[0]
+}
+
+func (v *Visibility) filterNames(ctx context.Context, c Caller, method string, names []string) (*policyv1.FilterNamesResponse, error) {
+	resp, err := v.deps.Policy.FilterNames(c.behalf(ctx), &policyv1.FilterNamesRequest{Server: c.Server, Method: method, Names: names})
+	if err == nil && len(resp.GetVisible()) != len(names) {
+		err = ErrPolicy
+	}
+	if err != nil {
+		v.deps.Log.WarnContext(ctx, "names not filtered by policy", "server", c.Server, "mcp_method", method, "error", err)
+	}
+	return resp, err
+}

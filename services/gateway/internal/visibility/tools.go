@@ -1,0 +1,148 @@
+package visibility
+
+import (
+	"context"
+	"crypto/sha256"
+
+	"google.golang.org/protobuf/proto"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+const (
+	// maxFilters is how many lists policy filters at once, and maxFiltersEach how many of them for one person.
+	maxFilters     = 64
+	maxFiltersEach = 2
+	// maxToolName is the maximum length of a tool's name in bytes. The grammar of tool names allows no longer ones, so
+	// tools with longer names are not listed, and policy is not asked about them.
+	maxToolName = 128
+	// maxPart is how many names of a list are filtered in one request to policy. One policy revision must decide all
+	// parts of a list.
+	maxPart = 512
+)
+
+// Caller is the caller for whom a server's list is filtered.
+type Caller struct {
+	// Principal is the authenticated caller; never nil. Session and Run are those of its message, which policy's
+	// decisions are recorded with.
+	Principal    *identityv1.Principal
+	Session, Run string
+	// Owner is the principal whose quota of filtered lists is used.
+	Owner principal.Key
+	// Server is the configured name of the server.
+	Server string
+}
+
+// behalf returns a context for requests to the policy service on behalf of the caller.
+func (c Caller) behalf(ctx context.Context) context.Context {
+	p := proto.CloneOf(c.Principal)
+	p.Session, p.Run = c.Session, c.Run
+	return authn.OnBehalfOf(ctx, p)
+}
+
+// Tools is what a caller sees of a list of tools.
+type Tools struct {
+	// Visible has an entry for each tool that policy was asked about.
+	Visible map[string]bool
+	// Revision is the policy revision that decided.
+	Revision string
+	// NeedsApproval reports whether a visible tool needs an approval for every call.
+	NeedsApproval bool
+	// Unaccepted reports whether a tool is hidden because its definition is not known as accepted.
+	Unaccepted bool
+	// Changed are the tools whose definition differs from the accepted one.
+	Changed map[string]bool
+
+	// partly reports whether a tool is not visible.
+	partly bool
+}
+
+// Hides reports whether the caller may not see a tool.
+func (t *Tools) Hides(tool gate.Tool) bool { return !t.Visible[tool.Name] }
+
+// Digests returns the digests of the visible tools and of the changed ones. A session's calls are decided by what the
+// server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a digest
+// that no definition has.
+func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
+	if !t.partly {
+		return known
+	}
+	out := make(map[string][]byte, len(known))
+	for name, digest := range known {
+		if t.Visible[name] || t.Changed[name] {
+			out[name] = digest
+		}
+	}
+	for name := range t.Changed {
+		if out[name] == nil {
+			out[name] = make([]byte, sha256.Size)
+		}
+	}
+	return out
+}
+
+// Tools asks policy which tools of a list the caller may see. It hides all other tools, names that are listed twice,
+// because clients may read either definition, and a server's tool that has the name of the gateway's own. Errors:
+// [ErrPolicy], [ErrBusy].
+func (v *Visibility) Tools(ctx context.Context, c Caller, list *gate.Answer, known *catalogue.Known) (*Tools, error) {
+	asked, listed := toolRefs(list, known)
+	done, err := v.filters.Take(ctx, c.Owner)
+	if err != nil {
+		return nil, ErrBusy
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(c.behalf(ctx), policyTimeout)
+	defer cancel()
+	out := &Tools{Visible: make(map[string]bool, len(asked)), Changed: make(map[string]bool)}
+	var stint turn.Stint
+	for first := true; first || len(asked) > 0; first = false {
+		part := asked[:min(len(asked), maxPart)]
+		asked = asked[len(part):]
+		resp, err := v.deps.Policy.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: c.Server, Tools: part, MinRevision: known.Activation})
+		if err != nil || len(resp.GetTools()) != len(part) || !first && resp.GetPolicyRevision() != out.Revision {
+			v.deps.Log.WarnContext(ctx, "tool list not filtered by policy", "server", c.Server, "error", err)
+			return nil, ErrPolicy
+		}
+		out.Revision = resp.GetPolicyRevision()
+		for _, t := range resp.GetTools() {
+			out.add(t, listed[t.GetName()] == 1)
+		}
+		stint.Part() // if policy runs in this process, waiting calls run before the next part
+	}
+	return out, nil
+}
+
+// toolRefs returns the tools of a list about which policy is asked, and how often the list has each name.
+func toolRefs(list *gate.Answer, known *catalogue.Known) (refs []*policyv1.ToolRef, listed map[string]int) {
+	listed = make(map[string]int, len(list.Tools))
+	for _, t := range list.Tools {
+		if t.Name == "" || len(t.Name) > maxToolName || t.Name == mcp.ToolApprovalWait {
+			continue
+		}
+		if listed[t.Name]++; listed[t.Name] == 1 {
+			refs = append(refs, &policyv1.ToolRef{Name: t.Name, DefinitionDigest: known.Digests[t.Name]})
+		}
+	}
+	return refs, listed
+}
+
+// add adds policy's answer for one tool. unique reports whether the list has the tool's name once.
+func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
+	visible, code := tool.GetVisible() && unique, tool.GetCode()
+	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED
+	t.Visible[tool.GetName()] = visible
+	t.partly = t.partly || !visible
+	if changed {
+		t.Changed[tool.GetName()] = true
+	}
+	t.Unaccepted = t.Unaccepted || changed || !visible && code == commonv1.Code_CODE_TOOL_UNKNOWN && tool.GetRule() == nil
+	t.NeedsApproval = t.NeedsApproval || visible && code == commonv1.Code_CODE_APPROVAL_REQUIRED
+}

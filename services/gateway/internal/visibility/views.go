@@ -1,0 +1,58 @@
+package visibility
+
+import (
+	"context"
+	"weak"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
+)
+
+// maxViews is how many callers' views of lists are cached, and maxViewNames how many names of tools they may have
+// together.
+const (
+	maxViews     = 10_000
+	maxViewNames = 500_000
+)
+
+// views caches what callers see of the gateway's own lists, by [AppendKey]. It is safe for concurrent use.
+type views struct{ *recent.Recent[string, *view] }
+
+func newViews() views {
+	return views{recent.New[string](maxViews, maxViewNames, func(v *view) int { return len(v.Visible) })}
+}
+
+// view is what one caller sees of one list.
+type view struct {
+	*Tools
+
+	// found identifies the list. The pointer is weak, so that a cached view does not keep its list in memory.
+	found weak.Pointer[discovery.Found]
+}
+
+func newView(tools *Tools, found *discovery.Found) *view {
+	return &view{Tools: tools, found: weak.Make(found)}
+}
+
+// of returns the cached view of a list as a policy revision decided it; nil if there is none.
+func (v views) of(key string, found *discovery.Found, revision string) *Tools {
+	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
+		return cached.Tools
+	}
+	return nil
+}
+
+// View returns what the caller sees of the gateway's own list of a server. revision is the policy revision of the
+// caller's [Access]. Errors: [ErrPolicy], [ErrBusy].
+func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Found, revision string) (*Tools, error) {
+	key := string(AppendKey(nil, c.Principal, c.Server))
+	if cached := v.views.of(key, found, revision); cached != nil {
+		return cached, nil
+	}
+	tools, err := v.Tools(ctx, c, found.List, found.Known)
+	if err != nil {
+		return nil, err
+	}
+	v.views.Put(key, newView(tools, found))
+	return tools, nil
+}

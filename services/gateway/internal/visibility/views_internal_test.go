@@ -1,0 +1,28 @@
+package visibility
+
+import (
+	"runtime"
+	"testing"
+	"weak"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// TestViews_KeepNoListInMemory checks that a cached view does not keep its list in memory. Otherwise the views of former
+// callers would each hold a list of a server that changes its lists. Case X1.
+func TestViews_KeepNoListInMemory(t *testing.T) {
+	t.Parallel()
+	v, found := newViews(), &discovery.Found{List: new(gate.Answer)}
+	list := weak.Make(found)
+	v.Put("ana", newView(&Tools{Visible: map[string]bool{"a": true}, Revision: "r"}, found))
+	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Found), "r") != nil || v.of("ana", found, "s") != nil {
+		t.Error("a view is found for another list or revision, or not for its own")
+	}
+	runtime.KeepAlive(found)
+	runtime.GC()
+	if list.Value() != nil {
+		t.Error("the list stays in memory")
+	}
+	runtime.KeepAlive(&v)
+}

@@ -1,0 +1,196 @@
+// Package visibility answers what callers may see and use on servers. It asks the policy service, and caches the
+// answers for each caller, server and policy revision.
+package visibility
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
+)
+
+const (
+	// policyTimeout is how long the policy service may take to answer one request.
+	policyTimeout = 2 * time.Second
+	// maxCached is how many servers' answers are cached for one principal and those that act for it. maxOwners is for how
+	// many principals answers are cached. Above either limit, cached answers are dropped and policy is asked again.
+	maxCached = 256
+	maxOwners = 10_000
+	// maxMethods is how many methods are cached for one caller on one server, because a server may invent methods.
+	maxMethods = 256
+	// retryAfter is how long a method counts as not allowed after policy could not be asked about it.
+	retryAfter = 5 * time.Second
+)
+
+// Errors of the methods of [Visibility]. Compare with errors.Is.
+var (
+	// ErrPolicy means that the policy service could not be asked, so nothing may pass.
+	ErrPolicy = errors.New("policy could not be asked what the caller may see")
+	// ErrBusy means that too many lists are being filtered for the caller.
+	ErrBusy = errors.New("too many lists are being read; wait for some of them")
+)
+
+// Access is what a caller may see and use on a server. The zero value allows nothing.
+type Access struct {
+	// MayCall reports whether some call could be allowed, at once or with an approval. If it is false, no request of the
+	// caller may reach the server.
+	MayCall bool
+	// HidesNone reports whether no tool is hidden from the caller.
+	HidesNone bool
+	// PromptsAlike and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then lists of
+	// them are passed on without a filter.
+	PromptsAlike, ResourcesAlike bool
+	// Methods are those of [mcp.OfferedMethods] that policy does not deny to the caller.
+	Methods []string
+	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can use
+	// nothing of the server, policy hides something of it, and no list shows the caller a tool.
+	Hidden bool
+	// Revision is the policy revision of the answer, in hex.
+	Revision string
+
+	extra *methods
+}
+
+// Has reports whether policy does not deny a method of [mcp.OfferedMethods] to the caller.
+func (a Access) Has(method string) bool { return slices.Contains(a.Methods, method) }
+
+// methods caches whether methods that are not in [mcp.OfferedMethods] could be allowed. It is safe for concurrent use.
+type methods struct {
+	mu      sync.Mutex
+	allowed map[string]bool
+}
+
+// Deps are the dependencies of a [Visibility]. Every field is required.
+type Deps struct {
+	Policy policyv1.PolicyServiceClient
+	// Revision returns the active policy revision; empty if none is known. A cached answer is used for its revision only.
+	Revision func() string
+	Log      *slog.Logger
+}
+
+// Visibility asks the policy service what callers may see and use, and caches the answers. It is safe for concurrent
+// use.
+type Visibility struct {
+	deps    Deps
+	views   views
+	filters *turn.Turns[principal.Key]
+
+	mu     sync.Mutex
+	access map[principal.Key]map[string]Access
+}
+
+// New returns a Visibility with empty caches.
+func New(deps Deps) (*Visibility, error) {
+	if deps.Policy == nil || deps.Revision == nil || deps.Log == nil {
+		return nil, errors.New("visibility: every dependency is required")
+	}
+	filters, err := turn.New[principal.Key](maxFilters, maxFiltersEach)
+	if err != nil {
+		return nil, err
+	}
+	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
+}
+
+// Access returns what a principal may see and use on a server. An error means that the policy service can't be asked,
+// so nothing may pass.
+func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
+	active := v.deps.Revision()
+	var space [256]byte
+	owner, key := principal.Root(p), AppendKey(space[:0], p, server)
+	if cached, ok := v.cached(owner, key); ok && active != "" && cached.Revision == active {
+		return cached, nil
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), policyTimeout)
+	defer cancel()
+	resp, err := v.deps.Policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: mcp.OfferedMethods()})
+	if err != nil {
+		v.deps.Log.WarnContext(ctx, "policy did not report what a caller may use", "server", server, "error", err)
+		return Access{}, err
+	}
+	access := Access{
+		MayCall: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision(),
+		PromptsAlike: resp.GetPromptsAlike(), ResourcesAlike: resp.GetResourcesAlike(),
+	}
+	access.Hidden = !access.MayCall && !access.HidesNone && !resp.GetCouldList()
+	access.extra = &methods{allowed: make(map[string]bool)}
+	v.cache(owner, key, access)
+	return access, nil
+}
+
+// MayUse reports whether a method that is not in [mcp.OfferedMethods] could be allowed to a principal on a server. It
+// returns false if the policy service can't be asked, or was asked about too many methods.
+func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server, method string) bool {
+	access, err := v.Access(ctx, p, server)
+	if err != nil || !access.MayCall || access.extra == nil {
+		return false
+	}
+	m := access.extra
+	m.mu.Lock()
+	may, known := m.allowed[method]
+	known = known || len(m.allowed) >= maxMethods
+	if !known {
+		m.allowed[method] = false // while policy is asked; concurrent calls do not wait
+	}
+	m.mu.Unlock()
+	if known {
+		return may
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), policyTimeout)
+	defer cancel()
+	resp, err := v.deps.Policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: []string{method}})
+	if err != nil {
+		time.AfterFunc(retryAfter, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.allowed, method)
+		})
+		return false
+	}
+	may = resp.GetCouldAllow() && slices.Contains(resp.GetMethods(), method)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.allowed[method] = may
+	return may
+}
+
+// IsHidden reports whether a request of a principal to a server must be answered as if the server did not exist. If the
+// policy service can't be asked, or must not be asked because stale is set, the last answer for the principal is used;
+// without one, IsHidden returns false.
+func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
+	if !stale {
+		if access, err := v.Access(ctx, p, server); err == nil {
+			return access.Hidden
+		}
+	}
+	var space [256]byte
+	access, _ := v.cached(principal.Root(p), AppendKey(space[:0], p, server))
+	return access.Hidden
+}
+
+func (v *Visibility) cached(owner principal.Key, key []byte) (Access, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	access, ok := v.access[owner][string(key)]
+	return access, ok
+}
+
+func (v *Visibility) cache(owner principal.Key, key []byte, access Access) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.access) >= maxOwners && v.access[owner] == nil {
+		clear(v.access)
+	}
+	if of := v.access[owner]; of == nil || len(of) >= maxCached {
+		v.access[owner] = make(map[string]Access)
+	}
+	v.access[owner][string(key)] = access
+}
