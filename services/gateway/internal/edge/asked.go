@@ -79,7 +79,7 @@ func (o *relay) asked(m *gate.Answer) {
 	case err != nil:
 		a.refuse(x.client, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
-	case len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)):
+	case len(m.Raw) > x.Deps.Limits.Bytes || !a.has.Add(len(m.Raw)):
 		a.question.Close()
 		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too many messages wait to be read.")
 		return
@@ -96,7 +96,7 @@ func (a *ask) run() {
 	ctx := context.WithoutCancel(x.client)
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
-			x.panicked(ctx, panicked)
+			x.Deps.Panicked(ctx, panicked)
 		}
 	}()
 	m, err := a.read(ctx)
@@ -108,13 +108,13 @@ func (a *ask) run() {
 		a.refuse(ctx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	}
-	ctx, span := spans.Serve(ctx, x.deps.Tracer, m, spans.Client(m, "", x.deps.Propagator), false)
+	ctx, span := spans.Serve(ctx, x.Deps.Tracer, m, spans.Client(m, "", x.Deps.Propagator), false)
 	defer span.End()
 	spans.Message(span, m, x.place())
 	failure := ""
 	defer func() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
-		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
+		x.Deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
 	if !x.sink.HasClient() || !x.asksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
@@ -128,7 +128,7 @@ func (a *ask) run() {
 		return
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
-	result := x.deps.Pipeline.Do(ctx, attempt.Call{
+	result := x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.server, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
 		Transport: "http", Version: x.sess.Version, Client: x.sess.Client.Name,
@@ -149,7 +149,7 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 		return nil, err
 	}
 	defer end()
-	return gate.Parse(a.raw, a.out.x.limits)
+	return gate.Parse(a.raw, a.out.x.Deps.Limits)
 }
 
 // Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
@@ -242,7 +242,7 @@ func (a *ask) refuse(ctx context.Context, code commonv1.Code, why string) {
 func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
 	x := a.out.x
 	refused := &refusal.Refusal{Code: code, Message: why}
-	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
 	})
 	return refused
@@ -285,17 +285,17 @@ func (a *ask) answerError(ctx context.Context, code int, text string) {
 }
 
 // logUntold logs that a message of the gateway could not be sent to a server.
-func (x *exchange) logUntold(ctx context.Context, method string, err error) {
+func (x *core) logUntold(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
-	x.deps.Log.WarnContext(ctx, "message not sent to server", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
-	x.deps.Log.DebugContext(ctx, "message not sent to server", "server", x.server, "error", upstream.ForLog(err))
+	x.Deps.Log.WarnContext(ctx, "message not sent to server", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
+	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.server, "error", upstream.ForLog(err))
 }
 
 // answered sends the answer of a client to the server that waits for it. An answer that no request waits for is
 // dropped.
-func (x *exchange) answered(ctx context.Context) dispatch.Response {
+func (x *core) answered(ctx context.Context) dispatch.Response {
 	if !x.sess.Asked.Waits(x.id()) {
 		if large := x.tooLarge(); large != nil {
 			return x.refuse(ctx, large)
@@ -308,7 +308,7 @@ func (x *exchange) answered(ctx context.Context) dispatch.Response {
 }
 
 // progressed forwards a client's progress with a request of the server.
-func (x *exchange) progressed(ctx context.Context) {
+func (x *core) progressed(ctx context.Context) {
 	if !x.sess.Asked.Wants(x.msg.ProgressToken.Of(x.msg.Raw)) {
 		return
 	}

@@ -11,13 +11,13 @@ import (
 )
 
 // claims returns the capabilities of the client that are declared to the server.
-func (x *exchange) claims(access visibility.Access) []mcp.Ability {
+func (x *core) claims(access visibility.Access) []mcp.Ability {
 	return x.tellable(x.abilities(), access)
 }
 
 // abilities returns the capabilities that the client declares. In sessions requests are sent to it on streams, so a
 // client that reads no streams has none.
-func (x *exchange) abilities() []mcp.Ability {
+func (x *core) abilities() []mcp.Ability {
 	if x.asksOnStreams && !x.sink.Accepts() {
 		return nil
 	}
@@ -26,7 +26,7 @@ func (x *exchange) abilities() []mcp.Ability {
 
 // saysItCan returns the capabilities object that the client sends: in initialize, or in each request of 2026-07-28. A
 // caller without an MCP client has none.
-func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
+func (x *core) saysItCan() (has map[string]jsontext.Value) {
 	if !x.sink.HasClient() || json.Unmarshal(x.declared, &has) != nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func saysTasks(has map[string]jsontext.Value) bool {
 
 // tellable returns those of the capabilities that are declared to the server: policy does not deny their methods to the
 // caller on that server. A gRPC server cannot send requests.
-func (x *exchange) tellable(has []mcp.Ability, access visibility.Access) []mcp.Ability {
+func (x *core) tellable(has []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.target.Upstream.Transport() == "grpc" {
 		return nil
 	}

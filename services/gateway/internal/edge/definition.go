@@ -29,12 +29,12 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
+func (x *core) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
-	if found := x.target.Own().Last(); found != nil && x.protocol.crosses() {
+	if found := x.target.Own().Last(); found != nil && x.era.crosses() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
-	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
+	return x.Deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
 }
 
 // discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
@@ -53,7 +53,7 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 
 // Known returns the digest of the called tool's definition: as this session has listed it or, if it has not, as the
 // gateway has; nil if neither has.
-func (x *exchange) Known(ctx context.Context) []byte {
+func (x *core) Known(ctx context.Context) []byte {
 	if digest := x.addressing.shown(x.msg.Name); digest != nil {
 		return digest
 	}
@@ -66,7 +66,7 @@ func (x *exchange) Known(ctx context.Context) []byte {
 // Definition returns the digest of the called tool's definition: the known one or, if there is none or now is set, that
 // which the server lists to this session now. It is nil if the server does not list the tool, and if the message is not
 // a tools/call.
-func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
+func (x *core) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.msg.Method != mcp.MethodToolsCall {
 		return nil, nil
 	}
@@ -108,7 +108,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			if x.ownList.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
 				x.ownList.Insist(ctx)
 			}
-			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // only this tool, because others may be hidden
+			x.Deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // only this tool, because others may be hidden
 			return digest, nil
 		}
 		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
@@ -120,7 +120,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page requests one page of the server's list, for the gateway itself.
-func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
+func (x *core) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.speaksFor), has, nil)
 	if err != nil {
 		return nil, err

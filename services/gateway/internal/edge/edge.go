@@ -79,6 +79,7 @@ type Edge struct {
 	cfg        Config
 	deps       Deps
 	front      *httpserver.Server
+	dispatcher *Dispatcher
 	targets    map[string]*servers.Server
 	limits     gate.Limits
 	inFlight   *inflight.Load
@@ -89,11 +90,8 @@ type Edge struct {
 	standIns standIns
 	tasks    *tasks.Store
 	taskIDs  *tasks.IDs
-	// remembered is the memory budget for the answers that clients may continue to read after they have lost their
-	// connection.
-	remembered *room.Room
-	visits     visits
-	pieces     intake.Pieces
+	visits   visits
+	pieces   intake.Pieces
 	// news notifies of servers whose list of tools has changed.
 	news news.News
 }
@@ -134,11 +132,19 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if e.taskIDs, err = tasks.NewIDs(deps.Secret); err != nil {
 		return nil, err
 	}
-	if e.remembered, err = session.AnswersRoom(); err != nil {
+	remembered, err := session.AnswersRoom()
+	if err != nil {
 		return nil, err
 	}
-	e.visibility, err = visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log})
-	return e, err
+	if e.visibility, err = visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log}); err != nil {
+		return nil, err
+	}
+	e.dispatcher = &Dispatcher{Needs{
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: e.visibility, Catalogue: deps.Catalogue, Remembered: remembered,
+		Limits: e.limits, Version: cfg.Version, Panicked: e.panicked,
+		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
+	}}
+	return e, nil
 }
 
 // Discover lists every server for the catalog, and again on a schedule, until ctx ends.

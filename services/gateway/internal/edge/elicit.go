@@ -52,7 +52,7 @@ func confirmText(call string) string {
 }
 
 // confirm returns a function that asks the client's user to confirm a call.
-func (x *exchange) confirm(out *relay) attempt.Confirm {
+func (x *core) confirm(out *relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
 		ask := elicitation{Version: "2.0", ID: x.addressing.clientID(id), Method: mcp.MethodElicit}
@@ -60,12 +60,12 @@ func (x *exchange) confirm(out *relay) attempt.Confirm {
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
 		if err != nil {
-			x.deps.Log.ErrorContext(ctx, "confirmation form could not be encoded", "error", err)
+			x.Deps.Log.ErrorContext(ctx, "confirmation form could not be encoded", "error", err)
 			return attempt.Unanswered
 		}
 		question, err := x.sess.Asked.AskOwn(id)
 		if err != nil {
-			x.deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.server, "error", err)
+			x.Deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.server, "error", err)
 			return attempt.Unanswered
 		}
 		defer question.Close()

@@ -122,15 +122,16 @@ func unaimed(method string, err error) *refusal.Refusal {
 
 // at returns the exchange of the same message with one of the servers.
 func (x *exchange) at(server string) *exchange {
-	y := &exchange{
-		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server,
-		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
+	y := &exchange{Edge: x.Edge, header: x.header, finally: x.finally, hub: x.sess}
+	y.core = core{
+		Dispatcher: x.Dispatcher, Caller: x.Caller, client: x.client, sink: x.sink, server: server,
+		msg: x.msg, received: x.received, sess: x.sess, has: x.has, terms: x.terms,
 	}
 	if y.target = x.targets[server]; y.target != nil { // a stored answer may belong to all servers together
 		y.timeout, y.ownList = y.target.Timeout, y.target.Own()
 	}
 	y.addressing = aggregated{y}
-	y.protocol = x.protocol.forMember(y)
+	y.speak(x.protocol.forMember(y))
 	return y
 }
 

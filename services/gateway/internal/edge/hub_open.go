@@ -28,13 +28,6 @@ type hubGreeting struct {
 	} `json:"result"`
 }
 
-// serverInfo names the server that answers (MCP, Implementation).
-type serverInfo struct {
-	Name    string `json:"name"`
-	Title   string `json:"title"`
-	Version string `json:"version"`
-}
-
 // openHub opens an aggregate session. A server is not contacted before it is used.
 func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
@@ -92,11 +85,6 @@ func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, 
 	}
 	r.Instructions = aggregate.Instructions(greetings)
 	return json.Marshal(out, json.Deterministic(true))
-}
-
-// hubInfo names the gateway, which answers for all servers.
-func (x *exchange) hubInfo() serverInfo {
-	return serverInfo{Name: "sluice", Title: "Sluice", Version: x.cfg.Version}
 }
 
 // greetingsOf returns what the servers declare about themselves, as far as it is known.

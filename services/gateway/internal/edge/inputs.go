@@ -25,7 +25,7 @@ import (
 // decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
 // client does not get the answer, because it cannot continue the request without them; what the server has done by then
 // is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
-func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
+func (x *core) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
 	if !asks && !upstream.HasCode(answer, mcp.CodeElicitation) {
@@ -39,7 +39,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 }
 
 // unasked returns the refusal of a request in an answer; nil if all are allowed.
-func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
+func (x *core) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
 	may := x.sess != nil
 	if asks {
 		may = x.asksInAnswers
@@ -70,7 +70,7 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 }
 
 // decide counts one request in an answer as a request of the server, and decides on it.
-func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
+func (x *core) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
 	counted, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
@@ -82,7 +82,7 @@ func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal
 // mayAsk decides on a request that a server with sessions sends to a client without one. It returns nil if the request
 // is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
 func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
-	m, err := gate.Parse(raw, x.limits)
+	m, err := gate.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*gate.Error](err); {
 	case is:
@@ -106,7 +106,7 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 }
 
 // mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
-func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
+func (x *core) mayBeAsked(m *gate.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
 	}
@@ -115,7 +115,7 @@ func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
 
 // readInputs returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
 // in more than one way.
-func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
+func (x *core) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
 	var requests [][]byte
 	if asks {
 		for _, in := range answer.Inputs {
@@ -139,7 +139,7 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 		ok = err == nil && 0 < len(requests) && len(requests) <= maxElicitations
 	}
 	for _, raw := range requests {
-		m, err := gate.Parse(raw, x.limits)
+		m, err := gate.Parse(raw, x.Deps.Limits)
 		if err != nil {
 			return nil, false
 		}
@@ -163,19 +163,25 @@ const maxElicitations = 100
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
 // refuseAsked records and returns the refusal of a server's request.
-func (x *exchange) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
+func (x *core) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
-	out.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: method, Code: code, Message: why, FromServer: true,
 	})
 	return out
 }
 
+// unusable returns the refusal of an answer that must not go to the client. The server has carried out the request.
+func (x *core) unusable(ctx context.Context, why string) *refusal.Refusal {
+	said := x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
+	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
+}
+
 // judged decides on and records a request that is part of another message. It returns nil if the request is allowed.
-func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
+func (x *core) judged(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
 	has := x.has.Answer.Beside()
 	defer has.Close()
-	return x.deps.Pipeline.Do(ctx, attempt.Call{
+	return x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.server, Message: m, Received: time.Now(), Timeout: x.timeout, FromServer: fromServer,
 		Transport: x.target.Upstream.Transport(), Version: x.sess.Version, Client: x.clientName,

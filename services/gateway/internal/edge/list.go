@@ -20,7 +20,7 @@ import (
 // also has the gateway's own tool to wait with.
 //
 // A list changes nothing at its server, so the request is cancelled when the caller disconnects.
-func (x *exchange) list(ctx context.Context) dispatch.Response {
+func (x *core) list(ctx context.Context) dispatch.Response {
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
 	out := x.newRelay()
@@ -52,7 +52,7 @@ func (x *exchange) list(ctx context.Context) dispatch.Response {
 
 // listed returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
 // which is one page.
-func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
+func (x *core) listed(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	access, err := x.lookupAccess(ctx)
 	switch {
 	case err != nil:
@@ -66,7 +66,7 @@ func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refus
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
-	list, err := x.protocol.ownListAnswer(found)
+	list, err := x.era.ownListAnswer(found)
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
@@ -74,9 +74,9 @@ func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refus
 }
 
 // unfound returns the refusal of a message that needs the gateway's own list, if there is none.
-func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
+func (x *core) unfound(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, catalogue.ErrAway) {
-		x.deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.server, "error", err)
+		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.server, "error", err)
 		return policyAway()
 	}
 	refused := x.silent(ctx, upstream.Answer{}, err)
@@ -89,7 +89,7 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 // look reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
 // definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
 // the session's revision yet, or the catalog may have lost its records.
-func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.Tools, *refusal.Refusal) {
+func (x *core) look(ctx context.Context, answer *gate.Answer) (*visibility.Tools, *refusal.Refusal) {
 	if discovered(ctx, x.ownList) == nil { // see Definition: first use needs the whole list
 		x.ownList.Insist(ctx)
 	}
@@ -98,7 +98,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.T
 		if err != nil {
 			return nil, x.unfound(ctx, err)
 		}
-		shown, err := x.visibility.Tools(ctx, x.viewer(), answer, known)
+		shown, err := x.Deps.Visibility.Tools(ctx, x.viewer(), answer, known)
 		if err != nil {
 			return nil, unfiltered(err)
 		}
@@ -106,7 +106,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.T
 			if len(shown.Changed) > 0 {
 				x.ownList.Doubt(ctx, changedAfter) // a change for all sessions blocks the tool for all
 			}
-			x.deps.Sessions.Learn(x.sess, shown.Digests(known.Digests))
+			x.Deps.Sessions.Learn(x.sess, shown.Digests(known.Digests))
 			return shown, nil
 		}
 	}
@@ -114,8 +114,8 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.T
 
 // mayBeOld reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
 // the session's revision, mayBeOld lists it.
-func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
-	if x.protocol.crosses() {
+func (x *core) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
+	if x.era.crosses() {
 		return time.Since(known.At) > servers.RenewAfter
 	}
 	if under := x.target.Revision(x.sess.Version); under != nil && under.Last() == nil {
@@ -128,7 +128,7 @@ func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
 }
 
 // viewer returns the caller for whom lists of the server are filtered.
-func (x *exchange) viewer() visibility.Caller {
+func (x *core) viewer() visibility.Caller {
 	return visibility.Caller{
 		Principal: x.Principal, Session: x.place().Session, Run: x.msg.Meta.Run, Owner: x.has.Of.Accounts.Root(), Server: x.server,
 	}

@@ -34,7 +34,8 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
-	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
+	x.msg, x.received = new(gate.Message), time.Now()
+	x.speak(v2025{x})
 	defer func() { x.end(dispatch.Response{}) }()
 	resp, has := x.listens(r.Method)
 	if !has {

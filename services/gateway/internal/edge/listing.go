@@ -24,7 +24,7 @@ const (
 
 // tools is what the server of an exchange lists to its caller.
 type tools struct {
-	*exchange
+	*core
 
 	access visibility.Access
 	// hides reports whether a tool is hidden from the caller.
@@ -32,12 +32,12 @@ type tools struct {
 }
 
 // tools returns what the server lists to the caller. It returns an error if policy cannot be asked.
-func (x *exchange) tools(ctx context.Context) (tools, error) {
+func (x *core) tools(ctx context.Context) (tools, error) {
 	if x.msg.Method != mcp.MethodToolsCall {
-		return tools{exchange: x}, nil
+		return tools{core: x}, nil
 	}
 	access, err := x.lookupAccess(ctx)
-	return tools{exchange: x, access: access, hides: err == nil && !access.HidesNone}, err
+	return tools{core: x, access: access, hides: err == nil && !access.HidesNone}, err
 }
 
 // Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of
@@ -58,7 +58,7 @@ func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 			t.silent(ctx, upstream.Answer{}, err)
 			return out, attempt.ErrUnlisted
 		}
-		seen, err := t.visibility.View(ctx, t.viewer(), found, t.access.Revision)
+		seen, err := t.Deps.Visibility.View(ctx, t.viewer(), found, t.access.Revision)
 		if err != nil {
 			return out, err
 		}

@@ -28,18 +28,18 @@ import (
 const notifyTimeout = 5 * time.Second
 
 // call sends a request through the pipeline: tools/call, and every other method that needs a rule.
-func (x *exchange) call(ctx context.Context) dispatch.Response {
+func (x *core) call(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()), x.patience)
 	defer under.End()
 	defer out.asks.settle()
 	out.gone = calling
 	call, of, judged := x.callOf(ctx, under, out)
-	call, refused := x.protocol.prepare(calling, call, under, of, judged)
+	call, refused := x.era.prepare(calling, call, under, of, judged)
 	if refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	result := x.deps.Pipeline.Do(calling, call)
+	result := x.Deps.Pipeline.Do(calling, call)
 	answer := x.answerOf(x.whole(ctx), result)
 	answer.Held = result.Held + x.patience.Paused()
 	answer.ID, answer.Decision = result.ID, result.Decision
@@ -49,7 +49,7 @@ func (x *exchange) call(ctx context.Context) dispatch.Response {
 
 // callOf returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
 // policy could say what the caller sees.
-func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, of tools, judged bool) {
+func (x *core) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, of tools, judged bool) {
 	of, err := x.tools(ctx)
 	call = attempt.Call{
 		Principal:  x.acting(),
@@ -80,15 +80,15 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 }
 
 // answerOf returns the response to a request that has gone through the pipeline.
-func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatch.Response {
+func (x *core) answerOf(ctx context.Context, result pipeline.Result) dispatch.Response {
 	refused := result.Refusal
 	if refused == nil {
-		return x.protocol.answer(ctx, result)
+		return x.era.answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		x.ownList.Renew(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
 	}
-	if out, pends := x.protocol.pending(ctx, result); pends {
+	if out, pends := x.era.pending(ctx, result); pends {
 		return out
 	}
 	return x.refused(ctx, refused)
@@ -96,11 +96,11 @@ func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatc
 
 // lookupAccess returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
 // an error if policy cannot be asked.
-func (x *exchange) lookupAccess(ctx context.Context) (visibility.Access, error) {
+func (x *core) lookupAccess(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, errStale
 	}
-	return x.visibility.Access(ctx, x.Principal, x.server)
+	return x.Deps.Visibility.Access(ctx, x.Principal, x.server)
 }
 
 // errStale means that the caller's token may have been revoked without the gateway's knowledge.
@@ -123,7 +123,7 @@ func policyAway() *refusal.Refusal {
 }
 
 // ask sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
-func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate.Answer, *refusal.Refusal) {
+func (x *core) ask(ctx context.Context, own upstream.Own, out *relay) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
 	answer, err := x.sess.Upstream.Ask(ctx, own, &x.has.Answer, out.Event)
@@ -137,9 +137,9 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate
 }
 
 // silent logs that a server gave no usable answer, and returns the refusal.
-func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
-	x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
-	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", upstream.ForLog(err))
+func (x *core) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
+	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
+	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", upstream.ForLog(err))
 	refused := unanswered(answer, err)
 	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
 		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.timeout, x.server)
@@ -183,12 +183,12 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 
 // noted sends a notification to the server if the server may get it. A notification that neither needs no rule nor is
 // allowed by one is refused on record.
-func (x *exchange) noted(ctx context.Context) {
+func (x *core) noted(ctx context.Context) {
 	sent := false
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
-	if mcp.IsOwnNotification(x.msg.Method) && x.target != nil && x.visibility.MayUse(ctx, x.Principal, x.server, x.msg.Method) {
+	if mcp.IsOwnNotification(x.msg.Method) && x.target != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.server, x.msg.Method) {
 		x.carriesTo(ctx)
 		return
 	}
@@ -214,20 +214,20 @@ func (x *exchange) noted(ctx context.Context) {
 
 // notifies reports whether the notification may go to a server without a rule. A server is notified of changed roots
 // only if it may ask the client for roots.
-func (x *exchange) notifies() bool {
+func (x *core) notifies() bool {
 	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && x.sess.Client.Offer.Has(mcp.MethodRoots)
 }
 
 // tell sends a notification of the gateway in place of the client's.
-func (x *exchange) tell(ctx context.Context, own upstream.Own) {
+func (x *core) tell(ctx context.Context, own upstream.Own) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
 	x.logUntold(ctx, x.msg.Method, x.sess.Upstream.Tell(ctx, own))
 }
 
 // refuseSilently records the refusal of a notification, which has no answer.
-func (x *exchange) refuseSilently(ctx context.Context, code commonv1.Code) {
-	x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+func (x *core) refuseSilently(ctx context.Context, code commonv1.Code) {
+	x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Code: code, Bytes: len(x.msg.Raw),
 	})
 }

@@ -35,7 +35,7 @@ func alike(access visibility.Access, field string) bool {
 
 // narrowed returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
 // resources or templates the caller sees those that it may use. If no rule distinguishes them, policy is not asked.
-func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
+func (x *core) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.msg.Method)
 	if field == "" || !answer.Result.Present() {
 		return answer.Clean(nil), false, nil
@@ -54,7 +54,7 @@ func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []g
 	for _, t := range list.Tools {
 		names = append(names, t.Name)
 	}
-	visible, err := x.visibility.Names(ctx, x.viewer(), x.msg.Method, names)
+	visible, err := x.Deps.Visibility.Names(ctx, x.viewer(), x.msg.Method, names)
 	if err != nil {
 		return nil, false, unfiltered(err)
 	}
@@ -62,7 +62,7 @@ func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []g
 }
 
 // listing reads the list in an answer, in a time slice of the caller.
-func (x *exchange) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
+func (x *core) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
 	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (x *exchange) listing(ctx context.Context, answer *gate.Answer, field strin
 
 // hearsOf reports whether the client may be notified of a change of the notification's resource. Other notifications
 // have none, so they pass.
-func (x *exchange) hearsOf(m *gate.Answer) bool {
+func (x *core) hearsOf(m *gate.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true
 	}
@@ -87,5 +87,5 @@ func (x *exchange) hearsOf(m *gate.Answer) bool {
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
 		return false
 	}
-	return x.visibility.MayKnow(x.whole(x.client), x.viewer(), m.Method, about.URI)
+	return x.Deps.Visibility.MayKnow(x.whole(x.client), x.viewer(), m.Method, about.URI)
 }

@@ -11,17 +11,14 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/protobuf/proto"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
@@ -32,27 +29,10 @@ import (
 // exchange is one message of an authenticated caller while it is handled.
 type exchange struct {
 	*Edge
-	httpserver.Caller
+	core
 
-	// header is the headers of the message, and client ends when the caller disconnects.
+	// header is the headers of the message.
 	header http.Header
-	client context.Context //nolint:containedctx // the caller's own
-	// sink takes messages before the answer, and relay filters them.
-	sink  dispatch.Sink
-	relay relay
-	// server is the configured name of the message's server, and target what is known of the server; empty for all servers
-	// together.
-	server string
-	target *servers.Server
-	// timeout is the maximum duration of a request to the server.
-	timeout time.Duration
-	msg     *gate.Message
-	// size is the size of the message in bytes; 0 before it is read.
-	size     int
-	received time.Time
-	sess     *session.Session
-	// has is the message's share of the quotas of requests and of memory.
-	has *inflight.Place
 	// span is the span of the message; nil before the message is read.
 	span trace.Span
 	// leaves releases the session; nil before there is one. finally are more steps to take once the message is answered; a
@@ -60,20 +40,11 @@ type exchange struct {
 	leaves  func()
 	finally *finally
 	steps   finally
-	// patience is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
-	patience *upstream.Patience
 	// hub is the aggregate session to which this exchange with one server belongs; nil if there is none.
 	hub *session.Session
-	// hold is how long a call is held while it waits for approvers; nil means as configured.
-	hold *time.Duration
-	// resumes is the id of the approval that a task has waited for; empty if there is none.
-	resumes string
-	// protocol is what depends on the family of the message's revision, and terms are the values that depend on it.
+	// protocol is what depends on the family of the message's revision, and url what the URL of the message addresses.
 	protocol protocol
-	terms
-	// url is what the URL of the message addresses, and addressing how the client addresses the server.
-	url        url
-	addressing addressing
+	url      url
 }
 
 type finally []func()
@@ -121,7 +92,8 @@ func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) 
 
 // newExchange returns the exchange of a message to a server. Its client ends with ctx.
 func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
-	x := &exchange{Edge: e, Caller: c, header: header, client: ctx, sink: to, server: server}
+	x := &exchange{Edge: e, header: header}
+	x.core = core{Dispatcher: e.dispatcher, Caller: c, client: ctx, sink: to, server: server}
 	x.url, x.addressing = urlOf(x), direct{x}
 	return x
 }
@@ -136,7 +108,7 @@ func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.C
 // known.
 func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 	ctx := x.client
-	x.protocol = v2025{x}
+	x.speak(v2025{x})
 	var err error
 	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err))
@@ -227,14 +199,6 @@ func (x *exchange) check() *refusal.Refusal {
 	return nil
 }
 
-// tooLarge refuses a message that has more than maxPassing bytes; nil otherwise.
-func (x *exchange) tooLarge() *refusal.Refusal {
-	if len(x.msg.Raw) <= maxPassing {
-		return nil
-	}
-	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing))
-}
-
 // tooMuchInFlight refuses a message that exceeds a quota of requests under way.
 func tooMuchInFlight(err error) *refusal.Refusal {
 	message := "this caller has too many or too large requests in flight; wait for some of them."
@@ -261,39 +225,15 @@ func unknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
+// speak sets the protocol of the message.
+func (x *exchange) speak(p protocol) { x.protocol, x.era = p, p }
+
 // in puts the message into its session.
 func (x *exchange) in(sess *session.Session) {
 	if x.sess = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.patience = new(upstream.Patience)
 	}
 	x.protocol.enters(sess)
-}
-
-// id returns the id of the request as raw JSON; nil if it has none.
-func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
-
-// RawID implements [dispatch.Replayable].
-func (x *exchange) RawID() []byte { return x.id() }
-
-// acting returns the principal with the session and the run of the message.
-func (x *exchange) acting() *identityv1.Principal {
-	p := proto.CloneOf(x.Principal)
-	p.Session, p.Run = x.place().Session, x.msg.Meta.Run
-	return p
-}
-
-// carry carries out a request in the way that all revisions have in common.
-func (x *exchange) carry(ctx context.Context) dispatch.Response {
-	switch {
-	case x.msg.Method == mcp.MethodToolsList:
-		return x.list(ctx)
-	case mcp.AsksClient(x.msg.Method):
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "only servers send this request."})
-	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
-		return x.awaitApproval(ctx)
-	default:
-		return x.call(ctx)
-	}
 }
 
 // single returns a header that may be present only once, because two readers could choose different lines. It returns

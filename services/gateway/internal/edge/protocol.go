@@ -21,22 +21,10 @@ import (
 type protocol interface {
 	// route handles a message by its method.
 	route(ctx context.Context) dispatch.Response
-	// isOwnTask reports whether the message is about a task of the gateway's own.
-	isOwnTask() bool
+	era
+
 	// enters sets the terms of a message that was put into its session.
 	enters(sess *session.Session)
-	// prepare completes a call before the pipeline gets it. judged reports whether policy could say what the caller sees.
-	prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal)
-	// crosses reports whether client and server have no family of revisions in common, as far as is known.
-	crosses() bool
-	// pending answers a call that waits for an approval with something other than a refusal. It returns false if it does
-	// not.
-	pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool)
-	// answer returns the response for the server's answer to a request that the pipeline has carried out.
-	answer(ctx context.Context, result pipeline.Result) dispatch.Response
-	// ownListAnswer returns the gateway's own list as a server of this revision would answer with it.
-	ownListAnswer(found *discovery.Found) (*gate.Answer, error)
-
 	// The rest is for the URL of many servers.
 
 	// answersItself returns the function with which the gateway answers the message itself; nil if a server answers it.
@@ -51,6 +39,23 @@ type protocol interface {
 	meet(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// openMember sets how a new member session is opened with the server.
 	openMember(sess *session.Session, access visibility.Access)
+}
+
+// era is what the two families of MCP revisions do differently with a request to one server.
+type era interface {
+	// isOwnTask reports whether the message is about a task of the gateway's own.
+	isOwnTask() bool
+	// prepare completes a call before the pipeline gets it. judged reports whether policy could say what the caller sees.
+	prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal)
+	// crosses reports whether client and server have no family of revisions in common, as far as is known.
+	crosses() bool
+	// pending answers a call that waits for an approval with something other than a refusal. It returns false if it does
+	// not.
+	pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool)
+	// answer returns the response for the server's answer to a request that the pipeline has carried out.
+	answer(ctx context.Context, result pipeline.Result) dispatch.Response
+	// ownListAnswer returns the gateway's own list as a server of this revision would answer with it.
+	ownListAnswer(found *discovery.Found) (*gate.Answer, error)
 }
 
 // terms are the values that depend on the revision of a message, its session and its client. The protocol sets them

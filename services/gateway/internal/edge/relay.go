@@ -17,7 +17,7 @@ import (
 // relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
 // concurrent use.
 type relay struct {
-	x *exchange
+	x *core
 	dispatch.Sink
 	asks asks
 	// gone ends when the client has disconnected or cancelled its request.
@@ -27,7 +27,7 @@ type relay struct {
 }
 
 // newRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
-func (x *exchange) newRelay() *relay {
+func (x *core) newRelay() *relay {
 	x.relay.x, x.relay.Sink, x.relay.gone = x, x.sink, x.client
 	return &x.relay
 }
@@ -56,7 +56,7 @@ func (o *relay) pass(event upstream.Event) error {
 
 // said parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
 // it is forwarded. It returns nil if there is no message.
-func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
+func (x *core) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
@@ -75,7 +75,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 		clean, err = gate.Plan(raw, edits...)
 	}
 	if err != nil {
-		x.deps.Log.ErrorContext(x.client, "event could not be cleaned", "error", err)
+		x.Deps.Log.ErrorContext(x.client, "event could not be cleaned", "error", err)
 		return nil, nil, nil
 	}
 	return m, clean, nil
@@ -83,7 +83,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 
 // hears reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
 // subscription always pass. Others pass if policy denies neither them nor the method whose results they concern.
-func (x *exchange) hears(notification string) bool {
+func (x *core) hears(notification string) bool {
 	switch {
 	case !x.addressing.passesOn(notification):
 		return false
@@ -157,7 +157,7 @@ func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 
 // whole returns ctx or, if the client can continue the stream later, a context that does not end when the client
 // disconnects.
-func (x *exchange) whole(ctx context.Context) context.Context {
+func (x *core) whole(ctx context.Context) context.Context {
 	if x.resumable == nil {
 		return ctx
 	}
@@ -165,9 +165,9 @@ func (x *exchange) whole(ctx context.Context) context.Context {
 }
 
 // BeginAnswer implements [dispatch.Replayable].
-func (x *exchange) BeginAnswer() *session.Answering {
+func (x *core) BeginAnswer() *session.Answering {
 	if x.resumable == nil {
 		return nil
 	}
-	return x.resumable.Answers.Begin(x.server, string(visibility.AppendCaller(nil, x.Principal, "")), x.remembered.Open(&x.has.Of))
+	return x.resumable.Answers.Begin(x.server, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.has.Of))
 }

@@ -17,17 +17,17 @@ import (
 )
 
 // refuse records a refusal of the message, and returns it as the response.
-func (x *exchange) refuse(ctx context.Context, refused *refusal.Refusal) dispatch.Response {
+func (x *core) refuse(ctx context.Context, refused *refusal.Refusal) dispatch.Response {
 	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.server), Code: refused.Code, Message: refused.Message, Bytes: x.size}
 	if x.msg != nil && x.msg.Kind != gate.Invalid {
 		record.Principal, record.Method, record.Name, record.Bytes = x.acting(), x.msg.Method, gate.Recorded(x.msg), len(x.msg.Raw)
 	}
-	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, record)
+	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, record)
 	return x.refused(ctx, refused)
 }
 
 // refused returns the response to a request whose refusal is on record, or needs no record.
-func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) dispatch.Response {
+func (x *core) refused(ctx context.Context, refused *refusal.Refusal) dispatch.Response {
 	to := refusal.Request{ResultType: x.resultType}
 	if x.msg != nil {
 		to.ID, to.Method = x.id(), x.msg.Method
@@ -49,16 +49,16 @@ func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) dispat
 
 // own returns a response with a body of the gateway; with status 500 if err is set, because the body could not be
 // encoded.
-func (x *exchange) own(ctx context.Context, body []byte, err error) dispatch.Response {
+func (x *core) own(ctx context.Context, body []byte, err error) dispatch.Response {
 	if err != nil {
-		x.deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
+		x.Deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
 		return dispatch.Response{Status: http.StatusInternalServerError}
 	}
 	return dispatch.Response{Body: [][]byte{body}}
 }
 
 // edited returns the response for a server's answer with these edits, which include those of [gate.Answer.Clean].
-func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) dispatch.Response {
+func (x *core) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) dispatch.Response {
 	edits, err := x.renamed(a, x.msg.Method, edits)
 	var body [][]byte
 	if err == nil {
@@ -68,7 +68,7 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
 	}
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+		x.Deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.server, "mcp_method", x.msg.Method, "error", err)
 		return x.refused(ctx, x.unusable(ctx, "the server answered, but the answer can't be passed on: "+err.Error()+"."))
 	}
 	return dispatch.Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
@@ -76,7 +76,7 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 
 // renamed adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
 // a notification.
-func (x *exchange) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
+func (x *core) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
 	names, err := x.addressing.rename(method, m.Raw, edits)
 	return append(edits, names...), err
 }

@@ -60,12 +60,6 @@ func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit
 	return edits, nil
 }
 
-// unusable returns the refusal of an answer that must not go to the client. The server has carried out the request.
-func (x *exchange) unusable(ctx context.Context, why string) *refusal.Refusal {
-	said := x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
-	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
-}
-
 // restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
 // requestState, and puts the server's own task id in. It returns nil if the request can be decided.
 func (x *v2026) restore(ctx context.Context) *refusal.Refusal {

@@ -10,7 +10,7 @@ import (
 // withoutServer returns a server's answer to initialize or server/discover for a caller that may use nothing of the
 // server. It contains the revisions and capabilities, and nothing else that the server declares about itself. In
 // initialize the gateway names itself as the server.
-func (x *exchange) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
+func (x *core) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil
 	}
@@ -40,4 +40,16 @@ func (x *exchange) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 		return nil, err
 	}
 	return gate.ReadAnswer(raw, gate.AnswerLimits())
+}
+
+// serverInfo names the server that answers (MCP, Implementation).
+type serverInfo struct {
+	Name    string `json:"name"`
+	Title   string `json:"title"`
+	Version string `json:"version"`
+}
+
+// hubInfo names the gateway, which answers for all servers.
+func (x *core) hubInfo() serverInfo {
+	return serverInfo{Name: "sluice", Title: "Sluice", Version: x.Deps.Version}
 }

@@ -70,7 +70,7 @@ func (x v2025) enters(sess *session.Session) {
 	x.resumable = nil
 	if x.msg.Kind != gate.Invalid && x.sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.resumable = x.addressing.resumable(sess)
-		x.sink.Replay(x.exchange)
+		x.sink.Replay(&x.core)
 	}
 }
 

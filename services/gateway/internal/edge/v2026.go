@@ -56,7 +56,8 @@ func (x *exchange) isModern() bool {
 
 // post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
 func (x *v2026) post(ctx context.Context) dispatch.Response {
-	x.protocol, x.version, x.resultType = x, mcp.Modern, mcp.ResultComplete
+	x.speak(x)
+	x.version, x.resultType = mcp.Modern, mcp.ResultComplete
 	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
 	x.clientName, _ = x.msg.Client()
 	return x.url.stateless(ctx, x)

@@ -53,7 +53,7 @@ type waitResult struct {
 
 // awaitApproval carries out the gateway's own tool: it waits for an approval of the caller, and returns the state of
 // the approval.
-func (x *exchange) awaitApproval(ctx context.Context) dispatch.Response {
+func (x *core) awaitApproval(ctx context.Context) dispatch.Response {
 	if x.Stale {
 		return x.refuse(ctx, policyAway())
 	}
@@ -65,7 +65,7 @@ func (x *exchange) awaitApproval(ctx context.Context) dispatch.Response {
 	}
 	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
 	defer under.End()
-	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
+	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.Waiting{
 		Principal: x.acting(), Approval: args.ID, Client: x.clientName, Reply: x.newRelay(),
 	})
 	if refused != nil {
