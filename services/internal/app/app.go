@@ -22,9 +22,9 @@ import (
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
 var version string //nolint:gochecknoglobals // the linker can set only package variables
 
-// Process holds what a program passes to the constructor of its service: configuration, log and telemetry.
+// Process contains what a role's program passes to the constructor of its service: configuration, log and telemetry.
 type Process struct {
-	// File is the whole configuration.
+	// File is the configuration of all roles.
 	File *config.File
 	// Env looks up environment variables, for secrets.
 	Env config.Env
@@ -36,8 +36,8 @@ type Process struct {
 	Version string
 }
 
-// Version returns the version that the linker set, otherwise `devel-` and the first 12 digits of the revision of the
-// checkout, otherwise the version of the module.
+// Version returns the version that the linker set. Without that it returns `devel-` and the first 12 digits of the
+// VCS revision, or else the version of the module.
 func Version() string {
 	if version != "" {
 		return version
@@ -68,8 +68,8 @@ func Signals() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes the records of level and above to w: as text if text is set, otherwise as
-// JSON. Control characters in the records have no effect on a terminal.
+// NewLog returns a structured log that writes the records of at least the given level to w, as text if text is true,
+// otherwise as JSON. Control characters in the records are escaped, so they have no effect on a terminal.
 func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
 	w = viewtext.NewWriter(w)
 	opts := &slog.HandlerOptions{Level: level}
@@ -88,12 +88,12 @@ type options struct {
 	version bool
 }
 
-// run runs a role's program: it parses the flags, calls do and returns the exit code. It prints an error once.
+// run parses the flags of a role's program, calls do and returns the exit code. It prints an error once.
 func run(service string, args []string, do func(context.Context, options) error) int {
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)
-	flags.StringVar(&opts.config, "config", "", "the configuration file; SLUICE_CONFIG where it is not given")
-	flags.StringVar(&opts.level, "log-level", "", "the lowest level that is logged: debug, info, warn or error; that of the configuration where it is not given")
+	flags.StringVar(&opts.config, "config", "", "the configuration file; the default is the value of SLUICE_CONFIG")
+	flags.StringVar(&opts.level, "log-level", "", "the lowest level that is logged: debug, info, warn or error; the default is the configuration's log.level")
 	flags.BoolVar(&opts.probe, "probe", false, "ask the running service whether it serves, and exit 0 if it does")
 	flags.BoolVar(&opts.version, "version", false, "print the version and exit")
 	flags.Usage = func() {

@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// asProgram makes the test binary the program of a role, as a command would be. Its value says what the role's
-// service does.
+// asProgram is an environment variable that makes the test binary run as the program of a role. Its value selects how
+// the role's service behaves.
 const asProgram = "APP_TEST_AS_PROGRAM"
 
 // patience is how long a test waits.
@@ -48,7 +48,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// service offers no RPCs, prints when it runs and when it is closed, and fails if the test says so.
+// service is a role's service without RPCs. It prints when it runs and when it is closed, and fails if the test
+// requests that.
 type service struct{ what string }
 
 func (service) Register(grpc.ServiceRegistrar) {}
@@ -74,7 +75,7 @@ func (service) Close() error {
 	return nil
 }
 
-// program is the running or ended program of a role.
+// program is a running or ended program of a role.
 type program struct {
 	*exec.Cmd
 	out  syncBuffer
@@ -112,7 +113,7 @@ func start(t *testing.T, what string, env []string, args ...string) *program {
 	return p
 }
 
-// end waits for the end of a program and returns its exit code.
+// end waits until the program ends and returns its exit code.
 func (p *program) end(t *testing.T) int {
 	t.Helper()
 	select {
@@ -124,7 +125,7 @@ func (p *program) end(t *testing.T) int {
 	}
 }
 
-// says waits until the program has printed a text.
+// waitForOutput waits until the program has printed text.
 func (p *program) says(t *testing.T, text string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -136,7 +137,8 @@ func (p *program) says(t *testing.T, text string) {
 	}
 }
 
-// configure writes a configuration with certificates, and returns it and the address on which the role must listen.
+// configure writes a configuration with certificates. It returns the file and the address on which the role must
+// listen.
 func configure(t *testing.T) (file, addr string) {
 	t.Helper()
 	dir := t.TempDir()

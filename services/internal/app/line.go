@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// hangUp is how long calls on a replaced connection may take to end; clients open streams again.
+// hangUp is how long calls may go on using a replaced connection. Clients then open their streams again.
 const hangUp = 30 * time.Second
 
-// line is the connection to a role with this role's present certificate. It is replaced when that certificate
-// changes, or when the certificate of the other end expires. Principals are signed with the key of the connection
-// that carries them. It is safe for concurrent use.
+// line is the connection to a role, made with this role's present certificate. It is replaced when that certificate
+// changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
+// carries them. A line is safe for concurrent use.
 type line struct {
 	target string
 	to     authv1.Role
@@ -33,8 +33,8 @@ type line struct {
 	mu   sync.Mutex
 	conn *rpc.Conn
 	old  map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at ends, when the first certificate at its other ends expires; there may be
-	// several.
+	// renewal replaces the connection at ends. That is when the first of the certificates at the other end expires; a
+	// role with several processes has several.
 	renewal *time.Timer
 	ends    time.Time
 	closed  bool
@@ -73,13 +73,13 @@ func (l *line) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for when the certificate at its other end expires, so that it
-// is verified again, or refused.
+// renewBy schedules the replacement of the connection for end, when the certificate at the other end expires. The
+// other end must then present a valid certificate.
 func (l *line) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.renewal != nil && !end.Before(l.ends) {
-		return // an earlier replacement is scheduled
+		return // the earlier replacement stays scheduled
 	}
 	l.stopRenewal()
 	l.renewal, l.ends = time.AfterFunc(time.Until(end), l.renew), end
@@ -92,20 +92,20 @@ func (l *line) stopRenewal() {
 	}
 }
 
-// renew replaces the present connection, which is closed after hangUp.
+// renew replaces the present connection and closes the old one after hangUp.
 func (l *line) renew() {
 	l.mu.Lock()
 	l.stopRenewal() // the next connection schedules its own
 	l.mu.Unlock()
 	next, err := l.dial()
 	if err != nil {
-		l.log.ErrorContext(context.Background(), "the connection can't be replaced; the old one stays", "to", authn.RoleName(l.to), "error", err)
+		l.log.ErrorContext(context.Background(), "the connection can't be replaced, so the old one stays in use", "to", authn.RoleName(l.to), "error", err)
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = next.Close() // no call has used it
+		_ = next.Close() // no call has used next
 		return
 	}
 	last := l.conn
@@ -114,7 +114,7 @@ func (l *line) renew() {
 		l.mu.Lock()
 		delete(l.old, last)
 		l.mu.Unlock()
-		_ = last.Close() // calls that still run on it fail
+		_ = last.Close() // calls that still use last fail
 	})
 }
 
@@ -124,12 +124,12 @@ func (l *line) present() *rpc.Conn {
 	return l.conn
 }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements [grpc.ClientConnInterface].
 func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return l.present().Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface.
+// NewStream implements [grpc.ClientConnInterface].
 func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return l.present().NewStream(ctx, desc, method, opts...)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// F26: a role with an expired certificate is refused, also on an existing connection, and served again when it has
-// another certificate.
+// Case F26. A role with an expired certificate is refused, even on an existing connection. It is served again after
+// it has got another certificate.
 func TestF26AServerThatHasEndedIsRefused(t *testing.T) {
 	t.Parallel()
 	const policy, gateway = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_GATEWAY

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// X7, S2: quoted text in a log can't control a terminal and makes no lines, as text or as JSON.
+// Cases X7, S2. Quoted text in a log can't control a terminal and can't begin a line, in text and in JSON.
 func TestX7TheLogSteersNoTerminal(t *testing.T) {
 	t.Parallel()
 	for _, text := range []bool{true, false} {

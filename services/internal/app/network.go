@@ -25,13 +25,14 @@ import (
 )
 
 const (
-	// probeTimeout is how long a probe waits for an answer.
+	// probeTimeout is how long a probe waits for a response.
 	probeTimeout = 3 * time.Second
-	// maxReason is how many bytes a probe reads of an error.
+	// maxReason is how many bytes of an error response a probe reads.
 	maxReason = 1 << 10
 )
 
-// network is the network of a role in a separate process: its present certificate and CA, and its connections.
+// network is the network of a role in a separate process. It contains the role's present certificate, the CA and the
+// connections to other roles.
 type network struct {
 	role authv1.Role
 	file *config.File
@@ -56,7 +57,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	return n, nil
 }
 
-// renew replaces every connection, with the present certificate.
+// renew replaces every connection by one that is made with the present certificate.
 func (n *network) renew() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,7 +72,7 @@ func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 	return &keys.Cert, keys.Pool
 }
 
-// dial returns the connection to a role; all callers share it.
+// dial returns the connection to a role. All callers share one connection for each role.
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -96,8 +97,8 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// probeTarget returns the address at which a service that listens at addr is reached from this machine: addr itself,
-// or localhost if it listens on all addresses.
+// probeTarget returns the address at which this machine reaches a service that listens at addr. That is addr itself,
+// or localhost if the service listens on all addresses.
 func probeTarget(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -109,7 +110,7 @@ func probeTarget(addr string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// probe checks whether the role's own service, on this machine, serves, and for the gateway also whether MCP is
+// probe checks whether the role's service on this machine is serving. For the gateway it also checks whether MCP is
 // ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -130,7 +131,7 @@ func (n *network) probeRPC(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // only the answer matters
+	defer conn.Close() //nolint:errcheck // only the response matters
 	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
@@ -141,7 +142,6 @@ func (n *network) probeRPC(ctx context.Context) error {
 	return nil
 }
 
-// probeMCP checks whether MCP is ready.
 func (n *network) probeMCP(ctx context.Context) error {
 	target, err := probeTarget(n.file.Listen)
 	if err != nil {
@@ -159,7 +159,7 @@ func (n *network) probeMCP(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("probe MCP: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // only the answer matters
+	defer resp.Body.Close() //nolint:errcheck // only the response matters
 	if resp.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // a part of the text is enough
 		return fmt.Errorf("probe MCP: %s: %s", resp.Status, strings.TrimSpace(string(why)))

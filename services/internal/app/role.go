@@ -25,34 +25,35 @@ import (
 // Mesh contains the dependencies of a role's service.
 type Mesh struct {
 	Process
-	// Tokens identifies people. In the policy role the service fills it; in other roles it is updated from the policy
+	// Tokens identifies people. The policy role's service fills it. In other roles it is updated from the policy
 	// role.
 	Tokens *authn.Tokens
 	// Conn returns a connection to a role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
-	// Signer signs with the key of the role's certificate; only the policy role's signatures are accepted. Verifier
-	// verifies the policy role's signatures.
-	Signer   *attest.Signer
+	// Signer signs decisions with the key of the role's certificate. Only the policy role's signatures are accepted.
+	Signer *attest.Signer
+	// Verifier verifies the policy role's signatures.
 	Verifier *attest.Verifier
 	// Embedded names the configured servers that this process serves itself.
 	Embedded []string
-	// Launcher starts this program again as the launcher of servers over stdio.
+	// Launcher starts this program again as a launcher of MCP servers over stdio.
 	Launcher sandbox.Launcher
 }
 
-// A Runner is a service with work in addition to answering RPCs.
+// A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
 	// Run runs until ctx ends, and returns early only with an error.
 	Run(ctx context.Context) error
 }
 
-// A Closer is a service that holds resources from when it is built.
+// A Closer is a service that holds resources from its construction on.
 type Closer interface {
-	// Close releases them. It is called once, after Run has returned.
+	// Close releases the resources. It is called once, after Run has returned.
 	Close() error
 }
 
-// Build makes a role's service, in a process of its own or together with the others. Each role's package has one.
+// Build makes a role's service, for a separate process or for one process with all roles. Each role's package has
+// one.
 type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 
 // Role is the main function of a role's program. It does not return.
@@ -111,7 +112,8 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a role's service, calls its Run and updates the tokens, until ctx ends or one of them fails.
+// serve serves a role's service, calls its Run and updates the tokens. It returns when ctx ends or one of these
+// fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
 		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},

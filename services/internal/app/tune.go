@@ -10,22 +10,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// leastAtATime is the minimum number of goroutines that run at a time during long work, independent of the number of
-// processors.
+// minProcs is the minimum of GOMAXPROCS during long work, even on a machine with fewer processors.
 const leastAtATime = 4
 
-// spareHeap is how many bytes of the heap the garbage collector counts as used although they are not. They are never
-// touched, so they take no memory.
+// spareHeap is the size in bytes of an allocation that is never used. The garbage collector counts it as part of the
+// heap, so it collects less often. Its pages are never touched, so they take no memory.
 const spareHeap = 32 << 20
 
-// Tune sets GOMAXPROCS, the memory limit and the garbage collector, except for what the operator sets with
-// GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT and GOGC.
+// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It leaves what the operator sets with GOMAXPROCS,
+// GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
 //
-// On machines with few processors it raises GOMAXPROCS: then the system divides the processors, and runs what has
-// waited before long work, which Go preempts only after 10 ms (docs/decisions/0020-cooperative-scheduling.md). In a
-// container with a limit of processor time GOMAXPROCS stays: more would use up the time early and stop the process.
-// Of a container's memory limit Go uses nine tenths before it collects all the time. A small heap is collected less
-// often (docs/decisions/0030-performance.md).
+// On a machine with few processors Tune raises GOMAXPROCS during long work. Then the operating system shares the
+// processors between the goroutines; Go itself preempts long work only after 10 ms
+// (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, GOMAXPROCS stays: a higher
+// value would use up the time early, and the system would then stop the process until the next period.
+//
+// If a container limits memory, Go may use nine tenths of that memory. A small heap is collected less often
+// (docs/decisions/0030-performance.md).
 func Tune() {
 	_, told := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < leastAtATime {
@@ -33,7 +34,7 @@ func Tune() {
 	}
 	limit, err := memlimit.Set()
 	if err != nil {
-		limit = math.MaxInt64 // if no limit can be read, there is none, as before
+		limit = math.MaxInt64 // no limit can be read, so none applies
 	}
 	if _, told := Env("GOGC"); told {
 		return
@@ -41,9 +42,9 @@ func Tune() {
 	spare = make([]byte, min(spareHeap, limit/8))
 	runtime.KeepAlive(spare)
 	if _, told := Env("GOMEMLIMIT"); !told && limit < math.MaxInt64 {
-		debug.SetMemoryLimit(limit + int64(len(spare))) // counted by Go, and not used
+		debug.SetMemoryLimit(limit + int64(len(spare))) // Go counts the spare heap, although it takes no memory
 	}
 }
 
-// spare is the allocation of at most spareHeap bytes.
-var spare []byte //nolint:gochecknoglobals // kept for the lifetime of the program
+// spare is the allocation that spareHeap describes.
+var spare []byte //nolint:gochecknoglobals // must stay reachable until the program ends

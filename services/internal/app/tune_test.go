@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestTune starts this test again, with GOMAXPROCS as each case has it, and lets it do long work.
+// TestTune starts the test binary again with each case's GOMAXPROCS, and checks the value during long work.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		// GOMAXPROCS changes when there is long work.
+		// GOMAXPROCS changes only during long work.
 		var work turn.Stint
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			work.Step()
@@ -32,7 +32,7 @@ func TestTune(t *testing.T) {
 		own = max(4, own)
 	}
 	for told, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTune$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 		cmd.Env = []string{"SLUICE_TUNED=1"}
 		if told != "" {
 			cmd.Env = append(cmd.Env, told)
@@ -44,13 +44,13 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestTuneOfTheCollector starts itself again, and makes 24 MiB of garbage: a small heap is collected meanwhile only
-// if the operator has configured that.
+// This test starts the test binary again, which makes 24 MiB of garbage. A small heap must not be collected
+// meanwhile, unless the operator has configured that.
 func TestTuneOfTheCollector(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		runtime.GC() // which the spare heap has begun if there is one
+		runtime.GC() // ends the collection that the spare heap has started
 		var was, is runtime.MemStats
 		runtime.ReadMemStats(&was)
 		for range 24 << 10 {
@@ -63,7 +63,7 @@ func TestTuneOfTheCollector(t *testing.T) {
 	for told, want := range map[string]string{
 		"": "collected: false\n", "GOGC=100": "collected: true\n", "GOMEMLIMIT=300MiB": "limit: 314572800\n", "GOMEMLIMIT=off": "collected: false\n",
 	} {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTuneOfTheCollector$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 		cmd.Env = []string{"SLUICE_TUNED=1", told}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
@@ -72,5 +72,5 @@ func TestTuneOfTheCollector(t *testing.T) {
 	}
 }
 
-// garbage is the last allocation.
+// garbage holds the last allocation, so that the compiler can't remove the allocations.
 var garbage []byte

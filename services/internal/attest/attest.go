@@ -1,5 +1,5 @@
-// Package attest signs statements of the policy role about its decisions, and verifies them, so that no other role
-// can invent a decision.
+// Package attest signs statements of the policy role about its decisions, and verifies them. Other roles can't make a
+// decision that passes the verification.
 package attest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// domain is the prefix of all text that is signed here: the key also signs for TLS, and a signature for one must not
-// be valid for the other.
+// domain is the prefix of every text that this package signs. The policy role's key also signs for TLS, and the
+// prefix makes sure that a signature for one purpose is not valid for the other.
 const domain = "sluice-decision-1\x00"
 
 // principalFormat is the version of a principal's digest.
@@ -32,19 +32,19 @@ const nonceSize = 16
 // ErrNotPolicys means that a statement was not signed by the policy role. Compare with errors.Is.
 var ErrNotPolicys = errors.New("the decision is not signed by the policy role")
 
-// Signer signs for the policy role. It is safe for concurrent use.
+// Signer signs decisions for the policy role. It is safe for concurrent use.
 type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. identity returns the key and its chain of certificates, the role's own first, in DER;
-// the chain is empty if verifiers know the key. identity is called for each signature, so that certificates may be
-// renewed.
+// NewSigner returns a signer. identity returns the key and its chain of certificates in DER, the role's own
+// certificate first. The chain is empty if verifiers know the key. identity is called for each signature, so that
+// certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
 }
 
-// Sign signs a statement, after adding a nonce to it.
+// Sign sets the statement's nonce and signs the statement.
 func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	key, chain := s.identity()
 	if len(key) != ed25519.PrivateKeySize {
@@ -67,8 +67,8 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// ByCA returns a verifier for roles in separate processes, which have certificates of a CA. pool is called for each
-// statement, so that the CA may be renewed.
+// ByCA returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called for
+// each statement, so that the CA can be renewed.
 func ByCA(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }
@@ -83,8 +83,8 @@ func Pair() (*Signer, *Verifier, error) {
 		&Verifier{key: func([][]byte) (ed25519.PublicKey, error) { return public, nil }}, nil
 }
 
-// policyKey returns the key of the leaf certificate, which must be issued by the CA for the policy role and not have
-// expired.
+// policyKey returns the key of the leaf certificate. The certificate must be issued by the CA for the policy role and
+// must not have expired.
 func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, error) {
 	if ca == nil || len(certificates) == 0 {
 		return nil, errors.New("there is no certificate, or no CA is configured")
@@ -115,15 +115,15 @@ func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, err
 	return peer.Key, nil
 }
 
-// Verify returns the statement that the policy role has signed. The caller must check whether it is fresh and about
-// the right call. Errors: [ErrNotPolicys].
+// Verify returns the statement that the policy role has signed. The caller must check whether the statement is fresh
+// and is about the right call. Errors: [ErrNotPolicys].
 func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
 	key, err := v.key(s.GetCertificates())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
 	}
 	if !ed25519.Verify(key, signed(s.GetStatement()), s.GetSignature()) {
-		return nil, fmt.Errorf("%w: the signature is not of its key", ErrNotPolicys)
+		return nil, fmt.Errorf("%w: the signature does not belong to the certificate's key", ErrNotPolicys)
 	}
 	out := new(policyv1.DecisionStatement)
 	if err := proto.Unmarshal(s.GetStatement(), out); err != nil {
@@ -132,7 +132,7 @@ func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStateme
 	return out, nil
 }
 
-// Principal returns the digest of a principal, as the contract defines it.
+// Principal returns the digest of a principal, as the comments in sluice/policy/v1 define it.
 func Principal(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// issued is a certificate of an authority, and a signer with its key.
+// issued returns a signer with a key and a new certificate that the authority a has issued for it.
 func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *attest.Signer {
 	t.Helper()
 	certPEM, keyPEM, err := a.Issue(leaf)
@@ -44,7 +44,7 @@ func authority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// I5: only the policy role can sign, with a certificate of the CA that has not expired.
+// Case I5. Only the policy role can sign, with a certificate of the CA that has not expired.
 func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
 	t.Parallel()
 	ours, other := authority(t), authority(t)
@@ -97,7 +97,7 @@ func sign(t *testing.T, s *attest.Signer) *policyv1.SignedDecision {
 	return out
 }
 
-// No two statements are equal, even with equal contents.
+// Two statements with equal contents differ, because their nonces do.
 func TestStatementsDiffer(t *testing.T) {
 	t.Parallel()
 	signer, verifier, err := attest.Pair()
@@ -116,7 +116,7 @@ func TestStatementsDiffer(t *testing.T) {
 	}
 }
 
-// I5: principals that differ have different digests.
+// Case I5. Principals that differ have different digests.
 func TestI5PrincipalsDiffer(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]string)

@@ -20,21 +20,21 @@ import (
 const (
 	// PrincipalKey is the metadata key of a signed principal.
 	PrincipalKey = "sluice-principal"
-	// assertionLife is how long a signed principal is accepted.
+	// assertionLife is how long a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is how long a signed principal is reused, so that a sent one is valid for at least half its life.
+	// assertionReuse is how long a signed principal is reused. At least half of its life remains whenever it is sent.
 	assertionReuse = 30 * time.Second
 	// clockSkew is the accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
-	// cacheSize is how many assertions a signer or a verifier caches.
+	// cacheSize is how many assertions each signer and each verifier caches.
 	cacheSize = 8192
 )
 
 // ErrAssertion is wrapped by every refusal of a signed principal.
 var ErrAssertion = errors.New("the signed principal is not valid")
 
-// claims is the content of a signed principal: a JWT (RFC 7519) whose private claim contains the principal's protobuf
-// encoding, so that it can be read in only one way.
+// claims is the content of a signed principal, which is a JWT (RFC 7519). Its private claim contains the principal's
+// protobuf encoding, so that every reader reads the same principal.
 type claims struct {
 	jwt.RegisteredClaims
 	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
@@ -47,7 +47,7 @@ type Signer struct {
 	key    ed25519.PrivateKey
 	// signed caches assertions, by the principal's encoding followed by the audience.
 	signed *cache[string, string]
-	// encodings are buffers for encodings, which are looked up far more often than stored.
+	// encodings are reusable buffers. Most lookups find an assertion in the cache and need no copy of the encoding.
 	encodings sync.Pool
 }
 
@@ -62,8 +62,8 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	return &Signer{issuer: RoleURI(role), key: key, signed: newCache[string, string](cacheSize)}, nil
 }
 
-// Sign returns p as a signed assertion for the audience. It may return one that it made for the same principal less
-// than 30 s ago. A nil principal and an audience that is not a role are errors.
+// Sign returns p as a signed assertion for the audience. It may return an assertion that it made less than 30 s ago
+// for the same principal and audience. A nil principal and an audience that is not a role are errors.
 func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
 	if p == nil || roleNames[audience] == "" {
 		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
@@ -107,15 +107,15 @@ type Verifier struct {
 	cache    *cache[asserted, *identityv1.Principal]
 }
 
-// asserted identifies a verified assertion: its text, its signer and its audience.
+// asserted identifies a verified assertion by its text, its signer and its audience.
 type asserted struct {
 	text             string
 	key              [ed25519.PublicKeySize]byte
 	signer, audience authv1.Role
 }
 
-// NewVerifier returns a verifier. validate checks the constraints that the contract states on a principal, so that an
-// empty one is refused; it is required.
+// NewVerifier returns a verifier. validate checks the constraints that sluice.identity.v1.Principal states, so that
+// an empty principal is refused. It is required.
 func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
@@ -123,8 +123,8 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[asserted, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in an assertion by signer, the peer of the connection, for audience. The result is
-// shared and must not be changed. Every refusal wraps [ErrAssertion].
+// Verify returns the principal in an assertion for audience that signer has signed. signer is the peer at the other
+// end of the connection. The result is shared and must not be changed. Every refusal wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {
@@ -160,7 +160,7 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 		return nil, time.Time{}, err
 	}
 	if c.IssuedAt == nil || c.ExpiresAt.Sub(c.IssuedAt.Time) > assertionLife {
-		return nil, time.Time{}, fmt.Errorf("it must say when it was signed and live no longer than %v", assertionLife)
+		return nil, time.Time{}, fmt.Errorf("the assertion must have the claims iat and exp, at most %v", assertionLife)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(c.Principal)
 	if err != nil {
@@ -176,13 +176,13 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
 }
 
-// mints are the roles that act on behalf of others, and a check of the principals that each may sign.
+// mints lists the roles that act on behalf of others, each with a check of the principals that it may sign.
 var mints = map[authv1.Role]func(*identityv1.Principal) error{
-	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // all principals: the gateway has authenticated them
+	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // every principal, because the gateway authenticates them
 	authv1.Role_ROLE_WASMAGENT: ownAgent,
 }
 
-// Signs reports whether a role acts on behalf of others, and so signs principals.
+// Signs reports whether a role acts on behalf of others and so signs principals.
 func Signs(role authv1.Role) bool { return mints[role] != nil }
 
 // mayMint returns an error unless the role may sign the principal.
@@ -197,5 +197,5 @@ func ownAgent(p *identityv1.Principal) error {
 	if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && (len(p.GetChain()) > 0 || p.GetOwner() != "") {
 		return nil
 	}
-	return errors.New("wasmagent speaks only for its own agents, with their creator in the chain, or as their owner where it is a person")
+	return errors.New("wasmagent signs only for its own agents; the chain must contain the agent's creator, or the owner must be set")
 }

@@ -46,7 +46,7 @@ func newVerifier(t testing.TB) *authn.Verifier {
 	return v
 }
 
-// ana is a principal that the gateway may sign.
+// ana returns a principal that the gateway may sign.
 func ana() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "ana", Agent: "dev", Groups: []string{"developers"},
@@ -54,7 +54,7 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// hers is an agent of ana's, which wasmagent may sign.
+// anasAgent returns an agent of ana's, which wasmagent may sign.
 func hers() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "agent:default/a1", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{ana()},
@@ -89,7 +89,7 @@ func TestASignedPrincipalArrivesWhole(t *testing.T) {
 	}
 }
 
-// forgery is an assertion of which every part can be wrong. The zero value of a part is the right one.
+// forgery is an assertion in which each part can be wrong. The zero value of a part selects the correct value.
 type forgery struct {
 	method    jwt.SigningMethod
 	key       any
@@ -103,7 +103,7 @@ type forgery struct {
 	raw       string // instead of the principal's encoding
 }
 
-// assertionClaims is the form of the contract, repeated here so that the test does not depend on the tested code.
+// assertionClaims repeats the claims that the contract states, so that the test does not depend on the tested code.
 type assertionClaims struct {
 	jwt.RegisteredClaims
 	Principal string `json:"principal"`
@@ -151,7 +151,7 @@ func (f forgery) text(t *testing.T, key ed25519.PrivateKey) string {
 	return text
 }
 
-// I1: an assertion with anything wrong is refused.
+// Case I1. An assertion with any wrong part is refused.
 func TestI1AssertionsAreRefused(t *testing.T) {
 	t.Parallel()
 	other, _ := newKey(t, gateway)
@@ -203,7 +203,8 @@ func TestI1AssertionsAreRefused(t *testing.T) {
 	}
 }
 
-// I1: the signer must be the role at the other end of the connection, and a role that may sign for others.
+// Case I1. The signer must be the role at the other end of the connection, and that role must be one that signs
+// principals.
 func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, gateway)
@@ -211,7 +212,7 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	_, other := newKey(t, gateway)
 	verifier := newVerifier(t)
 	if _, err := verifier.Verify(text, peer, policy); err != nil {
-		t.Fatal(err) // from here on it is cached, which must not help other signers
+		t.Fatal(err) // verifier has now cached the assertion, which must not help other signers
 	}
 	for name, from := range map[string]authn.Peer{
 		"another gateway":           other,
@@ -237,7 +238,7 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	}
 }
 
-// I1: wasmagent signs only for its own agents, with their creator in the chain, or a person as their owner.
+// Case I1. wasmagent signs only for its own agents, with their creator in the chain or a person as their owner.
 func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)

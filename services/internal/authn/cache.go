@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cache stores values until they expire. When it is full it drops all of them: they can be made again.
+// cache stores values until they expire. When it is full, it drops all of them, because callers can make them again.
 type cache[K comparable, V any] struct {
 	mu    sync.RWMutex
 	items map[K]cached[V]
@@ -32,7 +32,7 @@ func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	return item.value, true
 }
 
-// textOf is get for a key of bytes, which it does not copy.
+// textOf is like [cache.get] for a key in a byte slice, which it does not copy.
 func textOf(c *cache[string, string], key []byte, now time.Time) (string, bool) {
 	c.mu.RLock()
 	item, ok := c.items[string(key)]

@@ -35,18 +35,18 @@ func WithCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller that the interceptors verified; nil if there is none, which every handler must refuse.
+// CallerOf returns the caller that the interceptors verified, or nil. Every handler must refuse a nil caller.
 func CallerOf(ctx context.Context) *Caller {
 	c, _ := ctx.Value(callerKey{}).(*Caller)
 	return c
 }
 
-// OnBehalfOf returns a context whose outgoing calls carry p, signed for the called role.
+// OnBehalfOf returns a context whose outgoing calls carry p in an assertion for the called role.
 func OnBehalfOf(ctx context.Context, p *identityv1.Principal) context.Context {
 	return context.WithValue(ctx, behalfOfKey{}, p)
 }
 
-// BehalfOf returns the principal of [OnBehalfOf]; nil if there is none.
+// BehalfOf returns the principal that [OnBehalfOf] set, or nil.
 func BehalfOf(ctx context.Context) *identityv1.Principal {
 	p, _ := ctx.Value(behalfOfKey{}).(*identityv1.Principal)
 	return p

@@ -6,8 +6,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Of returns the principals of the valid tokens of a subject, one for each token; none if it has none. The results
-// are shared and must not be changed. Errors: [ErrTokensStale].
+// Of returns the principals of a subject's valid tokens, one for each token. The results are shared and must not be
+// changed. Errors: [ErrTokensStale].
 func (t *Tokens) Of(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
 	heard := t.heard.Load()

@@ -1,5 +1,5 @@
-// Package authn authenticates callers: a role by its certificate or pipe, a person by a bearer token, and the
-// principal on whose behalf a role calls by a signed assertion.
+// Package authn authenticates callers. A role is authenticated by its certificate or pipe, a person by a bearer
+// token, and the principal on whose behalf a role calls by a signed assertion.
 package authn
 
 import (
@@ -26,19 +26,19 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_CONSOLE:   "console",
 }
 
-// Roles returns the roles that this build serves, each after those that it needs; so the gateway, which needs all of
-// them, is the last.
+// Roles returns the roles that this build serves. Each role comes after the roles that it needs, so the gateway is
+// the last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
 	}
 }
 
-// Peer is a process of the mesh at the other end of a connection. The zero value has no role.
+// Peer is the process of the mesh at the other end of a connection. The zero value has no role.
 type Peer struct {
 	// Role is the role of the process.
 	Role authv1.Role
-	// Key is the public key of its certificate, which verifies what the process signs.
+	// Key is the public key of the process's certificate. It verifies the assertions that the process signs.
 	Key ed25519.PublicKey
 }
 

@@ -20,8 +20,8 @@ import (
 var (
 	// ErrTokenUnknown means that no valid token has that text.
 	ErrTokenUnknown = errors.New("no valid token has this text")
-	// ErrTokensStale means that this process has not received the tokens' state for so long that it no longer knows
-	// which tokens are valid.
+	// ErrTokensStale means that this process has received no state of the tokens for too long. It can't know which
+	// tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
 )
 
@@ -29,14 +29,15 @@ var (
 const minSecret = 32
 
 const (
-	// maxStale is the maximum age of a watched set of tokens.
+	// maxStale is the maximum age of the last confirmation of a watched set of tokens.
 	maxStale = time.Second
-	// away is how long the source of the tokens may be silent before it counts as unavailable. Before that, it counts
-	// as busy, and callers wait for it.
+	// away is how long the source of the tokens may be silent before it counts as unavailable. Until then the source
+	// counts as busy, and callers wait for it.
 	away = 2 * time.Second
 )
 
-// sampleSecrets are texts from our documents, and obvious ones. They are not accepted as tokens.
+// sampleSecrets are texts from this project's documents, and texts that are easy to guess. They are not accepted as
+// tokens.
 var sampleSecrets = map[string]bool{
 	"change-me-change-me-change-me-change-me":    true,
 	"replace-with-at-least-32-random-characters": true,
@@ -56,7 +57,7 @@ func CheckSecret(secret string) error {
 	}
 }
 
-// isSample reports whether a hash is that of a sample or of the empty text.
+// isSample reports whether a hash is the hash of a sample or of the empty text.
 func isSample(hash [sha256.Size]byte) bool {
 	for sample := range sampleSecrets {
 		if HashSecret(sample) == hash {
@@ -82,18 +83,18 @@ func NewSecret() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// HashSecret returns the SHA-256 of the text, the only form in which tokens are stored.
+// HashSecret returns the SHA-256 digest of the text. Tokens are stored only in this form.
 func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// Tokens contains the valid tokens. The zero value contains none and is stale. It is safe for concurrent use.
+// Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// heard is when the set was last confirmed; nil for a set that needs no confirmation because this process is its
-	// source.
+	// heard is when the source last confirmed the set. It is nil if this process is the source, which needs no
+	// confirmation.
 	heard atomic.Pointer[time.Time]
 
 	mu sync.Mutex
-	// confirmed is closed when the set is confirmed next; nil if no caller waits for that.
+	// confirmed is closed at the next confirmation of the set; nil if no caller waits for that.
 	confirmed chan struct{}
 }
 
@@ -102,13 +103,14 @@ type tokenSet struct {
 	expiry map[[sha256.Size]byte]time.Time
 }
 
-// NewTokens returns Tokens whose source is this process, so that they are never stale.
+// NewTokens returns Tokens whose source is this process, so they are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
 	return t, t.Replace(records)
 }
 
-// Replace replaces the set of tokens. On an error, such as for the hash of a publicly known text, the old set stays.
+// Replace replaces the set of tokens. After an error, for example for the hash of a publicly known text, the old set
+// stays.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	set := &tokenSet{
 		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
@@ -134,8 +136,8 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// Heard notes that the source of the tokens has just confirmed the set. From then on the set is stale when it has not
-// been confirmed for 1 s.
+// Confirm records that the source of the tokens has just confirmed the set. After that the set becomes stale when 1 s
+// passes without a confirmation.
 func (t *Tokens) Heard() {
 	t.heard.Store(new(time.Now()))
 	t.mu.Lock()
@@ -146,12 +148,12 @@ func (t *Tokens) Heard() {
 	}
 }
 
-// Known reports whether there was ever a set; before that no token is accepted.
+// Known reports whether there has been a set. Before that no token is accepted.
 func (t *Tokens) Known() bool { return t.set.Load() != nil }
 
 // Lookup returns the principal of a token's text. The result is shared and must not be changed. Errors:
-// [ErrTokenUnknown], and [ErrTokensStale], with which Lookup also returns the principal in the last confirmed set, if
-// there is one.
+// [ErrTokenUnknown] and [ErrTokensStale]. With ErrTokensStale, Lookup also returns the principal in the last
+// confirmed set, if the set contains the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {
@@ -175,9 +177,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	}
 }
 
-// Await is [Tokens.Lookup] for a caller that can wait: while the set is stale and its source does not count as
-// unavailable yet, Await waits until the set is confirmed or ctx ends. For a token that was never known it does not
-// wait, so an unauthenticated caller can't make a process wait.
+// Await is like [Tokens.Lookup] for a caller that can wait. While the set is stale and its source does not yet count
+// as unavailable, Await waits for a confirmation, at most until ctx ends. It does not wait for a token that the set
+// does not contain, so an unauthenticated caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	for {
 		confirmed := t.next()
@@ -201,7 +203,7 @@ func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principa
 	}
 }
 
-// next returns a channel that is closed when the set is confirmed next.
+// nextConfirmation returns a channel that is closed at the next confirmation of the set.
 func (t *Tokens) next() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

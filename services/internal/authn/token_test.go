@@ -110,7 +110,7 @@ func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
 	}
 }
 
-// Tokens are at most 1 s stale: after that no token is accepted, because it may have been revoked.
+// Tokens become stale after 1 s. Then no token is accepted, because it may have been revoked.
 func TestTokensGrowStaleAfterASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,10 +200,10 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
-// literal is a token that a document contains.
+// literal matches a token in a document.
 var literal = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
 
-// A token that is printed in our documents is not accepted.
+// A token that is printed in this project's documents is not accepted.
 func TestNoTokenOfOurDocumentsIsAccepted(t *testing.T) {
 	t.Parallel()
 	root, seen := filepath.Join("..", "..", ".."), 0

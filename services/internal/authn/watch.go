@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/follow"
 )
 
-// errNoSet means that a stream of tokens does not begin with a set.
-var errNoSet = errors.New("the first message holds no set")
+// errNoSet means that the first message of a stream of tokens contains no set.
+var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
-// WatchTokens updates tokens from the policy role until ctx ends. While the role is unavailable the set becomes
-// stale.
+// WatchTokens updates tokens from the policy role until ctx ends. The set becomes stale while the role is
+// unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
 	stream := follow.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
-			known = false // a beat confirms only the set of its own stream
+			known = false // a message without a set confirms only the set of its own stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Take: func(resp *identityv1.WatchTokensResponse) error {

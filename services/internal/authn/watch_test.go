@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// source is a policy role controlled by the test: each watch is one stream of messages, of which the last is
-// repeated.
+// source is a policy role that the test controls. Each call of WatchTokens gets the next stream of messages; the last
+// stream is used again.
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func (s *stream) Recv() (*identityv1.WatchTokensResponse, error) {
 	}
 }
 
-// watch runs WatchTokens over streams in a bubble and stops it with the test.
+// watch runs WatchTokens over the streams in a synctest bubble and stops it when the test ends.
 func watch(t *testing.T, streams ...chan *identityv1.WatchTokensResponse) (*authn.Tokens, *strings.Builder) {
 	t.Helper()
 	tokens, out := new(authn.Tokens), new(strings.Builder)
@@ -77,7 +77,7 @@ func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
 
 func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
-// known returns the subject of the token, and "" if it is refused.
+// known returns the subject of the token, or "" if the token is refused.
 func known(tokens *authn.Tokens, secret string) string {
 	p, err := tokens.Lookup(secret)
 	if err != nil {
@@ -132,7 +132,8 @@ func TestASilentSourceCountsForNobody(t *testing.T) {
 	})
 }
 
-// A beat confirms the set of its own stream. A beat before a set must not confirm the set of an earlier stream.
+// A message without a set confirms the set of its own stream. Before the stream's first set, it must not confirm the
+// set of an earlier stream.
 func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +179,7 @@ func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
 	})
 }
 
-// awaited returns how long Await took, and whether the token was accepted.
+// awaited returns how long Await took and whether the token was accepted.
 func awaited(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
 	began := time.Now()
 	_, err := tokens.Await(ctx, secret)

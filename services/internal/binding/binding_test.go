@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// digest returns the digest of the contract's second example, changed by a test.
+// digest returns the digest of the second example in binding.proto, after change has been applied to it.
 func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCall)) string {
 	t.Helper()
 	p := &identityv1.Principal{
@@ -36,7 +36,7 @@ func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCa
 	return hex.EncodeToString(d[:])
 }
 
-// These are the digests in the contract.
+// The digests are those in binding.proto.
 func TestBindIsWhatTheContractSays(t *testing.T) {
 	t.Parallel()
 	d, params, err := binding.Bind(
@@ -51,7 +51,8 @@ func TestBindIsWhatTheContractSays(t *testing.T) {
 	}
 }
 
-// A1: any change of what was approved needs another approval; what differs between repetitions does not.
+// Case A1. A call that differs from the approved one needs another approval. Members that differ between repetitions
+// of a call make no difference.
 func TestA1WhatIsBound(t *testing.T) {
 	t.Parallel()
 	same := digest(t, nil)
@@ -132,8 +133,8 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// A1, I4: a numbering key with more than a number or a short text is part of the approved call, and is stored, so
-// that approvers see it.
+// Cases A1, I4. If the value of a numbering key is more than a number or a short string, it is part of the
+// approved call. It is stored, so approvers see it.
 func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
 	t.Parallel()
 	same, long := digest(t, nil), strings.Repeat("a", 129)
@@ -156,7 +157,7 @@ func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
 	}
 }
 
-// A stored call is bound again without a change.
+// Binding a stored call again does not change it.
 func FuzzBind(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"_meta":{"progressToken":1}}`, `{"a":1e-400}`} {
 		f.Add(text)
@@ -173,7 +174,8 @@ func FuzzBind(f *testing.F) {
 	})
 }
 
-// Calls that request the same have the same digest, whatever else they carry; other calls have another one.
+// Calls that request the same thing have the same digest, whatever other members they have. Calls that request other
+// things have other digests.
 func TestBare(t *testing.T) {
 	t.Parallel()
 	bare := func(method, params string) string {

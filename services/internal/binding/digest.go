@@ -11,19 +11,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// format is the version of the digest's fields.
+// format is the version of the digest's fields. It is the first of these fields.
 const format = "sluice-approval-1"
 
 // defaultMethod is the method of a call whose method is empty.
 const defaultMethod = "tools/call"
 
-// Digest identifies a call and its caller: calls with the same digest have the same approval, and other calls another
-// one. The zero value belongs to no call.
+// Digest identifies a call and its caller. Calls with the same digest share an approval; calls with different digests
+// never do. The zero value belongs to no call.
 type Digest [sha256.Size]byte
 
-// Bind returns the digest of a call of p, and the call as it is stored and sent: its params lack what differs between
-// repetitions of a call, and are otherwise the text that was decided on. It does not change its argument. An error
-// means that the params are not a JSON object, or contain a repeated key or invalid text.
+// Bind returns the digest of a call of p, and the call's params as they are stored and sent. These params lack the
+// members that differ between repetitions of a call; all other text is as it was when the call was approved. Bind
+// does not change its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or
+// contain invalid text.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())
 	if err != nil {
@@ -43,7 +44,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	return canonical.Sum(fields...), params, nil
 }
 
-// Alike returns the digest of [Bind] without the tool's definition and the server's identity.
+// DigestIgnoringDefinition is like [Bind], but ignores the tool's definition and the server's identity.
 func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	digest, _, err := Bind(p, &approvalv1.BoundCall{Call: &policyv1.Call{
 		Method: call.GetMethod(), Server: call.GetServer(), Name: call.GetName(), ParamsJson: call.GetParamsJson(),
@@ -51,9 +52,9 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	return digest, err
 }
 
-// Bare returns the digest of [Bind] for the essential parts of a call only: for a call of a tool or a prompt the
-// arguments, for a resource its URI, for any other method the params without `_meta`. Params are those that Bind
-// returns.
+// EssentialDigest is like [Bind], but covers only the essential part of the params. For a call of a tool or a prompt
+// that is the arguments, for a resource its URI, and for any other method the params without `_meta`. The params must
+// be the result of Bind.
 func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
 	params, err := bare(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package binding computes what an approval is bound to: the stored text of a call, and the digest of the call and
-// its caller, as sluice/approval/v1/binding.proto defines them.
+// Package binding computes what an approval is bound to: the stored text of a call, and a digest of the call and its
+// caller. Both are defined in sluice/approval/v1/binding.proto.
 package binding

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// This is the key in the contract.
+// The key is the one in binding.proto.
 func TestLimitKeyIsWhatTheContractSays(t *testing.T) {
 	t.Parallel()
 	got := binding.LimitKey(&approvalv1.Approval{Id: "a-1", Attempt: 2}, []*ratelimitv1.Limit{

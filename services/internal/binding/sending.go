@@ -7,20 +7,22 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxNumbering is the maximum length of a text or a number that may differ between repetitions of a call, in bytes,
-// with escapes resolved.
+// maxNumbering is the maximum length, in bytes, of a string or number that may differ between repetitions of a call.
+// The escapes of a string are resolved before it is measured.
 const maxNumbering = 128
 
-// numbering are the keys of `_meta` by which the protocol, and known clients, number or mark each request.
+// numbering lists the keys of `_meta` with which the protocol, and known clients, number or mark each request.
 var numbering = []string{
 	"progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel",
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
 
-// OfSending reports whether a member of `_meta`, with this raw value, belongs to one request and not to the approved
-// call. Such a member is sent to the server unchanged, except that the gateway writes the trace context and
-// clientCapabilities itself. A member with more content than its key implies is part of the approved call: a server
-// could act on it, so approvers must see it.
+// OfSending reports whether a member of `_meta` belongs to a single request and not to the approved call. The member
+// is given by its key and its raw value. It is sent to the server unchanged, except that the gateway itself writes
+// the trace context and clientCapabilities.
+//
+// If the value has more content than the key implies, the member is part of the approved call. A server could act on
+// that content, so approvers must see it.
 func OfSending(key string, value []byte) bool {
 	switch key {
 	case "traceparent", "tracestate", "baggage":
@@ -34,9 +36,9 @@ func OfSending(key string, value []byte) bool {
 	}
 }
 
-// isNumbering reports whether a value is a number or a short text.
+// isNumbering reports whether a value is a number or a short string.
 func isNumbering(value jsontext.Value) bool {
-	switch value.Kind() { //nolint:exhaustive // other kinds of values number nothing
+	switch value.Kind() { //nolint:exhaustive // values of other kinds don't number requests
 	case '"':
 		text, err := jsontext.AppendUnquote(nil, value)
 		return err == nil && len(text) <= maxNumbering
@@ -47,8 +49,8 @@ func isNumbering(value jsontext.Value) bool {
 	}
 }
 
-// isNameAndVersion reports whether a value is an object with only a name and a version, or one of them, which are
-// short texts.
+// isNameAndVersion reports whether a value is an object whose only members are name and version, both short strings.
+// Either may be missing.
 func isNameAndVersion(value jsontext.Value) bool {
 	var has map[string]jsontext.Value
 	if value.Kind() != '{' || json.Unmarshal(value, &has) != nil {

@@ -11,7 +11,7 @@ import (
 
 const ownPrefix = "dev.sluice/"
 
-// strip removes from params what differs between repetitions of a call; all other bytes stay.
+// strip removes from params the members that differ between repetitions of a call. All other bytes stay.
 func strip(params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -31,11 +31,12 @@ func strip(params string) (string, error) {
 	})
 }
 
-// asks maps a method to the key of its params that, in addition to the name, says what is requested.
+// asks maps a method to the key of the params that says what is requested, in addition to the name.
 var asks = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// bare removes from the params of a method everything that a caller can change without requesting something else: for
-// a known method all keys except the essential ones, for any other `_meta`. The params must be a result of strip.
+// bare removes from the params of a method every member that a caller can change without requesting something else.
+// For a known method these are all members except the essential one, for other methods `_meta`. The params must be a
+// result of [strip].
 func bare(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -48,8 +49,8 @@ func bare(method, params string) (string, error) {
 	})
 }
 
-// edit calls keep for each member of an object. keep returns the value, changed or not, and whether the member stays.
-// The text between members that stay is unchanged.
+// edit calls keep for each member of an object. keep returns the member's new value and reports whether the member
+// stays. The text between members that stay is unchanged.
 func edit(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

@@ -1,4 +1,4 @@
-// Package canonical writes JSON in a form in which equal values have equal texts.
+// Package canonical writes JSON in a canonical form: equal values have equal texts.
 package canonical
 
 import (
@@ -17,22 +17,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// MaxNumber is the maximum length of a number's text, in bytes. It bounds the time of exact arithmetic, which grows
-// faster than the length.
+// MaxNumber is the maximum length of a number's text, in bytes. It bounds the time for exact arithmetic, which grows
+// faster than the length of the numbers.
 const MaxNumber = 64
 
-// Object returns the canonical form of a JSON object, in which equal values have equal texts: without white space,
-// keys in the order of their UTF-8 bytes, strings by value and not normalised, numbers by exact decimal value. An
-// empty text counts as the object without keys. A repeated key, a number of more than [MaxNumber] bytes, invalid text
-// and anything after the object are errors. The time grows with the length of the text and not with the depth of
-// nesting.
+// Object returns the canonical form of a JSON object. Equal values have equal canonical forms. The form has no white
+// space. Keys are in the order of their UTF-8 bytes. Strings are compared by value, without normalisation, and
+// numbers by exact decimal value.
+//
+// An empty text means an object without members. Errors are a repeated key, a number of more than [MaxNumber] bytes,
+// invalid text, and anything after the object. The time grows with the length of the text, and does not depend on the
+// depth of nesting.
 func Object(text string) (string, error) {
 	if text == "" {
 		return "{}", nil
 	}
 	w := writer{dec: jsontext.NewDecoder(bytes.NewBufferString(text)), flat: make([]byte, 0, len(text))}
 	if w.dec.PeekKind() != '{' {
-		return "", errors.New("it is not a JSON object")
+		return "", errors.New("the text is not a JSON object")
 	}
 	if err := w.value(); err != nil {
 		return "", err
@@ -43,39 +45,39 @@ func Object(text string) (string, error) {
 	return w.ordered(), nil
 }
 
-// A writer writes each value once, and orders the members of objects at the end: if each object were ordered by
-// itself, deeply nested values would be copied at each level.
+// A writer writes each value once, and puts the members of objects into order at the end. If it put each object into
+// order immediately, deeply nested values would be copied once per level.
 type writer struct {
 	dec *jsontext.Decoder
 	// flat is the canonical form, except for the order of members.
 	flat []byte
-	// open contains the members so far of the objects that have not ended.
+	// open contains the members, read so far, of the objects that have not ended.
 	open []member
-	// mixed contains the objects whose members are out of order.
+	// mixed contains the objects whose members are not in canonical order.
 	mixed []object
 	stint turn.Stint
 }
 
-// A span is a range of bytes in a writer's flat.
+// A span is a range of bytes in [writer.flat].
 type span struct{ start, end int }
 
-// A member is a key and value of an object, without commas.
+// A member is a key and a value of an object, without commas.
 type member struct {
 	key string
 	span
 }
 
-// An object is an object whose members are out of order.
+// An object is an object whose members are not in canonical order.
 type object struct {
 	span
 	// members lists the object's members in canonical order.
 	members []span
 }
 
-// value reads the next value.
+// value reads the next value and appends its canonical form to flat.
 func (w *writer) value() error {
 	w.stint.Step()
-	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors, which reading reports
+	switch w.dec.PeekKind() { //nolint:exhaustive // other kinds are scalars, or errors that ReadValue returns
 	case '{':
 		return w.object()
 	case '[':
@@ -85,7 +87,7 @@ func (w *writer) value() error {
 	if err != nil {
 		return err
 	}
-	switch raw.Kind() { //nolint:exhaustive // the other kinds are unchanged
+	switch raw.Kind() { //nolint:exhaustive // values of other kinds are canonical already
 	case '"':
 		w.flat, _, err = appendQuoted(w.flat, raw)
 	case '0':
@@ -137,7 +139,7 @@ func (w *writer) object() error {
 }
 
 func (w *writer) member() error {
-	raw, err := w.dec.ReadValue() // the decoder refuses repeated names
+	raw, err := w.dec.ReadValue() // the decoder refuses repeated keys
 	if err != nil {
 		return err
 	}
@@ -154,7 +156,7 @@ func (w *writer) member() error {
 	return nil
 }
 
-// note records an object if its members are out of order.
+// note records an object if its members are not in canonical order.
 func (w *writer) note(at span, members []member) {
 	byKey := func(a, b member) int { return strings.Compare(a.key, b.key) }
 	if slices.IsSortedFunc(members, byKey) {
@@ -168,7 +170,7 @@ func (w *writer) note(at span, members []member) {
 	w.mixed = append(w.mixed, o)
 }
 
-// ordered returns the text with all members in order.
+// ordered returns the text with all members in canonical order.
 func (w *writer) ordered() string {
 	slices.SortFunc(w.mixed, func(a, b object) int { return cmp.Compare(a.start, b.start) })
 	var out strings.Builder
@@ -177,7 +179,8 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// put writes a part of flat. Outer objects begin before inner ones, so the next object in mixed is the next to order.
+// put writes a part of flat, with members in canonical order. In mixed, outer objects come before inner ones, so the
+// search finds the outermost object that begins in the part.
 func (w *writer) put(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.mixed, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
@@ -197,12 +200,12 @@ func (w *writer) put(out *strings.Builder, part span) {
 	}
 }
 
-// short lists the characters that have an escape of one letter.
+// short lists the characters whose escape is a single letter.
 var short = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
-// appendQuoted appends the canonical form of a JSON string, and returns its value too.
+// appendQuoted appends the canonical form of a JSON string, and also returns the string's value.
 func appendQuoted(out []byte, raw jsontext.Value) (appended []byte, value string, err error) {
-	if bytes.IndexByte(raw, '\\') < 0 { // canonical: it contains no character to escape
+	if bytes.IndexByte(raw, '\\') < 0 { // without escapes the string is canonical already
 		return append(out, raw...), string(raw[1 : len(raw)-1]), nil
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
@@ -227,8 +230,8 @@ func appendString(out []byte, text string) []byte {
 	return append(out, '"')
 }
 
-// appendNumber writes a JSON number as an integer that does not end in 0, the letter e and a decimal exponent, for
-// example 1.20 as 12e-1. Both numbers are exact.
+// appendNumber appends a JSON number as an integer without trailing zeros, the letter e and a decimal exponent. For
+// example, 1.20 becomes 12e-1. The integer and the exponent are exact.
 func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	if len(raw) > MaxNumber {
 		return nil, fmt.Errorf("a number is longer than %d bytes", MaxNumber)
@@ -252,9 +255,9 @@ func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	return appendSum(out, exponent, len(digits)-len(significant)-len(fraction))
 }
 
-// appendSum appends the sum of an exponent's text and a small number.
+// appendSum appends the sum of the exponent, which is decimal text, and n.
 func appendSum(out, exponent []byte, n int) ([]byte, error) {
-	const small = 18 // the sum of an exponent of 18 characters and a small number fits an int64
+	const small = 18 // int64 holds the sum of an exponent of 18 characters and a small n
 	if len(exponent) <= small {
 		exp, err := strconv.ParseInt(string(exponent), 10, 64)
 		return strconv.AppendInt(out, exp+int64(n), 10), err
@@ -266,7 +269,7 @@ func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	return exp.Add(exp, big.NewInt(int64(n))).Append(out, 10), nil
 }
 
-// Texts returns the canonical form of a JSON array of strings.
+// Strings returns the canonical form of a JSON array of strings.
 func Texts(texts []string) string {
 	out := []byte{'['}
 	for i, text := range texts {

@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// maxPart is how many bytes are hashed without giving way to other work.
+// maxPart is how many bytes are hashed before the goroutine yields to other work.
 const maxPart = 64 << 10
 
-// Sum returns the SHA-256 of fields in an unambiguous encoding: for each field its length, in 8 bytes, big-endian,
-// and then its bytes (sluice/approval/v1/binding.proto).
+// Sum returns the SHA-256 digest of the fields in an unambiguous encoding. Each field is encoded as its length, in 8
+// bytes, big-endian, followed by its bytes (sluice/approval/v1/binding.proto).
 func Sum(fields ...string) [sha256.Size]byte {
 	size := 0
 	for _, field := range fields {
@@ -26,7 +26,7 @@ func Sum(fields ...string) [sha256.Size]byte {
 	return Hash(all)
 }
 
-// Hash returns the SHA-256 of a text, which may be large: it gives way to other work between parts.
+// Hash returns the SHA-256 digest of a text. The text may be large, because Hash yields to other work between parts.
 func Hash(text []byte) [sha256.Size]byte {
 	var stint turn.Stint
 	hash := sha256.New()

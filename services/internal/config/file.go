@@ -60,9 +60,9 @@ type File struct {
 	// Log configures the logs of all programs.
 	Log Log `yaml:"log"`
 
-	// path is the file that was read; empty for defaults.
+	// path is the file that was read; empty for the defaults.
 	path string
-	// apart is true if the file gives addresses to roles.
+	// apart is true if the file sets addresses of roles.
 	apart bool
 }
 
@@ -174,7 +174,7 @@ type Stores struct {
 	AgentStates Secret `yaml:"agent_states"`
 }
 
-// logLevels are the levels by their names.
+// logLevels maps the names of levels to the levels.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
 // ParseLogLevel returns the level of that name.
@@ -189,7 +189,8 @@ func ParseLogLevel(name string) (slog.Level, error) {
 // LogLevel returns the lowest level that is logged.
 func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 
-// Default returns the configuration without a file. [Load] and [Parse] fill in the defaults of map and list entries.
+// Default returns the configuration that applies without a file. [Load] and [Parse] also set the defaults of entries
+// in maps and lists.
 func Default() File {
 	return File{
 		Listen:    "127.0.0.1:8080",
@@ -217,10 +218,10 @@ func standardRoles() map[string]Role {
 	}
 }
 
-// Apart reports whether roles run in separate processes: whether the file gives an address to any of them.
+// Apart reports whether roles run in separate processes, which is so if the file sets the address of a role.
 func (f *File) Apart() bool { return f.apart }
 
-// MCPScheme returns the scheme of MCP's URLs: http or https.
+// MCPScheme returns the scheme of the URLs of MCP, http or https.
 func (f *File) MCPScheme() string {
 	if f.ListenTLS.Cert != "" {
 		return "https"
@@ -228,7 +229,7 @@ func (f *File) MCPScheme() string {
 	return "http"
 }
 
-// Path resolves p relative to the file's folder. It returns p if p is absolute or empty, or if there is no file.
+// Path resolves p relative to the folder of the file. It returns p if p is absolute or empty, or if no file was read.
 func (f *File) Path(p string) string {
 	if p == "" || filepath.IsAbs(p) || f.path == "" {
 		return p
@@ -236,10 +237,10 @@ func (f *File) Path(p string) string {
 	return filepath.Join(filepath.Dir(f.path), p)
 }
 
-// Name returns the file that was read; empty for defaults.
+// Name returns the path of the file that was read; empty for the defaults.
 func (f *File) Name() string { return f.path }
 
-// SetData replaces the data folder by dir, which is relative to the working folder of the process.
+// SetData sets the data folder to dir. dir is relative to the working folder of the process.
 func (f *File) SetData(dir string) {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs

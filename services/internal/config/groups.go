@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// homeTenant is the tenant of the installation; `groups` contains people of this tenant.
+	// homeTenant is the tenant of the installation; `groups` lists subjects of this tenant.
 	homeTenant = "default"
-	// maxGroups is the maximum number of groups of a principal, and maxGroupName the maximum length of a group's name,
-	// in bytes.
-	maxGroups    = 256
+	// maxGroups is the maximum number of groups of a principal.
+	maxGroups = 256
+	// maxGroupName is the maximum length of a group's name, in bytes.
 	maxGroupName = 128
 )
 
-// OwnersApprove is the warning for people if [Approvals.OwnerMayApprove] is set.
+// OwnersApprove is the warning that is shown if [Approvals.OwnerMayApprove] is set.
 const OwnersApprove = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
 // GroupsOf returns the groups of a token: its own groups, and the groups in `groups` that contain its subject. `groups`
@@ -39,7 +39,7 @@ func (f *File) GroupsOf(t Token) []string {
 	return groups
 }
 
-// Warnings returns what an operator should know about the configuration.
+// Warnings returns the warnings that an operator should see about the configuration.
 func (f *File) Warnings() []string {
 	if f.Approvals.OwnerMayApprove {
 		return []string{OwnersApprove}

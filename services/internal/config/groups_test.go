@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// A subject of another tenant with a name in `groups` is in no group: it is another principal.
+// A subject of another tenant is another principal, so it is in none of the `groups`, even if its name is listed.
 func TestGroupsArePeopleOfTheDefaultTenant(t *testing.T) {
 	t.Parallel()
 	f, err := config.Load(write(t, `

@@ -18,19 +18,19 @@ import (
 // defaultTimeout bounds a call to a server whose entry sets no timeout.
 const defaultTimeout = 60 * time.Second
 
-// progressFactor is how many times its timeout a call may take if its server reports progress, and maxProgress the
-// maximum time of such a call, unless the server's entry sets another one.
+// progressFactor and maxProgress bound a call whose server reports progress, unless the server's entry sets
+// max_timeout. The call may take progressFactor times its timeout, but at most maxProgress.
 const (
 	progressFactor = 10
 	maxProgress    = time.Hour
 )
 
-// AgentTimeout bounds a call to the mesh's own agents if the server's entry sets no timeout: a prompt may call
-// models, and sleep.
+// AgentTimeout bounds a call to the mesh's own agents if the server's entry sets no timeout. It is longer than other
+// timeouts, because agents may call models and sleep.
 const AgentTimeout = 15 * time.Minute
 
 // Load reads the file at path over the defaults, then the environment's SLUICE_… variables over the file, and
-// validates the result. An empty path means no file. The error contains every problem, each with its place.
+// validates the result. If path is empty, it reads no file. The error contains every problem, each with its position.
 func Load(path string, env Env) (*File, error) {
 	if path == "" {
 		f := Default()
@@ -46,7 +46,7 @@ func Load(path string, env Env) (*File, error) {
 	return Parse(path, raw, env)
 }
 
-// Parse does the same as [Load] with raw as the content of the file at path, which it does not read.
+// Parse is like [Load], but uses raw instead of reading the file at path.
 func Parse(path string, raw []byte, env Env) (*File, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 	return f.over(source, env)
 }
 
-// over reads the environment over the file and validates the result.
+// over applies the environment to the file and validates the result.
 func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 	set, err := f.override(env)
 	if err != nil {
@@ -77,11 +77,11 @@ func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 	return f, nil
 }
 
-// variables are the environment variables that set a key, by the key's path.
+// variables maps the path of a key to the environment variable that has set the key.
 type variables map[string]string
 
-// place adds the place to each problem: the variable that set the key, otherwise the line of the file, if there is a
-// file.
+// place adds the position to each problem: the variable that set the key, otherwise the line of the file, if there is
+// a file.
 func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
@@ -97,7 +97,7 @@ func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	return errors.Join(errs...)
 }
 
-// complete sets the defaults of map and list entries.
+// complete sets the defaults of entries in maps and lists.
 func (f *File) complete() {
 	f.apart = len(f.Roles) > 0
 	if f.Roles == nil {
@@ -137,8 +137,8 @@ func (f *File) complete() {
 	}
 }
 
-// override sets every scalar key whose variable is set: SLUICE_ and the key's path in upper case, joined by
-// underscores, such as SLUICE_TELEMETRY_SAMPLE.
+// override sets every scalar key whose variable is set. The variable's name is SLUICE_ and the key's path in upper
+// case, joined by underscores, for example SLUICE_TELEMETRY_SAMPLE.
 func (f *File) override(env Env) (variables, error) {
 	set := make(variables)
 	return set, set.override(reflect.ValueOf(f).Elem(), "", env)
@@ -164,7 +164,7 @@ func (v variables) override(part reflect.Value, path string, env Env) error {
 			continue
 		}
 		if !isScalar(field) {
-			continue // only the file sets these; cluster software sets some such names itself
+			continue // only the file sets these keys; cluster software sets variables with these names for other purposes
 		}
 		if err := setScalar(field, text); err != nil {
 			return fmt.Errorf("the environment variable %s: %w", name, err)
@@ -187,7 +187,7 @@ func setScalar(field reflect.Value, text string) error {
 		field.SetInt(int64(d))
 		return nil
 	}
-	switch field.Kind() { //nolint:exhaustive // the file has keys of no other kind
+	switch field.Kind() { //nolint:exhaustive // no key of the file has another kind
 	case reflect.String:
 		field.SetString(text)
 	case reflect.Int, reflect.Int64:

@@ -17,7 +17,7 @@ import (
 // none is an environment without variables.
 func none(string) (string, bool) { return "", false }
 
-// env is an environment of these variables.
+// env returns an environment with these variables.
 func env(vars map[string]string) config.Env {
 	return func(name string) (string, bool) {
 		value, ok := vars[name]
@@ -25,7 +25,7 @@ func env(vars map[string]string) config.Env {
 	}
 }
 
-// write writes a configuration and returns its path.
+// write writes a configuration to a file and returns the file's path.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -201,7 +201,7 @@ func TestVariablesWinOverTheFile(t *testing.T) {
 	}
 }
 
-// Every scalar key of the file has a variable.
+// Each scalar key of the file has an environment variable.
 func TestEveryScalarKeyHasAVariable(t *testing.T) {
 	t.Parallel()
 	var walk func(part reflect.Type, path string)

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// unread matches a reference where references are not replaced. It does not match a shell's `${name}` and
-// `${env:-default}`.
+// unread matches a reference in a value in which references are not replaced. It does not match a shell's `${name}`
+// and `${env:-default}`.
 var unread = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
 
-// literal refuses a reference in a value that is used verbatim. The advice says what to write instead; REF in it
-// stands for the reference.
+// literal refuses a reference in a value that is used verbatim, and reports whether there is none. The advice says
+// what to write instead; REF in it is replaced by the reference.
 func (p *problems) literal(path, text, advice string) bool {
 	ref := unread.FindString(text)
 	if ref != "" {
@@ -23,20 +23,21 @@ func (p *problems) literal(path, text, advice string) bool {
 	return ref == ""
 }
 
-// ownHeaders are headers that the gateway writes itself, or that belong to a connection (RFC 9110, section 7.6.1).
+// ownHeaders lists headers that the gateway writes itself, and headers that belong to a connection (RFC 9110, section
+// 7.6.1).
 var ownHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleading are headers that would make requests or answers unusable, with the reason.
+// misleading lists headers that would make requests or responses unusable, each with the reason.
 var misleading = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
 	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
-// headers refuses headers that would not be sent, and headers of which only one would be sent.
+// headers refuses headers that would not be sent, and names that are listed twice.
 func (p *problems) headers(path string, headers map[string]Secret) {
 	seen := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -55,7 +56,7 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 	}
 }
 
-// checkWay refuses a proxy or certificates that no request would use.
+// checkWay refuses a proxy or CA certificates that no request would use.
 func (s *HTTPServer) checkWay(p *problems, path string) {
 	p.literal(path+".ca", s.CA, ": write the file as it stands")
 	u, err := url.Parse(s.URL)
@@ -71,8 +72,8 @@ func (s *HTTPServer) checkWay(p *problems, path string) {
 	}
 }
 
-// checkProxy refuses a value that is not a proxy, as far as that is known without the references. The message
-// contains no credentials.
+// checkProxy refuses a value that is not a proxy, unless the value contains references, which are resolved later. The
+// message contains no credentials.
 func (s *HTTPServer) checkProxy(p *problems, path string) {
 	if s.Proxy == "" || s.Proxy == ProxyEnv || len(reference.FindString(string(s.Proxy))) > 0 {
 		return
@@ -83,7 +84,8 @@ func (s *HTTPServer) checkProxy(p *problems, path string) {
 	}
 }
 
-// literals refuses references in a program's arguments, folder and sandbox; its environment may contain them.
+// literals refuses references in a program's arguments, folder and sandbox. Only its environment may contain
+// references.
 func (s *StdioServer) literals(p *problems, path string) {
 	for i, arg := range s.Command {
 		p.literal(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")

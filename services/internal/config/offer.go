@@ -2,8 +2,8 @@ package config
 
 import "fmt"
 
-// notOffered are keys of other versions, and what to do without them. They are refused by name, because a setting
-// that is read and ignored would be misleading.
+// notOffered lists keys of other versions, each with what to do instead. They are refused by name, because a setting
+// that is accepted and ignored would be misleading.
 var notOffered = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",
@@ -11,13 +11,13 @@ var notOffered = map[string]string{
 	"oidc": "use auth.tokens",
 }
 
-// ExplainKey implements strictyaml.Explainer.
+// ExplainKey implements [strictyaml.Explainer].
 func (*File) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
 
-// ExplainKey implements strictyaml.Explainer.
+// ExplainKey implements [strictyaml.Explainer].
 func (*Auth) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
 
-// ExplainKey implements strictyaml.Explainer.
+// ExplainKey implements [strictyaml.Explainer].
 func (*Server) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
 
 func explain(key string) (message, suggestion string, ok bool) {
@@ -25,5 +25,5 @@ func explain(key string) (message, suggestion string, ok bool) {
 	return fmt.Sprintf("%q is not offered in this version", key), suggestion, ok
 }
 
-// ExplainKey implements strictyaml.Explainer.
+// ExplainKey implements [strictyaml.Explainer].
 func (*Stores) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }

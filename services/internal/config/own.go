@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// OwnSecrets returns the files and folders that only the mesh may read, in addition to its data: the configuration
-// file, its certificates and the files that its secrets refer to, as absolute paths. A path need not exist.
+// OwnSecrets returns the absolute paths of files and folders that only the mesh may read, except for its data folder.
+// These are the configuration file, the mesh's certificates, and the files that its secrets refer to. A path need not
+// exist.
 func (f *File) OwnSecrets() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
@@ -20,10 +21,10 @@ func (f *File) OwnSecrets() []string {
 	return f.absolute(paths)
 }
 
-// OwnDocuments returns the files and folders of the policies, as absolute paths.
+// OwnDocuments returns the absolute paths of the files and folders of the policies.
 func (f *File) OwnDocuments() []string { return f.absolute(f.Policies) }
 
-// absolute returns clean absolute paths, each once, without empty ones.
+// absolute returns the paths as clean absolute paths, each once. It leaves out empty paths.
 func (f *File) absolute(paths []string) []string {
 	var out []string
 	for _, path := range paths {
@@ -40,13 +41,13 @@ func (f *File) absolute(paths []string) []string {
 	return slices.Compact(out)
 }
 
-// secretsIn returns all secrets of a part of the configuration.
+// secretsIn returns all secrets in a part of the configuration.
 func secretsIn(part reflect.Value) []Secret {
 	if part.Type() == reflect.TypeFor[Secret]() {
 		return []Secret{Secret(part.String())}
 	}
 	var found []Secret
-	switch part.Kind() { //nolint:exhaustive // the file has parts of no other kind that hold others
+	switch part.Kind() { //nolint:exhaustive // no other kind of value in the file contains other values
 	case reflect.Struct:
 		for _, field := range part.Fields() {
 			found = append(found, secretsIn(field)...)

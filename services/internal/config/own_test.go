@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// All files of the mesh that the configuration names are found.
+// The result contains all files of the mesh that the configuration names.
 func TestWhatIsTheMeshsOwn(t *testing.T) {
 	t.Parallel()
 	path := write(t, `

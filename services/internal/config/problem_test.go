@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// load loads a text and returns the problems, one line each, without the file's folder.
+// load loads a text and returns the problems, one per line, without the file's folder.
 func load(t *testing.T, text string) []string {
 	t.Helper()
 	path := write(t, text)
@@ -22,7 +22,7 @@ func load(t *testing.T, text string) []string {
 	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
 }
 
-// Each key refuses these values, with the place and, if there is one, a suggestion.
+// Each key refuses these values. The message has the position and, if there is one, a suggestion.
 func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
@@ -193,7 +193,7 @@ func numbers(n int) string {
 	return strings.Join(list, ", ")
 }
 
-// A key of another version is refused by name, with any value.
+// A key of another version is refused by name, whatever its value.
 func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -210,7 +210,7 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	}
 }
 
-// Suggested keys exist.
+// Keys that a message suggests exist.
 func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"ratelimt: {}", "auth: {odic: []}"} {
@@ -226,7 +226,7 @@ func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	}
 }
 
-// An unknown key is refused at any level, and the closest key is suggested.
+// An unknown key is refused at every level, and the message suggests the closest key.
 func TestUnknownKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -242,7 +242,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 	}
 }
 
-// A value of another kind is refused for every key, with its place.
+// Each key refuses a value of another kind, with the position.
 func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	for path, kind := range keys(reflect.TypeFor[config.File](), "") {
@@ -260,7 +260,7 @@ func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
 	}
 }
 
-// keys yields every key below a type: items of lists as [], of maps as *.
+// keys returns every key below a type by its path. In the path, the items of lists are [], and those of maps are *.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
 	switch of.Kind() {
@@ -285,7 +285,7 @@ func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	return out
 }
 
-// nest writes a value at a path, and returns the path as in messages.
+// nest writes a value at a path. It also returns the path as messages write it.
 func nest(path, value string) (text, named string) {
 	steps := strings.Split(strings.ReplaceAll(strings.TrimPrefix(path, "."), "[]", ".[]"), ".")
 	for _, step := range steps {
@@ -312,7 +312,7 @@ func nest(path, value string) (text, named string) {
 	return text, strings.TrimPrefix(named, ".")
 }
 
-// All problems are reported at once.
+// All problems are reported together.
 func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")

@@ -9,18 +9,19 @@ import (
 	"strings"
 )
 
-// reference matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}`, anywhere in a value. It also matches text that
-// only begins like a reference, which is refused: used verbatim, a typing error would become a secret that is easy to
-// guess.
+// reference matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches text that
+// only begins like a reference. That text is refused: if it were used verbatim, a typing error would make a secret
+// that is easy to guess.
 var reference = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
-// Secret is a value that may contain references and must not be shown. Only the role that needs it resolves it.
+// Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves
+// it.
 type Secret string
 
-// hidden replaces a secret in printed text.
+// hidden replaces a secret in text that is shown.
 const hidden = "[hidden]"
 
-// String returns the value hidden.
+// String returns "[hidden]", or "" for an empty secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -28,21 +29,21 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// GoString returns the value hidden.
+// GoString returns the same text as String.
 func (s Secret) GoString() string { return s.String() }
 
-// LogValue hides the value from logs.
+// LogValue implements [slog.LogValuer]. It hides the secret.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText hides the value from JSON and other encodings.
+// MarshalText hides the secret in JSON and other encodings.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Env looks up environment variables. Only the program's entry point reads the real ones.
+// Env looks up environment variables. Only package app passes the environment of the process.
 type Env func(name string) (string, bool)
 
-// Resolve returns the secret with its references replaced: `${env:NAME}` by the variable, `${file:PATH}` by the
-// file's content without newlines at its end, and `${plain:NAME}` by a variable that is not a secret. The error names
-// every reference that can't be replaced.
+// Resolve returns the secret with its references replaced. `${env:NAME}` becomes the value of the variable,
+// `${file:PATH}` the content of the file without newlines at its end, and `${plain:NAME}` the value of a variable
+// that is not secret. The error names every reference that can't be replaced.
 func (s Secret) Resolve(f *File, env Env) (string, error) {
 	var broken []error
 	out := reference.ReplaceAllStringFunc(string(s), func(ref string) string {
@@ -59,8 +60,8 @@ func (s Secret) Resolve(f *File, env Env) (string, error) {
 	return out, nil
 }
 
-// References returns the references to secrets in the value, each as a Secret. The text around them and the values of
-// `${plain:NAME}` are not secrets.
+// References returns the references to secrets in the value, each as a Secret. The text around the references is not
+// secret, and neither are the values of `${plain:NAME}`.
 func (s Secret) References() []Secret {
 	var refs []Secret
 	for _, ref := range reference.FindAllStringSubmatch(string(s), -1) {

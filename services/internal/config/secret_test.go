@@ -79,7 +79,7 @@ func TestReferencesAreResolved(t *testing.T) {
 	}
 }
 
-// S1: a secret is never shown, in any format.
+// Case S1. A secret is never shown, in any format.
 func TestS1SecretsAreNeverPrinted(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"
@@ -105,7 +105,7 @@ servers:
 		if err != nil {
 			t.Fatal(err)
 		}
-		two, _ := jsonv2.Marshal(value) // the encoder has no form for durations and returns an error
+		two, _ := jsonv2.Marshal(value) // the encoder can't write durations and returns an error
 		out.Write(append(one, two...))
 	}
 	if !strings.Contains(out.String(), "[hidden]") {
@@ -119,7 +119,7 @@ servers:
 	}
 }
 
-// S1: errors about an invalid file don't show secrets either.
+// Case S1. Errors about an invalid file don't show secrets either.
 func TestS1ProblemsShowNoSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"

@@ -26,8 +26,8 @@ type Server struct {
 	Trusted bool `yaml:"trusted"`
 }
 
-// PinMode returns how the definitions of the server's tools are pinned. Those of the mesh's own agents are not pinned by
-// default, because the mesh ships them.
+// PinMode returns how the definitions of the server's tools are pinned. By default the tools of the mesh's own agents
+// are not pinned, because the mesh ships their definitions.
 func (s Server) PinMode() string {
 	switch {
 	case s.Pin != "":
@@ -68,7 +68,7 @@ type GRPCServer struct {
 	Headers map[string]Secret `yaml:"headers"`
 }
 
-// IsRole reports whether the target of a gRPC server is a service of the mesh itself.
+// IsRole reports whether target, the target of a gRPC server, names a service of the mesh itself.
 func IsRole(target string) bool { return target == "wasmagent" }
 
 // defaultProcesses is the default of [StdioServer.Processes].

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// credential matches names of query parameters that contain credentials.
+// credential matches names of query parameters that usually contain credentials.
 var credential = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
-// isRandom reports whether a value looks random: at least 20 characters, all of them letters, digits, - or _, with
-// upper case, lower case and digits. Names, versions and UUIDs do not.
+// isRandom reports whether a value looks random. It then has at least 20 characters, only letters, digits, - or _,
+// and among these upper case, lower case and digits. Usual names, versions and UUIDs don't look random.
 func isRandom(value string) bool {
 	if len(value) < 20 {
 		return false
@@ -33,9 +33,9 @@ func isRandom(value string) bool {
 	return upper && lower && digit
 }
 
-// URLSecrets returns the credentials in a URL: its password, or its user if there is no password, and the values of
-// query parameters whose names suggest a credential or that look random, each as written and as decoded. For a URL
-// that can't be parsed it returns none.
+// URLSecrets returns the credentials in a URL. These are its password, or its user if it has no password, and the
+// values of query parameters that look random or whose names suggest a credential. Each is returned as written and as
+// decoded. If the URL can't be parsed, URLSecrets returns nil.
 func URLSecrets(text string) []string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,7 +63,7 @@ func URLSecrets(text string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ShownURL returns a URL for messages: without its user, its query and its fragment, each of which may contain a
+// ShownURL returns a URL for messages. It leaves out the user, the query and the fragment, because each may contain a
 // credential. The text need not be a valid URL.
 func ShownURL(text string) string {
 	text, _, _ = strings.Cut(text, "#")

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// S1: the credentials in a URL are found, and no message shows them.
+// Case S1. Credentials in a URL are found, and no message shows them.
 func TestS1CredentialsOfAURLAreSecrets(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
@@ -18,7 +18,7 @@ func TestS1CredentialsOfAURLAreSecrets(t *testing.T) {
 		"https://h/mcp?sig=can%2Bary&x=y":                          {"can%2Bary", "can+ary"},
 		"https://h/mcp?%6bey=canary-1":                             {"canary-1"},
 		"https://h/mcp?k=q7Rk2vX9pLm4Tz8WcB1n":                     {"q7Rk2vX9pLm4Tz8WcB1n"},
-		"https://h/mcp?k=550e8400-e29b-41d4-a716-446655440000":     nil, // a UUID is usually a name and not a credential
+		"https://h/mcp?k=550e8400-e29b-41d4-a716-446655440000":     nil, // a UUID is usually a name, not a credential
 		"https://h/mcp?project=my-Project-number-20000/a":          nil,
 		"https://ana:canary-1@h/mcp":                               {"canary-1"},
 		"https://canary-1@h/mcp":                                   {"canary-1"},

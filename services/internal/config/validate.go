@@ -21,33 +21,33 @@ const maxHold = 10 * time.Minute
 // maxClientName is the maximum length of a pattern for client names, in bytes. The gateway ignores longer client names.
 const maxClientName = 128
 
-// maxDuration is the maximum of durations without another maximum.
+// maxDuration is the maximum for durations that have no other maximum.
 const maxDuration = 30 * 24 * time.Hour
 
-// serverName is the form of a server's name. It has no underscore, because an aggregated tool name is split at its
+// serverName matches a server's name. The name has no underscore, because an aggregated tool name is split at its
 // first `__`.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// tokenName and tenantName are the forms in sluice.identity.v1.Token.
+// tokenName and tenantName match the names that sluice.identity.v1.Token allows.
 var (
 	tokenName  = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 )
 
-// guestName is the form of a guest's name, and digestText that of a hash.
+// guestName matches a guest's name, and digestText a SHA-256 digest.
 var (
 	guestName  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// shippedGuests are names that a configured guest can't have: those of shipped guests, and one that is reserved.
+// shippedGuests are names that a configured guest can't have: the names of shipped guests, and a reserved name.
 var shippedGuests = []string{"agent", "echo", "script"}
 
-// hostName is the form of a host's name in requests.
+// hostName matches a host name in a request.
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 
 // A Problem is one problem of a configuration.
-type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
+type Problem struct { //nolint:errname // an item of a list of errors
 	// Path is the key, for example "servers.demo.http.url".
 	Path string
 	// Text says what is wrong and what to do.
@@ -57,7 +57,7 @@ type Problem struct { //nolint:errname // one of many things that are wrong, sho
 // Error implements error.
 func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
-// problems collects all problems, so that all of them are reported at once.
+// problems collects all problems, so that they are reported together.
 type problems struct{ found []Problem }
 
 func (p *problems) addf(path, format string, args ...any) {
@@ -79,7 +79,7 @@ func (g Guest) check(p *problems, path, name string) {
 	}
 }
 
-// problems returns all problems of the configuration.
+// problems checks the configuration and returns all problems.
 func (f *File) problems() []Problem {
 	p := new(problems)
 	p.address("listen", f.Listen)
@@ -100,7 +100,7 @@ func (f *File) problems() []Problem {
 		if g := f.Servers[name].GRPC; g == nil || !IsRole(g.Target) {
 			continue
 		}
-		if own != "" { // otherwise a rule for one of the servers could be avoided by calls to the other
+		if own != "" { // otherwise calls to one server could avoid a rule for the other
 			p.addf("servers."+name+".grpc.target", "%q is the mesh's own service of agents, which is the server %q already", f.Servers[name].GRPC.Target, own)
 		}
 		own = name
@@ -137,13 +137,13 @@ func (f *File) problems() []Problem {
 	return p.found
 }
 
-// providerName is the form of a provider's name, and price that of an amount of dollars.
+// providerName matches a provider's name, and price an amount of dollars.
 var (
 	providerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
 )
 
-// check refuses a provider that can't be called, or that could be called only without encryption.
+// check refuses a provider that can't be called, and a provider that could be called only without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
 		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
@@ -174,8 +174,8 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 }
 
-// checkListen refuses an MCP listener without TLS on other addresses than loopback: tokens could be read on the
-// network.
+// checkListen refuses an MCP listener without TLS on an address other than loopback, because tokens could be read on
+// the network.
 func (f *File) checkListen(p *problems) {
 	if (f.ListenTLS.Cert == "") != (f.ListenTLS.Key == "") {
 		p.addf("listen_tls", "set both cert and key, or neither")
@@ -228,7 +228,7 @@ func (p *problems) between(path string, d, least, most time.Duration) {
 	}
 }
 
-// hold checks the time for which calls are held open. 0 means that a call gets a ticket at once.
+// hold checks how long calls are held open. 0 means that a call gets a ticket at once.
 func (p *problems) hold(path string, d time.Duration) {
 	if d != 0 {
 		p.between(path, d, time.Second, maxHold)
@@ -259,8 +259,8 @@ func (f *File) checkAuth(p *problems) {
 	}
 }
 
-// check compares a token with sluice.identity.v1.Principal: a principal that breaks its contract would be refused on
-// every call.
+// check checks a token against the constraints of sluice.identity.v1.Principal. A principal that breaks them would be
+// refused on every call.
 func (t Token) check(p *problems, path string) {
 	for _, field := range []struct {
 		key, value string
@@ -417,7 +417,7 @@ func (s GRPCServer) check(p *problems, path string) {
 	}
 }
 
-// metadataKey is the form of a key of gRPC's metadata.
+// metadataKey matches a key of gRPC metadata.
 var metadataKey = regexp.MustCompile(`^[0-9a-z_.-]{1,128}$`)
 
 func (s StdioServer) check(p *problems, path string) {

@@ -1,5 +1,4 @@
-// Package datadir locks the folder in which a role stores its state, so that two processes never write the same
-// files.
+// Package datadir locks the folder in which a role stores its state. Two processes can't write the same files then.
 package datadir
 
 import (
@@ -21,8 +20,8 @@ type Dir struct {
 	lock *flock.Flock
 }
 
-// Open creates DATA/ROLE if it does not exist, for its owner only, and locks it. An empty role means DATA itself, for
-// a process that runs all roles; the roles' folders have locks of their own. Errors: [ErrInUse].
+// Open creates the folder DATA/ROLE if it does not exist, with access only for its owner, and locks it. An empty role
+// means DATA itself, which a process that runs all roles locks in addition to the roles' folders. Errors: [ErrInUse].
 func Open(data, role string) (*Dir, error) {
 	path := filepath.Join(data, role)
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -39,7 +38,7 @@ func Open(data, role string) (*Dir, error) {
 	return &Dir{path: path, lock: lock}, nil
 }
 
-// Path returns the path of a file or folder in the folder.
+// Path returns the path of a file or folder inside the folder.
 func (d *Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
@@ -47,17 +46,17 @@ func (d *Dir) Path(elem ...string) string {
 // Close unlocks the folder.
 func (d *Dir) Close() error { return d.lock.Unlock() }
 
-// RemoveAll is [os.RemoveAll] for a folder in which another program may have removed the process's permissions on
-// folders. It does not follow links.
+// RemoveAll is like [os.RemoveAll], but also works if another program has removed this process's permissions on
+// folders inside dir. It does not follow links.
 func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
 		return nil
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() { // from Lstat, so not a link
+		if d != nil && d.IsDir() { // WalkDir uses Lstat, so this is not a link
 			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the x bit
 		}
-		return nil // the error is reported below
+		return nil // the second RemoveAll reports the error
 	})
 	return os.RemoveAll(dir)
 }

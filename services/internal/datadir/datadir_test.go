@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// folder names, to a child process, the data folder that it must lock.
+// folder is the environment variable that tells a child process which data folder to lock.
 const folder = "DATADIR_TEST_FOLDER"
 
-// TestMain makes the test a process that locks a folder until the test ends it.
+// TestMain makes the test binary a process that locks a folder until the test ends the process.
 func TestMain(m *testing.M) {
 	data := os.Getenv(folder)
 	if data == "" {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	fmt.Println("held")
-	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // until the test ends it
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // returns when the test ends the process
 }
 
 func TestAFolderIsHeldOnce(t *testing.T) {
@@ -68,7 +68,7 @@ func TestAFolderIsHeldOnce(t *testing.T) {
 	}
 }
 
-// A folder is locked as long as its process runs, and no longer after the process was killed.
+// A folder is locked as long as its process runs. After the process was killed, another process can lock the folder.
 func TestAKilledProcessHoldsNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
@@ -95,7 +95,7 @@ func TestAKilledProcessHoldsNothing(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // the test has killed the process
 	d, err := datadir.Open(data, "gateway")
 	if err != nil {
 		t.Fatalf("after the other process was killed: %v", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// strangerPiece is the maximum number of bytes that are read at a time from an unauthenticated client. All of them are
-// parsed before more is read, even if the connection ends meanwhile.
+// strangerPiece is the maximum number of bytes per read from an unauthenticated client. The server parses all bytes
+// of a read before the next one, even if the connection ends meanwhile.
 const strangerPiece = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -20,36 +20,40 @@ type Conn struct {
 	net.Conn
 	of   *Listener
 	from netip.Prefix
-	// late closes an unauthenticated connection after Limits.Identify; set together with stranger.
+	// late closes the connection after Limits.Identify. It is set if stranger is set.
 	late *time.Timer
 
-	// The listener's lock guards these. stranger is the connection's element in the list of unauthenticated
-	// connections, nil if it is not in the list; caller is the identified caller, empty for none; proxied is set for a
-	// connection of a trusted proxy.
+	// The listener's lock guards the following fields.
+	//
+	// stranger is the connection's element in the list of unauthenticated connections; nil if it is not in the list.
+	//
+	// caller is the identified caller; empty if no caller was identified. proxied is true for a connection of a
+	// trusted proxy.
 	stranger *list.Element
 	caller   string
 	proxied  bool
 	closed   bool
 
-	// known is set when a caller was identified and counted.
+	// known is true after a caller was identified and counted.
 	known atomic.Bool
 
-	// stint is the time slice for reading from an unauthenticated client.
+	// stint yields the processor between reads from an unauthenticated client.
 	stint turn.Stint
 
-	// spoke is set when the client is known to have sent something.
+	// spoke is true if the client is known to have sent something.
 	spoke atomic.Bool
-	// writing is held while a write waits for the client to read.
+	// writing is locked while a write waits for the client to read.
 	writing sync.Mutex
 }
 
-// Identified sets the caller of the connection, and reports whether the caller may have one more connection. Only the
-// first caller of a connection is counted; for later ones it returns true. It returns false for an empty caller.
+// Identified sets the caller of the connection and reports whether the caller may have one more connection. Only the
+// first caller of a connection is counted; for later callers Identified returns true. For an empty caller it returns
+// false.
 func (c *Conn) Identified(caller string) bool {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	if c.stranger == nil || caller == "" {
-		return caller != "" && !c.closed // it was identified before, or belongs to a trusted proxy
+		return caller != "" && !c.closed // a caller was identified before, or the connection is a trusted proxy's
 	}
 	if c.of.known[caller] >= c.of.limits.PerCaller {
 		return false
@@ -61,24 +65,24 @@ func (c *Conn) Identified(caller string) bool {
 	return true
 }
 
-// Known reports whether a caller was identified, so that Identified need not be called again.
+// Known reports whether a caller was identified. Identified need not be called again then.
 func (c *Conn) Known() bool { return c.known.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// expire closes the connection if no caller was identified.
+// expire closes the connection unless a caller was identified.
 func (c *Conn) expire() {
 	c.of.mu.Lock()
 	late := c.stranger != nil
 	c.of.mu.Unlock()
 	if late {
-		_ = c.Close() // no answer is pending on it
+		_ = c.Close() // no response is pending on it
 	}
 }
 
-// hasSpoken reports whether the client has sent anything. Data that the server has not read yet counts, because the
-// server reads late if there are many new connections.
+// hasSpoken reports whether the client has sent anything, including data that the server has not read yet. If there
+// are many new connections, the server reads them late.
 func (c *Conn) hasSpoken() bool {
 	if !c.spoke.Load() && waiting(c.Conn) {
 		c.spoke.Store(true)
@@ -86,7 +90,7 @@ func (c *Conn) hasSpoken() bool {
 	return c.spoke.Load()
 }
 
-// Close implements net.Conn.
+// Close implements [net.Conn].
 func (c *Conn) Close() error {
 	c.of.mu.Lock()
 	c.closed = true
@@ -95,12 +99,12 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn. It waits while a write waits for the client to read. Otherwise the client's requests and
-// their answers would accumulate in memory.
+// Read implements [net.Conn]. If Limits.Piece is set, Read waits while a write waits for the client to read.
+// Otherwise a client that sends requests and reads no responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.of.limits.Piece > 0 {
 		c.writing.Lock()
-		c.writing.Unlock() //nolint:staticcheck // only waits
+		c.writing.Unlock() //nolint:staticcheck // waits for the write to end
 	}
 	if c.of.limits.Piece > 0 && !c.Known() {
 		c.stint.Part()
@@ -113,7 +117,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
+// Write implements [net.Conn].
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.of.limits.Piece > 0 {
 		c.writing.Lock()

@@ -1,7 +1,8 @@
-// Package door bounds the connections of a listener before clients are authenticated. Unauthenticated connections are
-// bounded in all and for each address, and must identify a caller soon. If there are too many, one is closed: the
-// oldest of those that have sent nothing, otherwise the oldest of all. Identified callers have quotas of their own,
-// which unauthenticated clients can't use up.
+// Package door bounds the connections of a listener before clients are authenticated. It bounds the unauthenticated
+// connections in total and per address, and closes a connection on which no caller is identified in time.
+//
+// If there are too many unauthenticated connections, one is closed: the oldest one that has sent nothing, otherwise
+// the oldest one. Identified callers have separate quotas, which unauthenticated clients can't use up.
 package door
 
 import (
@@ -15,20 +16,22 @@ import (
 	"time"
 )
 
-// Limits bound the connections of one listener. All except Piece and Trusted are required.
+// Limits bound the connections of one listener. All fields except Piece, Trusted and Proxied are required.
 type Limits struct {
-	// Strangers is the maximum number of unauthenticated connections, and PerAddress that of one address.
+	// Strangers is the maximum number of unauthenticated connections. PerAddress is their maximum number for one
+	// address.
 	Strangers, PerAddress int
 	// PerCaller is the maximum number of connections of one identified caller.
 	PerCaller int
-	// Identify is how long a connection may be open before a caller is identified.
+	// Identify is the maximum time until a caller is identified on a connection.
 	Identify time.Duration
-	// Piece is how long the other end may take to read one write; meanwhile nothing is read from it. Zero leaves both
-	// to the server of the connection.
+	// Piece is how long the client may take to read one write. Until then nothing is read from the client. Zero means
+	// no limit, and reading does not wait for writes.
 	Piece time.Duration
-	// Trusted reports whether an address, such as that of a proxy, carries the connections of many clients: there may
-	// be Proxied of them in all, and no other limit applies. Nil trusts no address.
+	// Trusted reports whether connections from an address, for example a proxy's, carry requests of many clients. Nil
+	// trusts no address.
 	Trusted func(netip.Addr) bool
+	// Proxied is the maximum number of connections from all trusted addresses. No other limit applies to them.
 	Proxied int
 }
 
@@ -39,13 +42,15 @@ type Listener struct {
 	log    *slog.Logger
 
 	mu sync.Mutex
-	// strangers are the unauthenticated connections, the oldest first, and at is how many of them each address has.
+	// strangers lists the unauthenticated connections, oldest first. at is the number of them per address.
 	strangers *list.List
 	at        map[netip.Prefix]int
-	// known is how many connections each caller has, and proxied how many trusted proxies have.
+	// known is the number of connections per identified caller. proxied is the number of connections of trusted
+	// proxies.
 	known   map[string]int
 	proxied int
-	// turned is how many connections were closed for others since that was logged, at said.
+	// turned is the number of connections that were closed for others since the last log message, and said the time of
+	// that message.
 	turned int
 	said   time.Time
 }
@@ -53,8 +58,8 @@ type Listener struct {
 // sayEvery is the minimum interval between log messages about closed connections.
 const sayEvery = time.Minute
 
-// Listen bounds the connections of lis. It logs at most once a minute that connections were closed to make space for
-// others.
+// Listen returns a listener that bounds the connections of lis. If it closes connections to make space for others, it
+// logs that at most once a minute.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.Strangers <= 0 || limits.PerAddress <= 0 || limits.PerCaller <= 0 || limits.Identify <= 0 ||
 		limits.Trusted != nil && limits.Proxied <= 0 {
@@ -63,7 +68,7 @@ func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error
 	return &Listener{Listener: lis, limits: limits, log: log, strangers: list.New(), at: make(map[netip.Prefix]int), known: make(map[string]int)}, nil
 }
 
-// Accept implements net.Listener. Its connections are of type *[Conn].
+// Accept implements [net.Listener]. Its connections are of type *[Conn].
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -76,19 +81,19 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit accepts a connection; it returns nil if trusted proxies have Proxied connections already.
+// admit counts a connection and returns it. It returns nil if trusted proxies already have Proxied connections.
 func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
 	c := &Conn{Conn: inner, of: l, from: prefixOf(addr)}
 	if l.limits.Trusted != nil && l.limits.Trusted(addr) {
 		if !l.forward(c) {
-			_ = inner.Close() // the proxy reports it to its client
+			_ = inner.Close() // the proxy reports the failure to its client
 			return nil
 		}
 		return c
 	}
 	if least, turned := l.enter(c); least != nil {
-		_ = least.Close() // without a message
+		_ = least.Close() // the client gets no message
 		if turned > 0 {
 			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
@@ -108,8 +113,8 @@ func (l *Listener) forward(c *Conn) bool {
 	return true
 }
 
-// enter counts an unauthenticated connection. It returns the connection to close for it, if any, and how many closed
-// connections to log now.
+// enter counts an unauthenticated connection. It returns the connection that must be closed for it, or nil, and the
+// number of closed connections to log now.
 func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +134,7 @@ func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
 	return least, turned
 }
 
-// count counts a closed connection, and returns how many to log now.
+// count counts a closed connection. It returns the number of closed connections to log now; 0 for no message.
 func (l *Listener) count(now time.Time) (say int) {
 	l.turned++
 	if now.Sub(l.said) < sayEvery {
@@ -139,11 +144,12 @@ func (l *Listener) count(now time.Time) (say int) {
 	return say
 }
 
-// least returns the connection of an address to close: the oldest of those that have sent nothing, otherwise the
-// oldest of all. So a client in its handshake keeps its connection next to any number of silent ones.
+// least returns the connection of an address that is closed first: the oldest one that has sent nothing, otherwise
+// the oldest one. A client that has begun its handshake therefore keeps its connection, however many silent ones
+// there are.
 func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	for e := l.strangers.Front(); e != nil; e = e.Next() {
-		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains nothing else
+		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn
 		case c.from != from:
 		case !c.hasSpoken():
 			return c
@@ -154,7 +160,8 @@ func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullest returns the address with the most connections, so that addresses with few keep theirs.
+// fullest returns the address with the most unauthenticated connections. Addresses with few connections therefore
+// keep theirs.
 func (l *Listener) fullest() (from netip.Prefix) {
 	most := 0
 	for prefix, n := range l.at {
@@ -187,7 +194,7 @@ func (l *Listener) leave(c *Conn) {
 	}
 }
 
-// addressOf returns the address of the other end; the zero value if it has none.
+// addressOf returns the IP address in addr, or the zero value if there is none.
 func addressOf(addr net.Addr) netip.Addr {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -196,13 +203,13 @@ func addressOf(addr net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// prefixOf returns the addresses that count as one client: a single address of IPv4, a network of 64 bits of IPv6
-// (RFC 6177).
+// prefixOf returns the addresses that count as one client: a single IPv4 address, or an IPv6 network of 64 bits (RFC
+// 6177).
 func prefixOf(addr netip.Addr) netip.Prefix {
 	bits := addr.BitLen()
 	if addr.Is6() {
 		bits = 64
 	}
-	prefix, _ := addr.Prefix(bits) // without an address the zero prefix, which counts as one client too
+	prefix, _ := addr.Prefix(bits) // the zero address gives the zero prefix, which counts as one client
 	return prefix
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
-// wing is a listener whose connections come from addresses that the test chooses.
+// wing is a listener whose connections have remote addresses that the test chooses.
 type wing struct {
 	*bufconn.Listener
 	from chan string
@@ -36,7 +36,7 @@ func (w wing) Accept() (net.Conn, error) {
 	return from{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
 }
 
-// hall is a door that a test can connect to.
+// hall is a door.Listener that a test can connect to.
 type hall struct {
 	t    *testing.T
 	wing wing
@@ -54,13 +54,13 @@ func open(t *testing.T, limits door.Limits) *hall {
 	return &hall{t, w, d}
 }
 
-// enter connects from an address, and returns both ends of the connection.
+// enter connects from an address and returns both ends of the connection.
 func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
 	came := make(chan net.Conn, 1)
 	go func() {
-		conn, _ := h.wing.Dial() // which waits until the server accepts
+		conn, _ := h.wing.Dial() // Dial waits until the server accepts
 		came <- conn
 	}()
 	conn, err := h.door.Accept()
@@ -69,7 +69,7 @@ func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _, _ = outside.Close(), conn.Close() })
-	return outside, conn.(*door.Conn) //nolint:forcetypeassert // its documentation says so
+	return outside, conn.(*door.Conn) //nolint:forcetypeassert // Listener.Accept documents this type
 }
 
 // closed reports whether the other end has closed a connection.
@@ -83,14 +83,14 @@ func few() door.Limits {
 	return door.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
 }
 
-// X2: if there are too many, the oldest unauthenticated connection of the same address is closed, otherwise the
-// oldest of the address that has most; identified ones stay.
+// Case X2. If there are too many unauthenticated connections, the oldest one of the same address is closed, otherwise
+// the oldest one of the address that has the most. Identified connections stay open.
 func TestX2StrangersMakeWay(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
 		come []string
-		// known are the clients that identify themselves at once, gone those whose connections were closed.
+		// known lists the clients that identify themselves at once, gone those whose connections are closed.
 		known, gone []int
 	}{
 		{"as many as may", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2"}, nil, nil},
@@ -127,8 +127,8 @@ func TestX2StrangersMakeWay(t *testing.T) {
 	}
 }
 
-// X2: silent connections are closed before those that have sent something, however long ago, and then the oldest of
-// all.
+// Case X2. Silent connections are closed before connections that have sent something, however long ago. If none is
+// silent, the oldest one is closed.
 func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
@@ -156,7 +156,7 @@ func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
 	}
 }
 
-// X2: a caller has a quota of connections, which are released when they end.
+// Case X2. A caller has a quota of connections, which are released when they end.
 func TestX2ACallerHasAShare(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
@@ -187,7 +187,7 @@ func TestX2ACallerHasAShare(t *testing.T) {
 	}
 }
 
-// X2: an unauthenticated connection is closed after a while.
+// Case X2. An unauthenticated connection is closed after a while.
 func TestX2StrangersHaveToSay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestX2StrangersHaveToSay(t *testing.T) {
 	})
 }
 
-// X2: nothing is read from a client that does not read.
+// Case X2. The server reads nothing from a client that does not read its responses.
 func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	t.Parallel()
 	limits := few()
@@ -221,10 +221,10 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	out, in := h.enter("10.0.0.1:1")
 	written := make(chan error, 1)
 	go func() {
-		_, err := in.Write(make([]byte, 4<<10)) // more than the pipe's buffer
+		_, err := in.Write(make([]byte, 4<<10)) // more than the pipe's buffer holds
 		written <- err
 	}()
-	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil { // it has begun
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil { // the server's write has begun
 		t.Fatal(err)
 	}
 	if _, err := out.Write([]byte("x")); err != nil {
@@ -248,7 +248,7 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	}
 }
 
-// X2: trusted proxies may have a number of connections in all.
+// Case X2. Trusted proxies together may have a fixed number of connections.
 func TestX2ProxiesAreBounded(t *testing.T) {
 	t.Parallel()
 	limits := few()

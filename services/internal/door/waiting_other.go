@@ -4,5 +4,5 @@ package door
 
 import "net"
 
-// waiting returns false: on this system only data that was read counts.
+// waiting returns false, because this system can't look for unread data.
 func waiting(net.Conn) bool { return false }

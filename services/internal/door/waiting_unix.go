@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// waiting reports whether data can be read from a connection of the system.
+// waiting reports whether a connection of the operating system has unread data.
 func waiting(conn net.Conn) (is bool) {
 	sys, ok := conn.(syscall.Conn)
 	if !ok {
@@ -17,7 +17,7 @@ func waiting(conn net.Conn) (is bool) {
 	if err != nil {
 		return false
 	}
-	_ = raw.Control(func(fd uintptr) { // fails for a closed connection, which has no data
+	_ = raw.Control(func(fd uintptr) { // Control fails only for a closed connection, which has no data
 		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		is = err == nil && n > 0
 	})

@@ -1,4 +1,4 @@
-// Package enum writes the contracts' enums in the form of configuration, records and messages.
+// Package enum writes values of protobuf enums in the form of configuration files, records and messages.
 package enum
 
 import (
@@ -8,11 +8,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is the suffix of the name of every enum's first value; the text before it is the prefix of all names of
-// the enum (buf's ENUM_ZERO_VALUE_SUFFIX, ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the name of every enum's first value. The text before the suffix is the prefix of all
+// names of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
-// Given is [Name], but empty for the unspecified value.
+// Given is like [Name], but returns the empty string for the unspecified value.
 func Given(v protoreflect.Enum) string {
 	if v.Number() == 0 {
 		return ""
@@ -20,8 +20,8 @@ func Given(v protoreflect.Enum) string {
 	return Name(v)
 }
 
-// Name returns a value in the form used outside of protobuf, for example "denied_by_rule" for CODE_DENIED_BY_RULE,
-// and the number for a value that this contract does not know.
+// Name returns a value's name in the form used outside of protobuf, for example "denied_by_rule" for
+// CODE_DENIED_BY_RULE. For a number without a name it returns the number.
 func Name(v protoreflect.Enum) string {
 	named := v.Descriptor().Values().ByNumber(v.Number())
 	if named == nil {
@@ -30,8 +30,8 @@ func Name(v protoreflect.Enum) string {
 	return NameOf(named)
 }
 
-// NameOf is [Name] for a value that its contract knows. The contract may be another project's, without the prefix:
-// then it returns the value's own name in lower case.
+// NameOf is like [Name] for a value with a name. If the names of the enum have no prefix, as in other projects'
+// enums, NameOf returns the whole name in lower case.
 func NameOf(v protoreflect.EnumValueDescriptor) string {
 	name := string(v.Name())
 	if values, ok := v.Parent().(protoreflect.EnumDescriptor); ok && values.Values().ByNumber(0) != nil {

@@ -36,7 +36,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// Every enum of the contracts is built so that a value's name can be told from its enum's.
+// The names of every enum in the contracts have a prefix that the package can remove.
 func TestEveryEnumHasAPrefix(t *testing.T) {
 	t.Parallel()
 	seen := 0

@@ -1,4 +1,4 @@
-// Package eventually waits in tests for conditions.
+// Package eventually lets tests wait for conditions.
 package eventually
 
 import (
@@ -9,17 +9,17 @@ import (
 const (
 	// patience is how long a quick operation may take on a busy machine.
 	patience = 30 * time.Second
-	// pause is the time between two checks, and slowPause that between expensive ones.
+	// pause is the time between two checks. slowPause is the time between two checks that are expensive.
 	pause, slowPause = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until a condition holds, and ends the test if that takes too long.
+// Holds waits until ok returns true. It ends the test if that takes more than 30 s. what describes the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, patience, pause, what, ok)
 }
 
-// Within is [Holds] for slow conditions, with a limit and expensive checks.
+// Within is like [Holds], but for slow conditions: it has its own limit and calls ok less often.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	wait(t, limit, slowPause, what, ok)

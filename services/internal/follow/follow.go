@@ -1,4 +1,4 @@
-// Package follow receives the messages of another role's stream, and opens the stream again when it breaks.
+// Package follow receives the messages of a gRPC stream from another role, and opens the stream again when it breaks.
 package follow
 
 import (
@@ -10,24 +10,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retry is the time before a broken stream is opened again.
+// retry is the time after which a broken stream is opened again.
 const retry = 200 * time.Millisecond
 
-// errSilent means that a stream had no message for too long.
+// errSilent means that a stream has sent no message for too long.
 var errSilent = errors.New("it says nothing")
 
-// Stream is a stream whose other end regularly sends a message, even if nothing has changed.
+// Stream is a stream on which the server regularly sends a message, even if nothing has changed.
 type Stream[T any] struct {
-	// Open opens the stream, and Take handles each message. An error of either breaks the stream.
+	// Open opens the stream. Take handles each message. The stream breaks if either returns an error.
 	Open func(context.Context) (grpc.ServerStreamingClient[T], error)
 	Take func(*T) error
-	// Silence is how long the stream may have no message before it counts as broken.
+	// Silence is the maximum time between two messages. After that the stream counts as broken.
 	Silence time.Duration
-	// Broken receives the reason each time the stream breaks; it may be nil.
+	// Broken is called with the reason each time the stream breaks. It may be nil.
 	Broken func(error)
 }
 
-// Run receives messages until ctx ends. It opens the stream again each time it breaks.
+// Run receives messages until ctx ends. It opens the stream again whenever it breaks.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.once(ctx)
@@ -41,7 +41,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 	}
 }
 
-// once receives the messages of one stream.
+// once opens one stream and receives its messages until it breaks.
 func (s *Stream[T]) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

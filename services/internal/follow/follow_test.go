@@ -15,11 +15,11 @@ import (
 
 var errAway = errors.New("away")
 
-// said is a stream with these words, one each second, and then nothing.
+// said is a stream that sends one of these messages each second, and then nothing.
 type said struct {
 	grpc.ClientStream
 
-	ctx   context.Context //nolint:containedctx // as a stream has it
+	ctx   context.Context //nolint:containedctx // belongs to the stream, as in gRPC
 	words []string
 }
 
@@ -69,7 +69,7 @@ func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
 		if want := []string{"one", "two"}; !slices.Equal(heard, want) {
 			t.Errorf("heard %q, want %q", heard, want)
 		}
-		// The second stream is silent from 2.2 s on, and counts as broken 5 s later.
+		// The second stream is silent from 2.2 s on, so it counts as broken at 7.2 s.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}
@@ -94,7 +94,7 @@ func TestAMessageThatIsRefusedBreaksTheStream(t *testing.T) {
 			Silence: time.Minute,
 		}
 		stream.Run(ctx)
-		if opened != 3 { // one each second, and 200 ms between them
+		if opened != 3 { // a message takes 1 s, and 200 ms pass between two streams
 			t.Errorf("opened %d times", opened)
 		}
 	})

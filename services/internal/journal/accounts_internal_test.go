@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// A record is charged to its principal, to those of its chain and to the people that they work for, each once.
+// The principals that are charged for a record are its principal, those of its chain, and the people that they work
+// for, each once.
 func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 	t.Parallel()
 	key := func(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }

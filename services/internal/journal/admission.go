@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxPeers is the maximum number of peers that one code counts separately in a minute. It keeps unauthenticated
-	// callers from displacing the refusals in the journal.
+	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It bounds the
+	// records that unauthenticated callers can cause, so they can't displace the refusals in the journal.
 	maxPeers = 256
-	// otherPeers is the peer under which all further peers are counted.
+	// otherPeers is the peer to which all further peers are counted.
 	otherPeers = "*"
 )
 
@@ -25,7 +25,7 @@ type admissions struct {
 	counts counts
 }
 
-// counts holds the numbers of refused requests, by code and peer.
+// counts maps a code and a peer to the number of refused requests.
 type counts map[string]map[string]int64
 
 func (c counts) add(code, peer string, n int64) {
@@ -40,9 +40,10 @@ func (c counts) add(code, peer string, n int64) {
 	peers[peer] += n
 }
 
-// Admission counts a request that was refused with code before authentication; peer is the client's address without
-// the port. The count is kept in memory: one record for each code and peer is written each minute and by
-// [Journal.Close]. If a code has more than 256 peers in a minute, the others are counted together as the peer "*".
+// Admission counts a request that was refused before authentication, with the code of the refusal. peer is the
+// client's address without the port. Admission keeps the count in memory. Each minute, and in [Journal.Close], the
+// journal writes one record per code and peer. If a code has more than 256 peers in a minute, the further peers are
+// counted together as the peer "*".
 func (j *Journal) Admission(code, peer string) {
 	a := &j.admissions
 	a.mu.Lock()
@@ -62,7 +63,7 @@ func (a *admissions) take() (counts, time.Time) {
 	return taken, a.since
 }
 
-// giveBack adds counts that could not be written.
+// giveBack adds counts that could not be written to the present counts.
 func (a *admissions) giveBack(unwritten counts, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +75,7 @@ func (a *admissions) giveBack(unwritten counts, since time.Time) {
 	a.counts, a.since = unwritten, since
 }
 
-// flushAdmissions writes the counts. Counts that can't be written stay in memory.
+// flushAdmissions writes the counts. If some can't be written, they stay in memory.
 func (j *Journal) flushAdmissions(ctx context.Context) error {
 	unwritten, since := j.admissions.take()
 	for _, code := range slices.Sorted(maps.Keys(unwritten)) {
@@ -86,7 +87,7 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 	return nil
 }
 
-// flushPeers writes the counts of a code and deletes from peers the counts that were written.
+// flushPeers writes the counts of a code, and deletes the written counts from peers.
 func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
 	names := slices.Sorted(maps.Keys(peers))
 	items := make([]item, 0, len(names))

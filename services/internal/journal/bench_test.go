@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// typical is an allowed call under one limit.
+// typical returns the record of an allowed call with one limit.
 func typical() journal.Record {
 	rec := full()
 	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.FromServer, rec.Message, rec.ApprovalID = nil, "", "", false, false, "", ""
@@ -23,7 +23,7 @@ func BenchmarkIntent(b *testing.B) {
 				cfg := config(b.TempDir())
 				cfg.Sync = sync
 				cfg.Calls.Bytes = 64 << 20
-				cfg.Share = 1 // of one principal
+				cfg.Share = 1 // the part of one principal
 				j := open(b, cfg)
 				rec := typical()
 				b.ReportAllocs()
@@ -49,7 +49,7 @@ func BenchmarkIntent(b *testing.B) {
 	}
 }
 
-// BenchmarkApprovedIntent measures what its sync costs an approved call.
+// BenchmarkApprovedIntent measures the sync of an approved call's intent.
 func BenchmarkApprovedIntent(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	rec := typical()
@@ -99,7 +99,7 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")
 }
 
-// BenchmarkBackward measures reading a page of 1,000 records, newest first.
+// BenchmarkBackward measures reading 1,000 records, newest first.
 func BenchmarkBackward(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	for i := range 1000 {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxBuffer is the largest write buffer that a chain keeps between groups, in bytes.
+// maxBuffer is the maximum size in bytes of a write buffer that a chain reuses for the next group.
 const maxBuffer = 1 << 20
 
 // chain is one of the journal's two chains: calls or refusals.
@@ -22,61 +22,61 @@ type chain struct {
 	cfg       *Config
 	retention Retention
 	watchers  *watchers
-	// sealKey is the public half of the key that seals heads, in hex.
+	// sealKey is the public half of the key that signs heads, in hex.
 	sealKey string
-	// sealed is where the chain ended according to the head that was sealed before the start.
+	// sealed is the end of the chain according to the newest head in the folder when the journal was opened.
 	sealed ChainHead
-	// sick is called when the chain can't be written; it never blocks.
+	// sick is called when the chain can't be written. It never blocks.
 	sick func()
 
 	queue queue
-	// down is the reason why the chain accepts no records; nil while it accepts them.
+	// down is the reason why the chain accepts no records. It is nil while the chain accepts records.
 	down atomic.Pointer[error]
 
-	// short reports whether the disk has no space beyond the reserved space.
+	// short reports whether the disk is full, except for the space that the journal has reserved.
 	short atomic.Bool
 
-	// writing guards the fields below; it is held during disk operations.
+	// writing guards the following fields. It is locked during disk operations.
 	writing sync.Mutex
 	closed  bool
-	file    file // nil: the next write begins a segment
+	file    file // if nil, the next write begins a segment
 	size    int64
-	// reserved is the size to which the file can grow without allocating more disk space.
+	// reserved is the size up to which the file can grow without allocating more disk space.
 	reserved int64
 	pos      link
 	buf      []byte
 	sizes    []int64 // of the lines in buf
 	items    []item
 	shares   shares
-	// begun is set when a segment was begun and the retention was not applied since.
+	// begun is true if a segment was begun after the retention was last applied.
 	begun bool
-	// doubtful is set when a sync failed: the contents of the segment's pages are then unknown.
+	// doubtful is true after a failed sync. The contents of the segment's pages are then unknown.
 	doubtful bool
-	// secured is the seq up to which all records are known to be on the device.
+	// secured is the seq of the last record that is known to be on the device, together with all records before it.
 	secured int64
 	backlog backlog
 
-	// listing guards segments; it is held only briefly.
+	// listing guards segments. It is locked only briefly.
 	listing  sync.Mutex
 	segments []segment
 }
 
-// append commits an entry as part of a group.
+// append commits an entry as part of a group of entries.
 func (c *chain) append(ctx context.Context, e *entry) error {
 	return c.queue.do(ctx, e, c.commit)
 }
 
-// item is a record to be written: its JSON without the members that the chain adds, and the principals whose quota it
-// is charged to.
+// item is a record to be written.
 type item struct {
+	// body is the record's JSON without the members that the chain adds.
 	body []byte
-	who  []principal.Key
-	// secure reports whether the record must survive a loss of power.
+	// who lists the principals that are charged for the record's size.
+	who    []principal.Key
 	secure bool
 }
 
-// commit writes a group and sets the error of each entry. Outcomes that can't be written are stored for later,
-// refusals are counted.
+// commit writes a group and sets the error of each entry. If the group can't be written, outcomes are stored in
+// memory for later, and refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -86,7 +86,7 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	}
 	for _, e := range group {
 		if e.err != nil {
-			continue // it was not admitted
+			continue // admit has refused it
 		}
 		e.err = err
 		if err != nil && !c.closed {
@@ -96,7 +96,8 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.pruneBegun(ctx)
 }
 
-// commitAdmitted writes the entries of a group whose principals have quota left, and sets the error of the others.
+// commitAdmitted writes the entries of a group whose principals have quota left. It sets the error of the other
+// entries.
 func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	now := time.Now()
 	c.items = c.items[:0]
@@ -106,7 +107,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who, secure: secures(e.rec.Kind, &e.rec)})
 		}
 	}
-	err := c.failure() // admit can write too, to make space
+	err := c.failure() // admit may have written records to make space
 	if err == nil && len(c.items) > 0 {
 		if err = c.write(c.items); err != nil {
 			err = c.fail(ctx, err)
@@ -125,7 +126,7 @@ func (c *chain) failure() error {
 	return nil
 }
 
-// write appends records with one write, all or none. The caller must hold writing.
+// write appends records with one write, all or none of them. The caller must hold writing.
 func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
 	begins := c.file == nil
@@ -151,7 +152,7 @@ func (c *chain) write(items []item) error {
 	}
 	c.begun = c.begun || begins
 	c.publish(now)
-	// The watchers come after c.publish: a watcher that is added in between has the records in its view.
+	// The watchers come after c.publish. A watcher that is added between the two calls finds the records in its view.
 	c.watchers.publish(c, first, c.buf)
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
@@ -159,8 +160,8 @@ func (c *chain) write(items []item) error {
 	return nil
 }
 
-// compose puts the lines of records into the buffer and returns the end of the chain after them. The first record of
-// a segment has additional members.
+// compose puts the lines of records into the buffer and returns the position of the last one. If begins is true, the
+// first record gets the additional members of a segment's first record.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
@@ -177,7 +178,7 @@ func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	return next
 }
 
-// beginning returns the additional members of a segment's first record: the key that seals heads, and the seq of the
+// beginning returns the additional members of a segment's first record: the key that signs heads, and the seq of the
 // oldest stored record.
 func (c *chain) beginning() []byte {
 	c.listing.Lock()
@@ -189,7 +190,7 @@ func (c *chain) beginning() []byte {
 	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
 }
 
-// pruneBegun applies the retention if a segment was begun. The caller must hold writing.
+// pruneBegun applies the retention if a segment was begun since it was last applied. The caller must hold writing.
 func (c *chain) pruneBegun(ctx context.Context) {
 	if c.begun && c.failure() == nil {
 		c.prune(ctx, time.Now())
@@ -197,8 +198,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// put writes the buffer, which holds these records and ends at next. It syncs the file if Sync is [SyncAlways] or one
-// of the records must survive a loss of power.
+// put writes the buffer, which contains the given records and ends at next. It syncs the file if Sync is
+// [SyncAlways], or if one of the records must survive a loss of power.
 func (c *chain) put(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)
@@ -217,7 +218,7 @@ func (c *chain) publish(now time.Time) {
 	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
 }
 
-// end returns the end of the chain in the form of a head.
+// end returns the end of the chain as a head states it.
 func (c *chain) end() ChainHead {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -229,7 +230,7 @@ func (c *chain) end() ChainHead {
 	return ChainHead{Count: at.seq, Hash: at.head()}
 }
 
-// rotate ends the active segment, if there is one, and begins the next.
+// rotate ends the active segment, if there is one, and begins a new segment.
 func (c *chain) rotate() error {
 	if c.file != nil {
 		c.giveBack()
@@ -256,8 +257,8 @@ func (c *chain) rotate() error {
 	return nil
 }
 
-// create opens a new segment. It replaces an empty file of that name, which a failed attempt left behind; any other
-// file of that name is an error.
+// create opens a new segment. It replaces an empty file of the same name, which a failed attempt has left. It returns
+// an error for any other file of that name.
 func (c *chain) create(path string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
 		if err := os.Remove(path); err != nil {
@@ -272,14 +273,15 @@ func (c *chain) create(path string) error {
 	return nil
 }
 
-// view returns the segments as they are now, oldest first. It does not contain records that are written later.
+// view returns a copy of the present list of segments, oldest first. Their sizes exclude records that are written
+// later.
 func (c *chain) view() []segment {
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	return slices.Clone(c.segments)
 }
 
-// close ends the chain: later records are refused.
+// close ends the chain. Later records are refused.
 func (c *chain) close() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()

@@ -9,15 +9,15 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// Check is the progress of the check of older segments: those that existed at the start, except for the newest of
-// each chain, which is checked before [Open] returns.
+// Check is the progress of the check of older segments. These are the segments that existed when the journal was
+// opened, except for the newest of each chain, which [Open] checks before it returns.
 type Check struct {
 	// Done reports whether the check has ended.
 	Done bool
-	// Segments and Records are the numbers of segments and records that were checked and are intact.
+	// Segments and Records are the numbers of segments and records that were found intact.
 	Segments int
 	Records  int64
-	// Broken has an error for each chain that was found broken; empty if there is none.
+	// Broken contains an error for each chain that was found to be broken.
 	Broken []error
 }
 
@@ -27,7 +27,7 @@ type check struct {
 }
 
 // Check returns the progress of the check of older segments. The check runs concurrently with the journal and never
-// stops it, so operators must look at its result.
+// stops the journal, so operators must look at its result.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -41,10 +41,10 @@ func (c *check) note(change func(*Check)) Check {
 	return c.now
 }
 
-// errStopped ends a check whose journal was closed.
+// errStopped means that the journal was closed during a check.
 var errStopped = errors.New("the journal is closed")
 
-// checkOld checks older segments and logs the result.
+// checkOld checks the older segments and logs the result.
 func (j *Journal) checkOld() {
 	ctx := context.Background()
 	for _, c := range []*chain{j.calls, j.refusals} {
@@ -55,7 +55,7 @@ func (j *Journal) checkOld() {
 		if err != nil {
 			j.check.note(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Heads that are sealed from now on replace the earlier ones, so the chain itself records the finding.
+			// Later heads replace the present one, so the finding is also recorded in the chain itself.
 			found := c.recordOf(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "that the journal is broken is not on record", "chain", c.name, "error", err)
@@ -74,7 +74,7 @@ func (c *chain) rereader(first int64) *reader {
 	return r
 }
 
-// checkChain checks all segments of a chain except the newest, as they were when the check began.
+// checkChain checks the segments that a chain has when the check begins, except the newest.
 func (j *Journal) checkChain(c *chain) error {
 	segments := c.view()
 	if len(segments) == 0 {
@@ -89,7 +89,7 @@ func (j *Journal) checkChain(c *chain) error {
 	}
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
-		if !c.keeps(s) { // retention removed it meanwhile: the reader begins again with the next segment
+		if !c.keeps(s) { // retention has removed the segment, so the check begins again with the next one
 			r = c.rereader(s.last + 1)
 			continue
 		}
@@ -125,8 +125,8 @@ func (c *chain) keeps(s segment) bool {
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause waits for d, so that the check takes at most half of the time. It returns false if the journal was closed
-// meanwhile.
+// pause waits for d, which was the time that the check of a segment took. So the check runs at most half of the time.
+// pause returns false if the journal was closed meanwhile.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -138,7 +138,7 @@ func (j *Journal) pause(d time.Duration) bool {
 	}
 }
 
-// CheckToProto packs the progress of a check.
+// CheckToProto converts the progress of a check to its message.
 func CheckToProto(c Check) *gatewayv1.JournalCheck {
 	return &gatewayv1.JournalCheck{
 		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: all(c.Broken, error.Error),

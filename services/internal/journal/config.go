@@ -11,65 +11,66 @@ import (
 	"time"
 )
 
-// Sync is the condition under which a call that records something returns. The zero value is refused.
+// Sync says when records are synced to the device. The zero value is refused.
 type Sync string
 
-// The values of Sync.
+// The values of [Sync].
 const (
-	// SyncNever leaves it to the system to write pages to the device: a record survives a killed process, but not a
-	// loss of power. The intent of an approved call, and all records before it in its chain, survive a loss of power
-	// as well.
+	// SyncNever leaves it to the operating system when records are written to the device. A record survives a killed
+	// process, but not a loss of power. The intent of an approved call survives a loss of power as well, and so do
+	// all earlier records of its chain.
 	SyncNever Sync = "never"
-	// SyncAlways waits until the record is on the device.
+	// SyncAlways syncs each record before the call that records it returns.
 	SyncAlways Sync = "always"
 )
 
-// Retention is how long whole segments of a chain are stored. The active segment is never removed.
+// Retention says how long the segments of a chain are stored. The active segment is never removed.
 type Retention struct {
-	// Bytes is the maximum size of the chain: at least two segments.
+	// Bytes is the maximum size of the chain. It must be at least the size of two segments.
 	Bytes int64
-	// Age is the maximum age of a segment's newest record; above 0.
+	// Age is the maximum age of the newest record of a segment. It must be above 0.
 	Age time.Duration
 }
 
 // Config is the configuration of a journal.
 type Config struct {
-	// Dir is the journal's folder, which is created if it does not exist. The caller must hold a lock on it: two
-	// journals in one folder destroy each other's chains.
+	// Dir is the journal's folder. It is created if it does not exist. The caller must hold a lock on the folder,
+	// because two journals in one folder destroy each other's chains.
 	Dir string
-	// Keys is the folder of the journal's own keys, which is created if it does not exist. It must be neither Dir nor
-	// a folder in it, so that a copy of the journal does not contain its keys.
+	// Keys is the folder of the journal's keys. It is created if it does not exist. It must be neither Dir nor a
+	// folder in Dir, so that a copy of the journal does not contain the keys.
 	Keys string
-	// Sync says whether records are synced to the device.
+	// Sync says when records are synced to the device.
 	Sync Sync
-	// SegmentBytes is the maximum size of a segment, at least 4 KiB. One group of records may exceed it.
+	// SegmentBytes is the maximum size of a segment, at least 4 KiB. A single group of records may be larger.
 	SegmentBytes int64
 	// Calls is the retention of intents and outcomes.
 	Calls Retention
-	// Share is the part of the capacity for calls that the records of one principal may take, above 0; 1 is all of it.
-	// Beyond it the principal's calls are refused, unless all records of the oldest segment, which is then removed,
-	// are more than a week old.
+	// Share is the part of Calls.Bytes that the records of one principal may use, above 0 and at most 1. If a
+	// principal has used its part, its calls are refused. However, if all records of the oldest segment are more than
+	// a week old, the segment is removed instead.
 	Share float64
-	// Refusals is the retention of refusals and counts.
+	// Refusals is the retention of refusals and of counts of refused requests.
 	Refusals Retention
-	// Build is the version of the program, which every record contains.
+	// Build is the version of the program. Every record contains it.
 	Build string
-	// Log receives messages for operators; never nil.
+	// Log receives messages for operators. It must not be nil.
 	Log *slog.Logger
 
-	// open opens a segment for writing; nil means the system's files.
+	// open opens a segment for writing. If it is nil, the operating system's files are used.
 	open func(name string, flag int, perm fs.FileMode) (file, error)
 }
 
-// file is a segment that is being written. Writes append.
+// file is a segment that is open for writing. Each write appends.
 type file interface {
 	io.WriteCloser
 	Sync() error
 	Truncate(size int64) error
 }
 
-// DefaultConfig returns the configuration of a journal in dir with its keys in keys: never synced, segments of 16
-// MiB, calls stored up to 1 GiB and 90 days, refusals up to 256 MiB and 30 days. The caller must set Log.
+// DefaultConfig returns the default configuration of a journal in the folder dir, with its keys in the folder keys.
+// It has [SyncNever] and segments of 16 MiB. Calls are stored up to 1 GiB and 90 days, refusals up to 256 MiB and 30
+// days. The caller must set Log.
 func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{
@@ -83,7 +84,7 @@ func DefaultConfig(dir, keys string) Config {
 	}
 }
 
-// Validate returns an error that names every problem of c, or nil.
+// Validate returns an error that names every problem of c, or nil if there is no problem.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("journal: "+format, args...)) }

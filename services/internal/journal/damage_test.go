@@ -15,13 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sample creates a folder with a few records in segments of that size.
+// sample returns a folder with a journal of a few records in segments of the given size.
 func sample(t testing.TB, segmentBytes int64) string {
 	t.Helper()
 	return sampleOf(t, segmentBytes, 5)
 }
 
-// sampleOf creates a journal of that many calls, and a refusal.
+// sampleOf returns a folder with a journal of the given number of calls, and a refusal.
 func sampleOf(t testing.TB, segmentBytes int64, calls int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestVerifyNamesAnyFlippedByte(t *testing.T) {
 			if !errors.As(err, &broken) {
 				t.Fatalf("byte %d of %s was changed unseen: %v", at, filepath.Base(path), err)
 			}
-			// A missing newline joins its line with the next.
+			// If a newline is missing, its line is joined with the next one.
 			if line := bytes.Count(good[:at], []byte("\n")) + 1; broken.File != filepath.Base(path) || broken.Line != line {
 				t.Fatalf("byte %d of %s, line %d, was changed; the error names %s, line %d",
 					at, filepath.Base(path), line, broken.File, broken.Line)
@@ -166,7 +166,7 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	j := open(t, config(dir))
 	intent(t, j, "a")
 	closed(t, j)
-	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // a kill leaves the head of up to a second before
+	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // after a kill, the head may be a second old
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	for end := start; end < len(text); end++ {
 		dir := t.TempDir()
 		cfg := config(dir)
-		cfg.Keys = keys // creating new ones takes syncs
+		cfg.Keys = keys // new keys would have to be synced, which is slow
 		write(t, filepath.Join(dir, filepath.Base(path)), text[:end])
 		write(t, filepath.Join(dir, "head.json"), head)
 		j := open(t, cfg)
@@ -210,7 +210,7 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// An incomplete end that a crash left is cut off, each time there is one.
+// An incomplete end that a crash has left is cut off, however often that happens.
 func TestATornEndIsCutAsOften(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -239,7 +239,7 @@ func TestATornEndIsCutAsOften(t *testing.T) {
 	}
 }
 
-// An end that a crash can't leave is damage.
+// Case X10. An end that a crash can't leave counts as damage.
 func TestX10ADamagedEndIsNoTornOne(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func([]byte) []byte{

@@ -1,18 +1,21 @@
-// Package journal is the gateway's journal: it records the decision on each call before the call is sent, and the
-// call's outcome. It contains the record and the file format, for readers, and the writer, for the gateway.
+// Package journal contains the gateway's journal. The journal records the decision on each call before the call is
+// sent, and then the outcome of the call. The package contains the record and the file format, for readers, and the
+// writer, for the gateway.
 //
-// A journal is a folder of append-only JSON Lines files, one record per line. There are two chains: calls (intents
-// and outcomes) and refusals (refusals, and counts of requests that were refused before authentication). Each has its
-// own segments, `calls-<first seq>.jsonl`, and its own retention, so that refusals never displace calls. Every record
-// carries the SHA-256 of the line before it, across segments, so that a changed, dropped or moved record is noticed;
-// [Verify] finds it offline.
+// A journal is a folder of append-only JSON Lines files with one record per line. There are two chains of records.
+// The chain of calls contains intents and outcomes. The chain of refusals contains refusals, and counts of requests
+// that were refused before authentication. Each chain has separate segments, `calls-<first seq>.jsonl` or
+// `refusals-<first seq>.jsonl`, and a separate retention, so refusals never displace calls.
 //
-// A chain alone does not show that its end or its beginning is missing. Each second a [Head] is sealed: it contains
-// the ends of both chains and is signed with a key from another folder. A record names segments before retention
-// removes them.
+// Every record contains the SHA-256 digest of the previous line of its chain, also across segments. [Verify]
+// therefore detects a record that was changed, removed or moved, while the journal is open or offline.
+//
+// A chain alone does not show whether its end or its beginning is missing. Therefore a [Head] is signed each second.
+// It contains the ends of both chains, and its key is stored in another folder. Before retention removes segments, a
+// record names these segments.
 //
 // A record is written with write(2) before the call that records it returns, so it survives a killed process. With
-// [SyncAlways] it is also synced, in groups, so it survives a loss of power. The intent of an approved call and all
-// records before it are always synced. While a chain can't be written, intents are refused; the journal recovers
-// without help.
+// [SyncAlways] the record is also synced, together with other records, so it survives a loss of power. The intent of
+// an approved call, and all records before it, are always synced. While a chain can't be written, intents are
+// refused. The journal recovers without help when it can be written again.
 package journal

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// reflected returns what the library writes for a record.
+// reflected returns the JSON that the json package writes for a record.
 func reflected(rec Record) (string, error) {
 	out, err := json.Marshal(rec, jsontext.AllowInvalidUTF8(true))
 	return string(out), err
@@ -25,8 +25,8 @@ func byHand(rec Record) (string, error) {
 	return string(w.out), w.err
 }
 
-// TestEveryFieldIsWritten sets each field of a record alone, including nested ones, and compares the result with what
-// the library writes.
+// Each field of a record, including nested ones, is set alone, and the result is compared with what the json package
+// writes.
 func TestEveryFieldIsWritten(t *testing.T) {
 	t.Parallel()
 	byChain := map[string]bool{"Seq": true, "Time": true, "Prev": true, "SealKey": true, "Oldest": true, "CRC": true}
@@ -84,7 +84,7 @@ func TestEveryFieldIsWritten(t *testing.T) {
 	}
 }
 
-// TestALineIsWhatTheLibraryWrites compares texts of any bytes, and numbers and times of any size.
+// Texts with any bytes, and numbers and times of any size, are compared with what the json package writes.
 func TestALineIsWhatTheLibraryWrites(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -112,7 +112,7 @@ func TestALineIsWhatTheLibraryWrites(t *testing.T) {
 	})
 }
 
-// BenchmarkBody measures the line of an allowed call.
+// BenchmarkBody measures the encoding of an allowed call.
 func BenchmarkBody(b *testing.B) {
 	rec := Record{Kind: KindIntent, DecisionID: "0192f1c2-7d44-7a31-9f6e-6c2f6f0a1b2c", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 		Principal: Principal{Tenant: "default", Subject: "ana", Agent: "a", TokenID: "a"}, Server: "bench", Method: "tools/call", Tool: "echo",

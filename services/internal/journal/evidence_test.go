@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// copied returns a copy of a folder.
+// copied returns the path of a copy of a folder.
 func copied(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -28,7 +28,7 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// on opens a journal, writes n calls to it, and closes it.
+// on opens a journal, writes n calls to it and closes it.
 func on(t testing.TB, cfg journal.Config, n int) {
 	t.Helper()
 	j := open(t, cfg)
@@ -44,7 +44,7 @@ func small(dir string) journal.Config {
 	return cfg
 }
 
-// cutTail removes the last n complete records of a chain.
+// cutTail removes the last n complete records of a chain from its files.
 func cutTail(t testing.TB, dir, chain string, n int) {
 	t.Helper()
 	paths := files(t, dir, chain)
@@ -65,7 +65,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 	}
 }
 
-// Every change of the files without the key is noticed.
+// Case X10. Without the key, every change of the files is detected.
 func TestX10VerifyNamesTheFirstThatIsWrong(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
@@ -138,7 +138,7 @@ func TestX10VerifyNamesTheFirstThatIsWrong(t *testing.T) {
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "head.json is missing") {
 			t.Errorf("without one: %v", err)
 		}
-		// Without the key, a head can be sealed only with another key.
+		// Without the journal's key, only a head with another key can be signed.
 		forger := small(copied(t, dir))
 		closed(t, open(t, forger))
 		forged, err := os.ReadFile(filepath.Join(forger.Dir, "head.json"))
@@ -163,7 +163,7 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// tear cuts into the last record.
+// tear cuts off a part of the last record.
 func tear(t testing.TB, dir string) {
 	t.Helper()
 	paths := files(t, dir, "calls")
@@ -175,7 +175,8 @@ func tear(t testing.TB, dir string) {
 	write(t, path, text[:len(text)-50])
 }
 
-// Records that were cut off are noted in the journal, although it continues and seals a new head.
+// Case X10. If records were cut off, the journal records that when it is opened, although it then continues and signs
+// a new head.
 func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -191,7 +192,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	if _, err := journal.Verify(dir, *head); err == nil {
 		t.Error("the head of before does not show it")
 	}
-	// A rewritten end has as many records, but others.
+	// A rewritten end has the same number of records with other contents.
 	forged := filepath.Join(t.TempDir(), "journal")
 	on(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])
@@ -205,7 +206,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A head is sealed within a second of what it covers, and not if nothing was written.
+// Case X10. A head is signed within a second after a record was written, and only then.
 func TestX10AHeadIsSealedEachSecondAndToldEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,7 +248,7 @@ func TestX10AHeadIsSealedEachSecondAndToldEachHour(t *testing.T) {
 	})
 }
 
-// logged returns the log.
+// logged is a log in memory.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -311,7 +312,7 @@ func TestHeadsAreReadFromWhatPeopleKeep(t *testing.T) {
 	}
 }
 
-// Older segments are checked while the journal works, and findings are reported.
+// Case X10. Older segments are checked while the journal is in use, and damage is reported.
 func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -352,7 +353,7 @@ func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
 	}
 }
 
-// Pruned records are named in the journal, so that they can be told from dropped ones.
+// Case X5. Records name the pruned segments, so pruned segments can be told from removed ones.
 func TestX5PruningIsOnRecord(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -387,7 +388,7 @@ func TestX5PruningIsOnRecord(t *testing.T) {
 	if next != report.Calls.First || next == 1 {
 		t.Errorf("records up to %d went by the records, and %d is the oldest", next-1, report.Calls.First)
 	}
-	// One more segment, which was not pruned.
+	// Remove one more segment, which was not pruned.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
 	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "none says that they were pruned") {
@@ -395,7 +396,7 @@ func TestX5PruningIsOnRecord(t *testing.T) {
 	}
 }
 
-// A journal of an earlier version can be read and continued.
+// A journal that an earlier version wrote can be read and continued.
 func TestEarlierJournalsAreReadOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ first, calls, refusals int64 }{
@@ -429,7 +430,7 @@ func TestEarlierJournalsAreReadOn(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
 				t.Errorf("the key lies beside the journal: %v", err)
 			}
-			// The records after that are protected like any others.
+			// Later records are protected like all others.
 			cutTail(t, dir, "calls", 1)
 			if _, err := journal.Verify(dir); err == nil {
 				t.Error("a cut tail is not seen")

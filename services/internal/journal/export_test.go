@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// File is a segment that is being written.
+// File is a segment that is open for writing.
 type File = file
 
-// OnDisk makes cfg open its segments with open.
+// OnDisk returns cfg with open as the function that opens segments.
 func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File, error)) Config {
 	cfg.open = open
 	return cfg
 }
 
-// Parse parses one line.
+// Parse parses one line, without its newline.
 func Parse(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
@@ -24,10 +24,10 @@ func Parse(line []byte) (Record, error) {
 	return *rec, nil
 }
 
-// WithCRC ends a line with its checksum, as if it were a record.
+// WithCRC appends the CRC to a line, as if it were a record.
 func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }
 
-// FirstLine returns the line of rec as the first of a chain, without its newline.
+// FirstLine returns the line of rec as the first line of a chain, without its newline.
 func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	var body bytes.Buffer
 	if err := encodeBody(&body, &rec); err != nil {
@@ -37,7 +37,7 @@ func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
-// Lines returns a function that makes one line after the other, as the journal does.
+// Lines returns a function that makes the lines of consecutive records in the way of the journal.
 func Lines(fatal func(...any)) func(rec *Record, now time.Time) {
 	var body bytes.Buffer
 	var at link

@@ -20,18 +20,18 @@ import (
 
 var errBroken = errors.New("the disk is broken")
 
-// disk is a disk with failures that a test controls.
+// disk is a disk whose failures the test controls.
 type disk struct {
 	mu sync.Mutex
-	// full allows only room more bytes to be written, the last write in part.
+	// If full is true, only room more bytes can be written. The last write may be partial.
 	full                          bool
 	room                          int
 	badOpen, badSync, badTruncate bool
-	// only limits full to files of this chain; empty: all.
+	// only limits full to the files of this chain; empty means all files.
 	only          string
 	writes, syncs int
 	synced        map[string]int64
-	// onSync is called by each sync before it begins.
+	// onSync is called at the beginning of each sync.
 	onSync func()
 }
 
@@ -103,7 +103,7 @@ func (d *disk) heal() {
 	d.set(func(d *disk) { d.full, d.badOpen, d.badSync, d.badTruncate = false, false, false, false })
 }
 
-// messages returns the messages of the recoveries in a chain.
+// messages returns the messages of the recovery records in a chain.
 func messages(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -149,7 +149,7 @@ func TestNoCallGoesOutWhileTheDiskIsBroken(t *testing.T) {
 						t.Fatalf("there are %d segments before the first is mended", got)
 					}
 					if !d.badTruncate {
-						verified(t, dir) // what was half written is removed at once
+						verified(t, dir) // the incomplete line is removed at once
 					}
 					time.Sleep(time.Second)
 				}
@@ -270,8 +270,8 @@ func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
 	})
 }
 
-// Refusals that could not be written are counted, each as its Count, and a longer failure of the disk does not make
-// the journal longer.
+// Refusals that could not be written are counted, each as its Count. However long the disk fails, the number of
+// records that report it stays the same.
 func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
 		refusal(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		for i := range 20 {
-			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // 0 counts as one
+			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // a Count of 0 counts as one
 			if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
 				t.Fatalf("a refusal gives %v", err)
 			}
@@ -344,7 +344,7 @@ func TestCloseWritesOutcomesThatWaited(t *testing.T) {
 			t.Fatal("the outcome is taken")
 		}
 		d.heal()
-		closed(t, j) // before the keeper tries again
+		closed(t, j) // before the journal retries
 		if diff := cmp.Diff([]string{"a", "", "a"}, ids(t, dir, "calls")); diff != "" {
 			t.Error(diff)
 		}

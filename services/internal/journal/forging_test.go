@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
+// Case S2.
 func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{
@@ -62,6 +63,7 @@ func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
 	}
 }
 
+// Case S2.
 func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -82,7 +84,7 @@ func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
 	verified(t, dir)
 }
 
-// A text from a refused caller takes at most 256 bytes of a record in the file, and a shortened one is marked.
+// Case S2. A text from a refused caller takes at most 256 bytes in the file. A text that was shortened is marked.
 func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -102,7 +104,7 @@ func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
 				}
 				return len(written)
 			}
-			// These are the lengths of a text with one byte, of the longest, and of its mark.
+			// The maximum is the length of a line with a text of one byte, plus the longest text and its mark.
 			if most := line("x") + 4*(256-1+len("…")); line(strings.Repeat(text, 4<<10)) > most {
 				t.Errorf("the record takes %d bytes, want %d", line(strings.Repeat(text, 4<<10)), most)
 			}

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A record that was read can be written again, with the same meaning.
+		// A record that was read can be written again without a change of its meaning.
 		again, err := journal.FirstLine(rec, rec.Time)
 		if err != nil || len(line) > 4<<10 { // longer strings are cut
 			return
@@ -64,7 +64,7 @@ func FuzzOpen(f *testing.F) {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, filepath.Base(path)), append(bytes.Clone(good), more...))
 		cfg := config(dir)
-		cfg.Keys = keys // creating new ones takes syncs
+		cfg.Keys = keys // new keys would have to be synced, which is slow
 		j, err := journal.Open(cfg)
 		if err != nil {
 			if !errors.As(err, new(*journal.BrokenError)) {

@@ -27,7 +27,7 @@ func TestCallersThatComeTogetherShareOneWriteAndOneSync(t *testing.T) {
 		for i := range 300 {
 			all.Go(func() { intent(t, j, fmt.Sprint("d", i)) })
 		}
-		synctest.Wait() // all of them wait while the first is synced
+		synctest.Wait() // all of them wait while the first group is synced
 		close(hold)
 		all.Wait()
 		if d.writes != 3 || d.syncs != 3 {
@@ -108,7 +108,7 @@ func TestRecordsOfManyCallersFormOneChain(t *testing.T) {
 	if report.Calls.Records != callers*each || report.Refusals.Records != callers*each/2 {
 		t.Errorf("there are %d calls and %d refusals", report.Calls.Records, report.Refusals.Records)
 	}
-	// Each caller's own records are in its order.
+	// The records of each caller are in the caller's order.
 	next := map[string]int{}
 	for _, id := range ids(t, dir, "calls") {
 		var caller, i int

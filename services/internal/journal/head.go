@@ -16,14 +16,14 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// headName is the file in the journal's folder that contains the newest head.
+// headName is the name of the file in the journal's folder that contains the newest head.
 const headName = "head.json"
 
-// Head contains the ends of both chains at the time when it was sealed. A copy that is stored elsewhere shows later
-// whether records were cut off, or whether the journal was replaced by an older copy. The zero value is not a valid
-// head: [Head.Check] refuses it.
+// Head contains the ends of both chains at one time, signed with the journal's key. A copy that is stored elsewhere
+// later shows whether records were cut off, and whether the journal was replaced by an older copy. The zero value is
+// not a valid head: [Head.Check] refuses it.
 type Head struct {
-	// Time is when the head was sealed, in UTC.
+	// Time is when the head was signed, in UTC.
 	Time time.Time `json:"time"`
 	// Calls is the end of the chain of calls.
 	Calls ChainHead `json:"calls"`
@@ -31,37 +31,38 @@ type Head struct {
 	Refusals ChainHead `json:"refusals"`
 	// Key is the public half of the Ed25519 key that signed the head, in hex.
 	Key string `json:"key"`
-	// Signature is the signature of the other fields, in hex.
+	// Signature is the signature of the other fields except Key, in hex.
 	Signature string `json:"signature"`
 }
 
 // ChainHead is the end of a chain.
 type ChainHead struct {
-	// Count is the number of all records that the chain ever had, which is the seq of the newest.
+	// Count is the number of records that the chain has ever contained, which is the seq of the newest record.
 	Count int64 `json:"count"`
-	// Hash is the SHA-256 of the newest record's line, in hex; 64 zeros if the chain has no records.
+	// Hash is the SHA-256 digest of the newest record's line, in hex. It is 64 zeros if the chain has never contained
+	// a record.
 	Hash string `json:"hash"`
 }
 
-// errNotSealed says that a head's signature does not match its key.
-var errNotSealed = errors.New("its signature is not that of the key that it names")
+// errNotSealed means that a head's signature does not match its key.
+var errNotSealed = errors.New("the signature does not match the key that the head names")
 
-// text returns the text to sign.
+// text returns the text that is signed.
 func (h *Head) text() []byte {
 	return fmt.Appendf(nil, "sluice journal head v1\n%s\ncalls %d %s\nrefusals %d %s\n",
 		h.Time.UTC().Format(time.RFC3339Nano), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash)
 }
 
 func (h *Head) seal(key ed25519.PrivateKey) {
-	h.Key = hex.EncodeToString(key.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // by its contract
+	h.Key = hex.EncodeToString(key.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // an ed25519.PrivateKey returns this type
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.text()))
 }
 
-// Check returns an error unless the head was signed with the key that it names. It does not say whose key that is.
+// Check returns an error unless the head was signed with the key that it names. Check can't tell whose key that is.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {
-		return errors.New("it names no key")
+		return errors.New("the head names no Ed25519 key")
 	}
 	signature, err := hex.DecodeString(h.Signature)
 	if err != nil || !ed25519.Verify(key, h.text(), signature) {
@@ -70,7 +71,7 @@ func (h *Head) Check() error {
 	return nil
 }
 
-// String returns the head as one line of JSON, as in files.
+// String returns the head as one line of JSON, as it is in files.
 func (h *Head) String() string {
 	line, err := json.Marshal(h)
 	if err != nil {
@@ -79,7 +80,7 @@ func (h *Head) String() string {
 	return string(line)
 }
 
-// of returns the end of a chain according to the head.
+// of returns the end of a chain that the head states.
 func (h *Head) of(chain string) ChainHead {
 	if chain == callsName {
 		return h.Calls
@@ -87,15 +88,15 @@ func (h *Head) of(chain string) ChainHead {
 	return h.Refusals
 }
 
-// ReadHeads reads the heads in a file: one or more, as in head.json, the log and the output of `sluice status`, with
-// or without other text around them. A file without a head is an error.
+// ReadHeads reads all heads in a file. The file may be head.json, a log, or output of `sluice status`, and may
+// contain other text. A file without a head is an error.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)
 	}
 	var heads []Head
-	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // as in logs in JSON
+	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // in logs in JSON, quotes are escaped
 		at := strings.Index(rest, "{")
 		if at < 0 {
 			break
@@ -115,7 +116,7 @@ func ReadHeads(path string) ([]Head, error) {
 	return heads, nil
 }
 
-// readHead reads the newest head of a folder; nil if there is none.
+// readHead reads the newest head of a folder. It returns nil if there is none.
 func readHead(dir string) (*Head, error) {
 	text, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -134,7 +135,7 @@ func readHead(dir string) (*Head, error) {
 	return h, nil
 }
 
-// HeadToProto packs a head; nil for nil.
+// HeadToProto converts a head to its message; nil to nil.
 func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	if h == nil {
 		return nil
@@ -147,7 +148,7 @@ func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	}
 }
 
-// HeadFromProto unpacks a head; nil for nil.
+// HeadFromProto converts a message to a head; nil to nil.
 func HeadFromProto(h *gatewayv1.JournalHead) *Head {
 	if h == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Journal is an open journal. Its methods may be called concurrently.
+// Journal is an open journal. It is safe for concurrent use.
 type Journal struct {
 	cfg        Config
 	keys       keys
@@ -24,7 +24,7 @@ type Journal struct {
 	admissions admissions
 	entries    sync.Pool
 	check      check
-	// head is the newest sealed head; unsealed is set if the last attempt to seal one failed.
+	// head is the newest signed head. unsealed is true if the last attempt to store a head failed.
 	head     atomic.Pointer[Head]
 	unsealed bool
 
@@ -35,11 +35,12 @@ type Journal struct {
 	closed  error
 }
 
-// Open opens or creates the journal in cfg.Dir and maintains it until Close. An incomplete end that a killed process
-// left is moved into a file `*.torn`, and a recovery record says so; another recovery record names records that the
-// newest sealed head contains and the files don't. A chain that is broken elsewhere is an error, which wraps a
-// [BrokenError] with the file and the line. Open checks the newest segments; [Journal.Check] reports on the older
-// ones.
+// Open opens or creates the journal in cfg.Dir and maintains it until Close.
+//
+// If a killed process has left an incomplete line at the end of a chain, Open moves it into a file `*.torn` and
+// writes a recovery record. Open also writes a recovery record if the newest head names records that the files don't
+// contain. If a chain is broken in another way, Open returns an error that wraps a [BrokenError] with the file and
+// the line. Open checks only the newest segments; [Journal.Check] reports on older ones.
 func Open(cfg Config) (*Journal, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func Open(cfg Config) (*Journal, error) {
 	return j, nil
 }
 
-// load reads the ends of the chains and compares them with the newest sealed head.
+// load reads the ends of the chains and compares them with the newest head in the folder.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.unvouched(sealed, err)
@@ -95,8 +96,8 @@ func (j *Journal) load(ctx context.Context) error {
 }
 
 // unvouched returns the reason why the head in the folder does not show how far the chains went, or nil. An attacker
-// with access to the folder and without the key can remove the head or replace it by that of another journal, and the
-// head that is sealed now would hide that.
+// who can write to the folder, but does not have the key, can remove the head or replace it by the head of another
+// journal. The next head that this journal signs would hide that.
 func (j *Journal) unvouched(sealed *Head, err error) error {
 	switch {
 	case err != nil:
@@ -110,9 +111,9 @@ func (j *Journal) unvouched(sealed *Head, err error) error {
 	}
 }
 
-// sealKey returns the public half of the key that seals heads, in hex.
+// sealKey returns the public half of the key that signs heads, in hex.
 func (j *Journal) sealKey() string {
-	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // by its contract
+	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // an ed25519.PrivateKey returns this type
 }
 
 func (j *Journal) newChain(name string, retention Retention) *chain {
@@ -122,7 +123,7 @@ func (j *Journal) newChain(name string, retention Retention) *chain {
 	}
 }
 
-// tell wakes the keeper because a chain can't be written. It never blocks.
+// tell tells the goroutine of keep that a chain can't be written. It never blocks.
 func (j *Journal) tell() {
 	select {
 	case j.sick <- struct{}{}:
@@ -130,9 +131,9 @@ func (j *Journal) tell() {
 	}
 }
 
-// Claim records that an approved call is about to be claimed. On an error it must not be claimed: on [ErrShare]
-// because its principal, or one on whose behalf that principal acts, has used its share of the capacity. Claim only
-// reads rec.
+// Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be
+// claimed. The error is [ErrShare] if the call's principal, or a principal on whose behalf it acts, has used its
+// share of the capacity. Claim does not change rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)
@@ -140,16 +141,16 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindClaim, rec)
 }
 
-// Settled records that the approval service and the limiter know the result of an approved call. If it can't be
-// written, a replay reports the result once more, which changes nothing. Settled only reads rec.
+// Settled records that the approval service and the limiter know the result of an approved call. If the record can't
+// be written, a replay reports the result once more, which changes nothing. Settled does not change rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
 
-// Intent records that a call was allowed and is about to be sent. On an error the call must not be sent: the record
-// may or may not be found later. Nothing is written if ctx is already done; a write that has begun is completed. On
-// [ErrShare] the call's principal, or one on whose behalf that principal acts, has used its share of the capacity,
-// and nothing was written. Intent only reads rec.
+// Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
+// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is
+// completed. The error is [ErrShare] if the call's principal, or a principal on whose behalf it acts, has used its
+// share of the capacity; then nothing was written. Intent does not change rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -160,23 +161,23 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindIntent, rec)
 }
 
-// Outcome records the result of a call; DecisionID is that of its intent. If the error is [ErrUnavailable], the
-// record is stored in memory, up to 32 MiB of records, and intents are refused until it is written. It is recorded
-// even if ctx is done. Outcome only reads rec.
+// Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
+// [ErrUnavailable], the record is stored in memory, where there is space for 32 MiB of records. Intents are then
+// refused until the record is written. Outcome writes the record even if ctx is done. It does not change rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
 
-// Refusal records that a call was refused. It is recorded even if ctx is done, so that a caller can't avoid the
-// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, as its Count if that is set, and
-// the number is recorded later. Texts from a caller are cut to 256 bytes as written, and then end in "…". Refusal
-// only reads rec.
+// Refusal records that a call was refused. It writes the record even if ctx is done, so a caller can't avoid the
+// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set,
+// and the number is recorded later. Texts from a caller are cut to 256 bytes as written, and a text that was cut ends
+// in "…". Refusal does not change rec.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records how many messages that need no rule a principal has sent. The records are in the chain of refusals,
-// so that they never displace calls. Errors are those of Refusal.
+// Passed records how many messages a principal has sent that need no rule. The record is written to the chain of
+// refusals, so it never displaces calls. Passed returns the same errors as Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
 }
@@ -214,8 +215,9 @@ func (j *Journal) Healthy() error {
 	return j.refusals.failure()
 }
 
-// Close writes counts and records that are in memory, and ends the journal: later records are refused and watchers
-// end. It waits for writes under way. The error says what could not be written. Further calls return the same error.
+// Close writes the counts and records that are in memory and closes the journal. It waits for writes that have begun.
+// Later records are refused, and watchers end. The error says what could not be written. Further calls return the
+// same error.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)
@@ -230,14 +232,14 @@ func (j *Journal) Close() error {
 	return j.closed
 }
 
-// resume tries to make every chain accept records again, and reports whether all do.
+// resume tries to make both chains accept records again. It reports whether both do.
 func (j *Journal) resume() bool {
 	calls, refusals := j.calls.resume(), j.refusals.resume()
 	return calls && refusals
 }
 
-// keep maintains the journal until it is closed: it seals a head each second, flushes counts and applies the
-// retention each minute, and retries failed writes.
+// keep maintains the journal until it is closed. Each second it signs a head, each minute it writes counts and
+// applies the retention, and it retries failed writes.
 func (j *Journal) keep() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))
@@ -273,7 +275,7 @@ func (j *Journal) keep() {
 	}
 }
 
-// untilMinute returns the time until the next full minute.
+// untilMinute returns the time from now until the next full minute.
 func untilMinute(now time.Time) time.Duration {
 	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// config returns a configuration that a test may change.
+// config returns a configuration for a journal in dir.
 func config(dir string) journal.Config {
 	cfg := journal.DefaultConfig(dir, keysOf(dir))
 	cfg.Log = slog.New(slog.DiscardHandler)
@@ -28,7 +28,7 @@ func config(dir string) journal.Config {
 	return cfg
 }
 
-// keysOf returns the folder of the keys of a journal in dir in these tests.
+// keysOf returns the folder with the keys of the journal in dir.
 func keysOf(dir string) string { return filepath.Clean(dir) + ".keys" }
 
 func open(t testing.TB, cfg journal.Config) *journal.Journal {
@@ -62,10 +62,10 @@ func refusal(t testing.TB, j *journal.Journal, id string) {
 	}
 }
 
-// files returns the names of a chain's segments, oldest first.
+// files returns the paths of a chain's segments, oldest first.
 func files(t testing.TB, dir, chain string) []string {
 	t.Helper()
-	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // in their order
+	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // Glob returns them in order
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func files(t testing.TB, dir, chain string) []string {
 	return names
 }
 
-// lines returns the lines of a chain, read without the package.
+// lines returns the lines of a chain. It does not use the tested package.
 func lines(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -100,7 +100,7 @@ func read(t testing.TB, line string) journal.Record {
 	return rec
 }
 
-// ids returns the decisions of a chain's records, in order.
+// ids returns the decision ids of a chain's records, in order.
 func ids(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -119,7 +119,7 @@ func verified(t testing.TB, dir string) journal.Report {
 	return report
 }
 
-// full returns a record with every field that a caller sets.
+// full returns a record in which every field is set that a caller sets.
 func full() journal.Record {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000_001, time.UTC)
 	return journal.Record{
@@ -168,7 +168,7 @@ func TestRecordsKeepEveryFieldAndFormOneChain(t *testing.T) {
 			got := read(t, line)
 			want := full()
 			want.Seq, want.Prev, want.Kind, want.Build = int64(i+1), prev, kinds[i], "test"
-			if i == 0 { // of a segment
+			if i == 0 { // the first record of the segment
 				key, err := hex.DecodeString(got.SealKey)
 				if err != nil || len(key) != 32 {
 					t.Errorf("%s names the key %q", chain, got.SealKey)

@@ -22,16 +22,18 @@ const (
 	keySize  = 32
 )
 
-// keys are the journal's own keys. Their folder is separate from the journal's: with a copy of the journal alone,
-// heads can't be sealed and guesses of arguments can't be tested.
+// keys are the journal's keys. They are stored outside of the journal's folder. With a copy of the journal's folder
+// alone, it is impossible to sign heads or to test guesses of arguments.
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// sealed reports whether the sealing key existed before, and therefore a head as well.
+	// sealed reports whether the key that signs heads existed when the journal was opened. Then a head must exist as
+	// well.
 	sealed bool
 }
 
-// loadKeys reads the keys, or creates them. A key that an earlier version stored in the journal's folder is moved.
+// loadKeys reads the keys, or creates missing ones. A key that an earlier version stored in the journal's folder is
+// moved.
 func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
 		return keys{}, fmt.Errorf("make folder of keys: %w", err)
@@ -53,8 +55,8 @@ func loadKeys(cfg *Config) (keys, error) {
 	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), sealed: !made}, nil
 }
 
-// adopt moves a key from the place where an earlier version stored it. If another key is already in the new place, it
-// returns an error.
+// adopt moves a key from the folder in which an earlier version stored it. It returns an error if the new folder
+// already contains another key.
 func adopt(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,8 +102,8 @@ func loadKey(path string) (key []byte, made bool, err error) {
 	return key, false, nil
 }
 
-// replaceFile writes a file that only its owner can read and renames it to path, so that a crash leaves the old or
-// the new file; if durable is set, a loss of power does too.
+// replaceFile writes a file that only its owner can read, and renames it to path. After a crash, path is the old or
+// the new file. If durable is set, that is also so after a loss of power.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600
@@ -132,7 +134,7 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// hasher makes keyed digests. It may be used concurrently.
+// hasher computes keyed digests. It is safe for concurrent use.
 type hasher struct{ pool sync.Pool }
 
 type state struct {
@@ -145,9 +147,10 @@ func newHasher(key []byte) *hasher {
 	return &hasher{pool: sync.Pool{New: func() any { return &state{mac: hmac.New(sha256.New, key)} }}}
 }
 
-// HMAC returns the HMAC-SHA256 of b under the journal's own key, in hex. Equal arguments have equal digests; without
-// the key, arguments can neither be read nor guessed from them. The key is in the file `hmac.key` of the folder of
-// keys; if that file is missing, a new key is made, and earlier digests are no longer comparable.
+// HMAC returns the HMAC-SHA256 of b with the journal's key, in hex. Equal arguments have equal digests. Without the
+// key, arguments can neither be read nor guessed from their digests. The key is in the file `hmac.key` in the folder
+// of keys. If that file is missing, the journal makes a new key, and earlier digests can't be compared with later
+// ones.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)
 	defer j.hasher.pool.Put(s)

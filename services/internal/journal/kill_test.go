@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// victim makes the test program write records to that folder until it is killed.
+// victim makes the test binary write records to this folder until it is killed.
 var victim = flag.String("victim", "", "write records to this folder until killed")
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever writes records from many goroutines, and prints the acknowledged decisions on standard output.
+// writeForever writes records from many goroutines. It prints the decision ids of acknowledged records to standard
+// output.
 func writeForever(dir string) error {
 	cfg := config(dir)
 	cfg.SegmentBytes = 64 << 10
@@ -90,8 +91,8 @@ func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// killed runs a victim, kills it at some moment, and returns the decisions that it acknowledged. An early victim may
-// die while it starts, a late one while it writes.
+// killed starts a victim, kills it after a random time, and returns the decision ids that it has printed. An early
+// victim is usually killed during its start, other victims while they write.
 func killed(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()
@@ -115,7 +116,7 @@ func killed(t *testing.T, dir string, early bool) []string {
 	}
 	var ids []string
 	for in := bufio.NewReader(out); ; {
-		// A line without its end was not acknowledged.
+		// A line without a newline does not count as printed.
 		line, err := in.ReadString('\n')
 		if err != nil {
 			break

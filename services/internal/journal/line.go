@@ -23,34 +23,35 @@ const (
 	maxBody = 256 << 10
 	// maxText is the maximum length of a string that a caller may have chosen, in bytes as written.
 	maxText = 4 << 10
-	// maxRefusedText is the same in a refusal, which costs a caller nothing.
+	// maxRefusedText is the same maximum in a refusal. It is lower, because a refusal costs a caller nothing.
 	maxRefusedText = 256
-	// maxWritten is the maximum number of bytes that one byte of a string takes in a line.
+	// maxWritten is the maximum number of bytes that one byte of a string becomes in a line.
 	maxWritten = 6
-	// maxFrame is the maximum number of bytes that the chain adds to a record, including those of a segment's first
-	// record: numbers of 19 digits, a time of 30, hash, key, crc, their names and the newline.
+	// maxFrame is the maximum number of bytes that the chain adds to a record, including the additional members of a
+	// segment's first record. It covers the numbers (19 digits each), the time (30 bytes), the hash, the key, the
+	// CRC, the names of these members and the newline.
 	maxFrame = 320
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
 )
 
-// ErrTooLarge says that a record is longer than a line may be: it has too many limits or principals.
+// ErrTooLarge means that a record is longer than a line may be, because it has too many limits or principals.
 var ErrTooLarge = errors.New("record is longer than 256 KiB")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// link is a position in a chain: its last record.
+// link is a position in a chain, given by the last record before it.
 type link struct {
 	seq  int64
 	hash [sha256.Size]byte
-	// unknown is set if the hash is not known because retention has removed the record; the prev of the next record is
-	// then accepted unchecked.
+	// unknown is true if the hash is unknown, because retention has removed the record. The prev of the next record
+	// is then not checked.
 	unknown bool
 }
 
-// appendLine appends the line of the next record to dst, including the newline, and advances l to that record. The
-// body is the record's JSON without seq, time, prev and crc; more contains members to insert before it, each followed
-// by a comma.
+// appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body
+// is the record's JSON without the members that the chain adds. more contains members to insert before the members of
+// body, each followed by a comma.
 func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)
@@ -67,8 +68,8 @@ func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	return append(dst, '\n')
 }
 
-// follow parses the line of the next record and advances l to it. An error that wraps errUnreadable means that the
-// line is not a record at all.
+// follow parses the line of the next record and advances l to that record. If the line is not a record at all, the
+// error wraps errUnreadable.
 func (l *link) follow(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
@@ -89,7 +90,7 @@ func (l *link) head() string { return hex.EncodeToString(l.hash[:]) }
 
 var errUnreadable = errors.New("is not a whole record")
 
-// parse parses one line, without its newline.
+// parse parses one line, without its newline, and checks its CRC.
 func parse(line []byte) (*Record, error) {
 	sum := max(0, len(line)-crcTail)
 	if want := appendCRC(nil, line[:sum]); !bytes.Equal(line[sum:], want) {
@@ -102,7 +103,7 @@ func parse(line []byte) (*Record, error) {
 	return rec, nil
 }
 
-// appendCRC appends the checksum of text as the last member of a record.
+// appendCRC appends the CRC of text as the last member of a record, and the closing brace.
 func appendCRC(dst, text []byte) []byte {
 	var sum [4]byte
 	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text, castagnoli))
@@ -111,8 +112,8 @@ func appendCRC(dst, text []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// encodeBody writes the record to buf as one line without the members that the chain adds, for strings of any bytes.
-// It changes the record.
+// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may
+// contain any bytes. encodeBody changes the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
@@ -134,19 +135,19 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	return nil
 }
 
-// RefusalSize returns how many bytes [Journal.Refusal] writes for rec, except for differences in the number of digits
-// of its seq and in the name of the build. It only reads rec.
+// RefusalSize returns how many bytes [Journal.Refusal] writes for rec. The seq may have more or fewer digits, and the
+// build another name. RefusalSize does not change rec.
 func RefusalSize(rec *Record) int {
 	refusal := *rec
 	refusal.Kind = KindRefusal
 	var body bytes.Buffer
 	if err := encodeBody(&body, &refusal); err != nil {
-		return 0 // it is not written either
+		return 0 // Refusal does not write it either
 	}
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// cutTexts shortens the strings that a caller may have made long, so that every refusal can be recorded, and cheaply.
+// cutTexts shortens strings that a caller may have made long, so that every refusal can be recorded in few bytes.
 func cutTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {
@@ -159,14 +160,14 @@ func cutTexts(rec *Record) {
 		*text = cut(*text, most)
 	}
 	if len(rec.Votes) > 0 {
-		rec.Votes = slices.Clone(rec.Votes) // the caller's votes stay unchanged
+		rec.Votes = slices.Clone(rec.Votes) // the votes of the record's owner stay unchanged
 	}
 	for i := range rec.Votes {
 		rec.Votes[i].Comment = cut(rec.Votes[i].Comment, maxRefusedText)
 	}
 }
 
-// cut shortens text so that it takes at most that many bytes as written, and ends it in "…" if it was shortened.
+// cut shortens text to at most the given number of bytes as written. A text that was shortened ends in "…".
 func cut(text string, most int) string {
 	if len(text) <= most/maxWritten {
 		return text
@@ -179,7 +180,7 @@ func cut(text string, most int) string {
 	return text
 }
 
-// written returns the maximum number of bytes that a character of a string takes in a line.
+// written returns the maximum number of bytes that a character of a string becomes in a line.
 func written(r rune) int {
 	switch {
 	case r == '"', r == '\\':
@@ -193,15 +194,15 @@ func written(r rune) int {
 	}
 }
 
-// isEscaped reports whether a character is written as \uXXXX.
+// isEscaped reports whether a character is written as a \uXXXX escape.
 func isEscaped(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
 
-// isPlain reports whether JSON text contains only printable ASCII. Bytes below 0x20 don't occur in it: the encoder
-// has escaped them.
+// isPlain reports whether JSON text contains only printable ASCII. It does not look for bytes below 0x20, because the
+// encoder has escaped them.
 func isPlain(text []byte) bool {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	for ; len(text) >= 8; text = text[8:] {
-		// Adding one to each byte makes 0x7f, delete, set the high bit too.
+		// Adding 1 to each byte also sets the high bit of 0x7f, the delete character.
 		if word := binary.LittleEndian.Uint64(text); (word|(word+low))&high != 0 {
 			return false
 		}
@@ -214,8 +215,8 @@ func isPlain(text []byte) bool {
 	return true
 }
 
-// escape returns JSON text with every control, format and line separating character as \uXXXX, which is equivalent in
-// JSON and harmless to terminals. The text must be valid UTF-8.
+// escape returns JSON text in which every control, format and line-separating character is written as \uXXXX. The
+// result is equivalent JSON and harmless to terminals. The text must be valid UTF-8.
 func escape(text []byte) []byte {
 	out := make([]byte, 0, len(text)+64)
 	for len(text) > 0 {

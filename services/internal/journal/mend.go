@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// retryEvery is the interval at which a chain that can't be written is tried again.
+	// retryEvery is the interval between attempts to write to a chain that could not be written.
 	retryEvery = 250 * time.Millisecond
-	// maxBacklog is the maximum number of bytes of records that wait for that.
+	// maxBacklog is the maximum number of bytes of records that wait for the next attempt.
 	maxBacklog = 32 << 20
 )
 
 var (
-	// ErrUnavailable says that the journal can't be written now. The journal recovers without help.
+	// ErrUnavailable means that the journal can't be written now. The journal recovers without help.
 	ErrUnavailable = errors.New("the journal takes no records")
-	// ErrClosed says that the journal was closed.
+	// ErrClosed means that the journal was closed.
 	ErrClosed = errors.New("the journal is closed")
 )
 
@@ -28,11 +28,11 @@ var (
 type backlog struct {
 	items []item
 	bytes int
-	// lost is how many outcomes did not fit, or how many refusals were not written.
+	// lost is the number of outcomes that did not fit into the backlog, or of refusals that were not written.
 	lost int64
 }
 
-// fail handles a failed write and returns the error for callers. The caller must hold writing.
+// fail handles a failed write and returns the error for the callers. The caller must hold writing.
 func (c *chain) fail(ctx context.Context, cause error) error {
 	err := fmt.Errorf("%w: %w", ErrUnavailable, cause)
 	if mendErr := c.mend(); mendErr != nil {
@@ -45,7 +45,7 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	return err
 }
 
-// withoutPath returns the text of an error without the path of the journal's files.
+// withoutPath returns the text of an error without the path of a file of the journal.
 func withoutPath(err error) string {
 	if in, ok := errors.AsType[*fs.PathError](err); ok {
 		return in.Op + ": " + in.Err.Error()
@@ -53,8 +53,8 @@ func withoutPath(err error) string {
 	return err.Error()
 }
 
-// mend truncates the file to the last good record. After a failed sync it also ends the segment: the system may have
-// dropped pages that it still shows to readers.
+// mend truncates the file to the end of the last good record. After a failed sync it also ends the segment, because
+// the system may have dropped pages that it still shows to readers.
 func (c *chain) mend() error {
 	if c.file == nil {
 		return nil
@@ -62,11 +62,11 @@ func (c *chain) mend() error {
 	if err := c.file.Truncate(c.size); err != nil {
 		return fmt.Errorf("cut off what was half written: %w", err)
 	}
-	c.reserved = c.size // truncating may have released the reserved space
+	c.reserved = c.size // Truncate may have released the reserved space
 	if !c.doubtful {
 		return nil
 	}
-	// Without a sync the removed part could come back after a loss of power.
+	// Without a sync the truncated bytes could be in the file again after a loss of power.
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync the cut: %w", err)
 	}
@@ -87,13 +87,13 @@ func (c *chain) note(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// miss handles a record that can't be written: an outcome is stored while the backlog has capacity; refusals, which
-// callers can cause without limit, are only counted.
+// miss handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is only
+// counted, because callers can cause any number of refusals.
 func (c *chain) miss(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:
 		c.backlog.lost += max(e.rec.Count, 1)
-	case e.rec.Kind != KindOutcome: // the call of such an intent is not sent
+	case e.rec.Kind != KindOutcome: // the call of an intent that was not written is not sent
 	case c.backlog.bytes+e.body.Len() > maxBacklog:
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
@@ -103,7 +103,7 @@ func (c *chain) miss(ctx context.Context, e *entry) {
 	}
 }
 
-// losing names what the chain loses.
+// losing returns the name of the records that the chain may lose.
 func (c *chain) losing() string {
 	if c.name == refusalsName {
 		return "refusals"
@@ -111,8 +111,8 @@ func (c *chain) losing() string {
 	return "outcomes"
 }
 
-// resume tries to write the backlog, and accepts records again if that works. It reports whether the chain accepts
-// records or is closed.
+// resume tries to write the backlog. If that succeeds, the chain accepts records again. resume reports whether the
+// chain accepts records or is closed.
 func (c *chain) resume() bool {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -123,7 +123,7 @@ func (c *chain) resume() bool {
 		return false
 	}
 	if err := c.catchUp(); err != nil {
-		// If truncating fails too, the next attempt does it.
+		// If this fails, the next attempt truncates the file.
 		_ = c.mend()
 		return false
 	}
@@ -133,7 +133,7 @@ func (c *chain) resume() bool {
 	return true
 }
 
-// catchUp writes the backlog, and then the number of records that were lost.
+// catchUp writes the backlog and then a record with the number of lost records.
 func (c *chain) catchUp() error {
 	for len(c.backlog.items) > 0 {
 		group := c.backlog.items[:min(maxGroup, len(c.backlog.items))]
@@ -159,7 +159,7 @@ func (c *chain) catchUp() error {
 	return nil
 }
 
-// writeAll writes records of the journal's own and returns how many were written.
+// writeAll writes records that the journal itself has made. It returns how many were written.
 func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()

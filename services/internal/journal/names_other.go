@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// syncDir makes the names of new files durable.
+// syncDir syncs a folder, so that the names of new files in it survive a loss of power.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const tornExtension = ".torn"
 
-// load reads the end of the chain from disk and prepares the chain for writing.
+// load reads the end of the chain from the disk and prepares the chain for writing.
 func (c *chain) load(ctx context.Context) error {
 	segments, err := listSegments(c.cfg.Dir, c.name)
 	if err != nil || len(segments) == 0 {
@@ -37,7 +37,7 @@ func (c *chain) load(ctx context.Context) error {
 	return nil
 }
 
-// loadLast checks the newest segment, cuts off a torn end, and opens the segment.
+// loadLast checks the newest segment, cuts off an incomplete end, and opens the segment for writing.
 func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	data, err := s.read()
 	if err != nil {
@@ -73,20 +73,20 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 			return err
 		}
 	}
-	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or the key differs: the next segment names the present key
+	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or its key differs; the next segment names the present key
 		err = c.file.Close()
 		c.file = nil
 	}
 	return err
 }
 
-// wayOut adds to an error about a broken chain what an operator can do.
+// wayOut adds to an error about a broken chain what an operator can do about it.
 func (c *chain) wayOut(err error) error {
 	return fmt.Errorf("the chain of %s is broken: %w; to start a new chain, move the files %s-* to another place and keep them for review",
 		c.name, err, c.name)
 }
 
-// cut moves everything after the good bytes of a segment into a separate file, and queues a record about it.
+// cut moves all bytes after the first good bytes of a segment into a separate file, and queues a record about that.
 func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := writeTorn(s.path, torn)
@@ -103,14 +103,14 @@ func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) erro
 	return nil
 }
 
-// owe queues a record about what was found at the start, to be written before all others.
+// owe queues a record about something that was found at the start. It is written before all other records.
 func (c *chain) owe(rec *Record) {
 	c.note(rec)
 	c.down.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
 }
 
-// missing queues a record if the newest sealed head names records that are missing: power was lost, or they were cut
-// off.
+// missing queues a record if the newest head names records that are missing. They were lost with the power, or were
+// cut off.
 func (c *chain) missing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
@@ -121,13 +121,13 @@ func (c *chain) missing(ctx context.Context) {
 	c.owe(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
 }
 
-// sealedAnew queues a record that says that a record differs from the sealed one.
+// sealedAnew queues a record which says that a record differs from the one that the head names.
 func (c *chain) sealedAnew(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.owe(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})
 }
 
-// writeTorn saves data next to a segment, under a name that is not in use.
+// writeTorn saves data in a new file next to a segment.
 func writeTorn(segment string, data []byte) (string, error) {
 	for n := 1; ; n++ {
 		path := fmt.Sprintf("%s.%d%s", segment, n, tornExtension)

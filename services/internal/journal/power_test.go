@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// afterLossOfPower returns a copy of a journal's folder with what is certainly on its disk.
+// afterLossOfPower returns a copy of the journal's folder that contains only what was synced.
 func (d *disk) afterLossOfPower(t *testing.T) string {
 	t.Helper()
 	d.mu.Lock()
@@ -27,7 +27,7 @@ func (d *disk) afterLossOfPower(t *testing.T) string {
 	return dir
 }
 
-// survivors returns the records of calls with which a journal of these keys starts after a loss of power.
+// survivors opens a journal with these keys on the disk after a loss of power, and returns its records of calls.
 func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	t.Helper()
 	cfg := config(d.afterLossOfPower(t))
@@ -37,7 +37,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec.Kind != journal.KindRecovery { // this start itself wrote it: the head is lost
+		if rec.Kind != journal.KindRecovery { // opening the journal wrote the recovery, because the head was lost
 			all = append(all, rec)
 		}
 	}
@@ -46,8 +46,8 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	return all
 }
 
-// An approved call may be sent once. So its intent survives a loss of power, together with everything that was
-// written before it, in any segment; other records don't wait for the disk.
+// An approved call may be sent only once. Therefore its intent survives a loss of power, together with all earlier
+// records, in any segment. Other records are written without a sync.
 func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -60,7 +60,7 @@ func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 		if err := j.Claim(t.Context(), &call); err != nil {
 			t.Fatal(err)
 		}
-		for i := range n % 7 { // up to three segments
+		for i := range n % 7 { // fills up to three segments
 			intent(t, j, fmt.Sprintf("free-%d-%d-%s", n, i, strings.Repeat("x", 1800)))
 		}
 		before := d.syncs
@@ -86,7 +86,7 @@ func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 	closed(t, j)
 }
 
-// A killed gateway has left records that the system has not written to the device yet.
+// A killed gateway may leave records that the system has not yet written to the device.
 func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -108,7 +108,7 @@ func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
 	closed(t, j)
 }
 
-// An approved call whose intent can't be synced is not sent.
+// If the intent of an approved call can't be synced, the call is not sent.
 func TestAnApprovedCallIsNotSentWithoutItsSync(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}

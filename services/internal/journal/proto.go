@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ToProto packs a record for clients that read it over gRPC. It packs everything except the checksum.
+// ToProto converts a record to a message, for clients that read it over gRPC. The message contains everything except
+// the CRC.
 func ToProto(r *Record) *gatewayv1.Record {
 	out := &gatewayv1.Record{
 		Kind:     value[gatewayv1.RecordKind](gatewayv1.RecordKind_value, "RECORD_KIND_", string(r.Kind)),
@@ -50,7 +51,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 	return out
 }
 
-// FromProto unpacks a record that was received over gRPC: the record as in the file, without the checksum.
+// FromProto converts a message to a record. It is the record in the file, without the CRC.
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{
@@ -72,7 +73,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
 	}
-	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the record counts as one
+	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the message counts as one
 		out.Count = r.GetCount()
 	}
 	return out
@@ -111,7 +112,7 @@ func fromLimit(r *gatewayv1.LimitRecord) Limit {
 	return l
 }
 
-// FromLimit returns a decision's limit in the form of records.
+// FromLimit converts a decision's limit to the form of records.
 func FromLimit(l *policyv1.RuleLimit) Limit {
 	reserved := l.GetLimit()
 	return Limit{
@@ -130,7 +131,7 @@ func toVote(v Vote) *approvalv1.Vote {
 	}
 }
 
-// FromVote returns a vote in the form of records.
+// FromVote converts a vote to the form of records.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
 		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: moment(v.GetTime()), Channel: enum.Given(v.GetChannel()),
@@ -152,12 +153,12 @@ func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
 	}
 }
 
-// CodeOf parses a code as written in records; unspecified for an empty or unknown name.
+// CodeOf parses a code in the form of records. It returns CODE_UNSPECIFIED for an empty or unknown name.
 func CodeOf(name string) commonv1.Code {
 	return value[commonv1.Code](commonv1.Code_value, "CODE_", name)
 }
 
-// value parses what [enum.Name] wrote; unspecified for an unknown name.
+// value parses a name that [enum.Name] wrote. It returns 0 for an unknown name.
 func value[E ~int32](values map[string]int32, prefix, name string) E {
 	if name == "" {
 		return 0
@@ -165,7 +166,7 @@ func value[E ~int32](values map[string]int32, prefix, name string) E {
 	return E(values[prefix+strings.ToUpper(name)])
 }
 
-// all converts each element of a list; nil for an empty list.
+// all converts each element of a list. It returns nil for an empty list.
 func all[A, B any](list []A, convert func(A) B) []B {
 	if len(list) == 0 {
 		return nil

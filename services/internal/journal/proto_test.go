@@ -18,15 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsaid are the fields of a record without a place in the contract, with the reason.
+// unsaid are the fields of a record that the message does not contain, each with the reason.
 var unsaid = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unwritten are the fields of the contract that this gateway never sets: they are for budgets.
+// unwritten are the fields of the message that this version of the gateway never sets. They are for budgets.
 var unwritten = []protoreflect.Name{"settled", "replay_from"}
 
-// filled returns a record with every field set, as the journal stores it.
+// filled returns a record in which every field is set, as the journal stores it.
 func filled(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
@@ -40,12 +40,12 @@ func filled(t *testing.T) *journal.Record {
 	return rec
 }
 
-// leaves calls visit for each field without nested fields, with its path.
+// leaves calls visit for each field that has no fields itself, with its path.
 func leaves(v reflect.Value, path string, visit func(path string, field reflect.Value)) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		field, at := v.FieldByIndex(f.Index), path+f.Name
 		switch {
-		case f.Anonymous: // its fields are visited separately
+		case f.Anonymous: // its fields are visited as fields of v
 		case field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[time.Time]():
 			leaves(field, at+".", visit)
 		case field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Struct && field.Len() > 0:
@@ -56,7 +56,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// Every field of the journal's record is sent over gRPC, in its place.
+// Every field of a record is sent over gRPC, in the right field of the message.
 func TestRecordsArriveWhole(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(filled(t))
@@ -102,7 +102,7 @@ func TestRecordsArriveWhole(t *testing.T) {
 	}
 }
 
-// A record received over gRPC is the record of the file.
+// A record that was sent over gRPC equals the record in the file.
 func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	want := filled(t)
@@ -116,7 +116,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// A recovery counts lost outcomes, possibly none; every other record counts at least one request.
+// A recovery counts lost outcomes, possibly none. Every other record counts at least one request.
 func TestCountsOfRecords(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

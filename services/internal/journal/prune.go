@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// maxPruned is the maximum number of segments that one record names.
+// maxPruned is the maximum number of segments in one record.
 const maxPruned = 256
 
-// prune removes the oldest segments until the size of the chain, counting the active segment as full, is within its
-// retention. The caller must hold writing.
+// prune removes the oldest segments until the chain is within its retention. The active segment is counted as if it
+// were full. The caller must hold writing.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.sweep(ctx) == nil {
 		gone := c.outdated(now)
@@ -26,8 +26,8 @@ func (c *chain) prune(ctx context.Context, now time.Time) {
 	}
 }
 
-// outdated returns the oldest segments that the retention removes. The newest segment with records always stays,
-// because the next record contains the hash of its last record.
+// outdated returns the oldest segments, which retention removes. The newest segment with records always stays,
+// because the next record contains the hash of its last line.
 func (c *chain) outdated(now time.Time) (gone []Pruned) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -61,13 +61,13 @@ func (c *chain) removable() []segment {
 	return c.segments[:max(0, n-1)]
 }
 
-// pruned returns the record's entry for a segment that is removed.
+// pruned returns the entry for a removed segment in a record.
 func (s segment) pruned(why Why) Pruned {
 	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Why: why}
 }
 
-// remove records which of the oldest segments are removed, and then removes them: a segment that is missing without
-// such a record was not removed by the journal. The caller must hold writing.
+// remove writes a record of the oldest segments that are about to be removed, and then removes them. If a segment is
+// missing without such a record, something other than the journal has removed it. The caller must hold writing.
 func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	body := c.recordOf(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
@@ -81,8 +81,8 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	return c.sweep(ctx)
 }
 
-// sweep removes the oldest segments whose removal is on record. It stops at a segment whose file can't be removed: if
-// the segments after it were removed, the chain would have a gap, and the next start would refuse it. The caller must
+// sweep removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be removed. If
+// it removed later segments, the chain would have a gap, and the next start would refuse the chain. The caller must
 // hold writing.
 func (c *chain) sweep(ctx context.Context) error {
 	for {
@@ -104,8 +104,8 @@ func (c *chain) sweep(ctx context.Context) error {
 	}
 }
 
-// takeTold takes the oldest segment out of the chain if its removal is on record. This happens before its file is
-// removed, so that a concurrent reader misses neither the segment nor its file.
+// takeTold removes the oldest segment from the list if its removal is recorded. That happens before its file is
+// removed. A concurrent reader of the list therefore finds the file of every segment, or reads it as empty.
 func (c *chain) takeTold() (segment, bool) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -117,7 +117,7 @@ func (c *chain) takeTold() (segment, bool) {
 	return oldest, true
 }
 
-// recordOf returns the body of a record of the journal's own.
+// recordOf returns the body of a record that the journal itself has made.
 func (c *chain) recordOf(rec *Record) []byte {
 	rec.Build = c.cfg.Build
 	var body bytes.Buffer
@@ -127,10 +127,10 @@ func (c *chain) recordOf(rec *Record) []byte {
 	return body.Bytes()
 }
 
-// removeSegment removes a segment and the files with the torn ends that were cut off it.
+// removeSegment removes a segment and the files with incomplete ends that were cut off it.
 func removeSegment(path string) error {
 	dir, name := filepath.Split(path)
-	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // an fs.FS, because the folder's name is not a pattern
+	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // not filepath.Glob, because the name of the folder is not a pattern
 	if err != nil {
 		return err
 	}

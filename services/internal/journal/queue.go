@@ -10,31 +10,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxGroup is the maximum number of records that are written, and synced, at once.
+// maxGroup is the maximum number of records that are written, and synced, together.
 const maxGroup = 256
 
-// soon is the interval within which a group after another shows that there are many callers: a single caller takes
-// longer between its records.
+// soon is the maximum time between two groups that shows that there are many callers. A single caller takes longer
+// between two records.
 const soon = 100 * time.Microsecond
 
-// maxKept is the maximum capacity of a buffer that is reused for another record.
+// maxKept is the maximum capacity in bytes of a buffer that is reused for another record.
 const maxKept = 16 << 10
 
 // entry is a record that is being written.
 type entry struct {
 	rec  Record
 	body bytes.Buffer
-	// who is charged for the record's size.
+	// who lists the principals that are charged for the record's size.
 	who []principal.Key
-	// err is the result, set before turn receives false.
+	// err is the result. It is set before turn receives false.
 	err error
-	// turn wakes the entry's goroutine: true to lead the next group, false when the entry is done.
+	// turn wakes the goroutine of the entry: true lets it lead the next group, false says that the entry is done.
 	turn chan bool
 }
 
 func newEntry() any { return &entry{turn: make(chan bool, 1)} }
 
-// recycle empties the entry, so that the pool holds no data of a call.
+// recycle clears the entry and puts it into the pool. The pool then holds no data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
 	if e.body.Cap() > maxKept {
 		return
@@ -46,20 +46,22 @@ func (e *entry) recycle(pool *sync.Pool) {
 	pool.Put(e)
 }
 
-// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader: it takes all waiting
-// entries and commits them at once, while others queue; then the first of those leads. If the last group was written
-// a moment ago, the leader first yields the processor, so that most concurrent callers join its group. A single
-// caller therefore never waits for others, and many callers share writes and syncs.
+// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader. It takes all waiting
+// entries and commits them together, while other entries queue. Then the first entry in the queue leads the next
+// group.
+//
+// If the previous group was written a moment ago, the leader first yields the processor, so that most concurrent
+// callers join its group. A single caller therefore never waits for others, and many callers share writes and syncs.
 type queue struct {
 	mu      sync.Mutex
 	leading bool
 	waiting []*entry
-	group   []*entry // the leader's
+	group   []*entry // the entries that the leader commits
 	// last is when the last group was done.
 	last time.Time
 }
 
-// do commits e as part of a group and returns the result.
+// do commits e as part of a group and returns the result of e.
 func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, []*entry)) error {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, e)
@@ -85,7 +87,7 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	return err
 }
 
-// take moves the waiting entries into the leader's group.
+// take moves waiting entries into the leader's group.
 func (q *queue) take() []*entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,7 +99,7 @@ func (q *queue) take() []*entry {
 	return q.group
 }
 
-// pass hands the lead to the first waiting entry, if there is one.
+// pass makes the first waiting entry the leader, if there is one.
 func (q *queue) pass() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -14,25 +14,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// Filter reports whether a record is wanted. It must not retain or change the record. A nil filter accepts every
+// Filter reports whether a record is wanted. It must not retain or change the record. A nil Filter accepts every
 // record.
 type Filter func(*Record) bool
 
 func (f Filter) takes(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest records that filter accepts, at most n of both chains together, ordered by the time when they
-// were written, oldest first. With a filter that accepts few records it reads far back; cancelling ctx ends that.
+// Tail returns the newest records that filter accepts, at most n of both chains together. They are ordered by the
+// time when they were written, oldest first. If filter accepts few records, Tail may read the whole journal; the end
+// of ctx stops it.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
 
-// view is the list of a chain's segments at one moment.
+// view is a copy of the list of a chain's segments.
 type view struct {
 	chain    *chain
 	segments []segment
 }
 
-// last returns the seq of the newest record.
+// last returns the seq of the newest record; 0 if there is none.
 func (v view) last() int64 {
 	if len(v.segments) == 0 {
 		return 0
@@ -65,28 +66,28 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// A Place is a position in the journal: in each chain, before one record. The zero Place is after the newest records.
+// A Place is a position in the journal: before one record in each chain. The zero Place is after the newest records.
 type Place struct {
-	// Calls and Refusals are the seqs of the records after the place, from 1; 0 means the end of the chain.
+	// Calls and Refusals are the seqs of the records after the position, from 1. 0 means the end of the chain.
 	Calls, Refusals int64
 }
 
 // Listed is a record that [Journal.Backward] yields.
 type Listed struct {
-	// Record may be kept and modified by the caller.
+	// Record may be retained and changed by the caller.
 	Record *Record
-	// Place is the place from which the list continues after this record.
+	// Place is the position from which [Journal.Backward] continues after this record.
 	Place Place
 }
 
-// Backward yields the records before a place that filter accepts, of both chains: newest first by the time when they
-// were written, and each chain in its order. With a filter that accepts few records it reads far back; cancelling ctx
-// ends that.
+// Backward yields the records before a position that filter accepts, of both chains. They are ordered by the time
+// when they were written, newest first; the order within each chain is kept. If filter accepts few records, Backward
+// may read the whole journal; the end of ctx stops it.
 func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
 
-// backward merges two views: that of the calls and that of the refusals.
+// backward merges two views, the first of the calls and the second of the refusals.
 func backward(ctx context.Context, views []view, from Place, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		at := Place{Calls: cmp.Or(from.Calls, views[0].last()+1), Refusals: cmp.Or(from.Refusals, views[1].last()+1)}
@@ -120,10 +121,10 @@ func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// chainBackward yields the records of one chain before a seq, newest first.
+// chainBackward yields the records of one chain before the record with seq before, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		var stint turn.Stint // so that calls are not delayed
+		var stint turn.Stint // yields the processor, so that calls are not delayed
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue
@@ -153,15 +154,15 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 	}
 }
 
-// Find returns every stored record of a decision, ordered by time. If there is none, that is not an error. Find reads
-// the whole journal; cancelling ctx ends that.
+// Find returns every stored record of a decision, ordered by time. It returns no error if there is none. Find reads
+// the whole journal; the end of ctx stops it.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil
 	}
 	id, err := jsontext.AppendQuote([]byte(`"decision_id":`), decisionID)
 	if err != nil {
-		return nil, nil //nolint:nilerr // invalid UTF-8, so no record contains it
+		return nil, nil //nolint:nilerr // the id is invalid UTF-8, so no record contains it
 	}
 	needle := escape(id)
 	var found []Record
@@ -185,7 +186,8 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// holding returns the records of a decision in the segment's data; every line of such a record contains needle.
+// holding returns the records of a decision in the segment's data. Every line of a record of the decision contains
+// needle.
 func (s segment) holding(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {
@@ -207,8 +209,8 @@ func (s segment) holding(data, needle []byte, decisionID string) ([]Record, erro
 }
 
 // Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since,
-// so some records may be older. The gateway uses it at its start to settle the calls that its predecessor left open.
-// An error ends the sequence.
+// so a few records may be older. The gateway uses Calls when it starts, to settle the calls that the previous process
+// left open. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

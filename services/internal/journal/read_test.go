@@ -60,7 +60,7 @@ func TestTailMergesBothChainsByTime(t *testing.T) {
 	})
 }
 
-// A list that continues at a place misses and repeats no record, in both chains, even if records are written
+// A list that continues at a Place neither omits nor repeats a record of either chain, even if records are written
 // meanwhile.
 func TestBackwardGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()

@@ -5,17 +5,17 @@ import "time"
 // Kind is the kind of a record. The zero value is never written.
 type Kind string
 
-// The kinds of records.
+// The values of [Kind].
 const (
 	// KindClaim says that an approved call is about to be claimed. It is written before the call's limits are
-	// reserved, so that every claim that a crash leaves is on record.
+	// reserved, so every claim that a crash leaves open is recorded.
 	KindClaim Kind = "claim"
-	// KindSettled says that the approval service and the limiter know the result of an approved call: a replay has
-	// nothing to do for it.
+	// KindSettled says that the approval service and the limiter know the result of an approved call. A replay then
+	// has nothing to do for the call.
 	KindSettled Kind = "settled"
 	// KindIntent says that a call was allowed and is about to be sent.
 	KindIntent Kind = "intent"
-	// KindOutcome contains the result of a call; its decision id is that of the intent.
+	// KindOutcome contains the result of a call. Its decision id is that of the call's intent.
 	KindOutcome Kind = "outcome"
 	// KindRefusal says that a call was refused.
 	KindRefusal Kind = "refusal"
@@ -25,16 +25,16 @@ const (
 	KindAdmission Kind = "admission"
 	// KindPruned names segments of its chain that were removed.
 	KindPruned Kind = "pruned"
-	// KindRecovery says that at a start the journal was torn or lacked records, or that it could not be written for a
-	// while, and that it works again.
+	// KindRecovery says that the journal had an incomplete end or lacked records when it was opened, or that it could
+	// not be written for a while. It also says that the journal accepts records again.
 	KindRecovery Kind = "recovery"
 )
 
-// ResultClass is the result of a call that was to be sent. On an outcome the zero value is recorded as
+// ResultClass classifies the result of a call that was allowed. On an outcome, the zero value is recorded as
 // [ResultUnknown].
 type ResultClass string
 
-// The classes of results.
+// The values of [ResultClass].
 const (
 	// ResultOK says that the tool answered without an error.
 	ResultOK ResultClass = "ok"
@@ -42,36 +42,36 @@ const (
 	ResultToolError ResultClass = "tool_error"
 	// ResultProtocolError says that the server answered with a JSON-RPC error.
 	ResultProtocolError ResultClass = "protocol_error"
-	// ResultUnknown says that no usable answer was received: the call may have run.
+	// ResultUnknown says that no usable answer was received. The call may have run.
 	ResultUnknown ResultClass = "unknown"
 	// ResultNeverSent says that the call was certainly not sent.
 	ResultNeverSent ResultClass = "never_sent"
 )
 
-// Record is one record: one line of a segment. The order of its fields is the order on disk, where fields with the
-// zero value are left out. It contains no argument values, no tokens and no session handle: the caller that fills it
-// in ensures that.
+// Record is one record, which is one line of a segment. The order of the fields is their order in the file. Fields
+// with the zero value are omitted in the file. A record contains no argument values, no tokens and no session handle;
+// the caller that fills in the record ensures that.
 //
-// Seq, Time, Prev, SealKey, Oldest, Kind, Build and CRC are set by the journal: values from a caller are ignored.
-// Times are recorded in UTC.
+// The journal sets Seq, Time, Prev, SealKey, Oldest, Kind, Build and CRC, and ignores a caller's values of these
+// fields. Times are recorded in UTC.
 type Record struct {
 	// Seq is the number of the record in its chain, from 1, without gaps.
 	Seq int64 `json:"seq,omitzero"`
 	// Time is when the record was written.
 	Time time.Time `json:"time,omitzero"`
-	// Prev is the SHA-256 of the line before it in its chain, without the newline, in hex; 64 zeros on the first
-	// record.
+	// Prev is the SHA-256 digest of the previous line of the chain, without the newline, in hex; 64 zeros on the
+	// first record.
 	Prev string `json:"prev,omitzero"`
-	// SealKey is the public half of the key that seals heads, in hex; only on the first record of each segment.
+	// SealKey is the public half of the key that signs heads, in hex; only on the first record of each segment.
 	SealKey string `json:"seal_key,omitzero"`
-	// Oldest is the seq of the oldest record of the chain that was stored when this segment was begun; only on the
-	// first record of each segment, otherwise 0.
+	// Oldest is the seq of the chain's oldest stored record when the segment was begun; only on the first record of
+	// each segment, otherwise 0.
 	Oldest int64 `json:"oldest,omitzero"`
 	// Kind is the kind of the record.
 	Kind Kind `json:"kind"`
 
-	// DecisionID is the id of the decision that the record belongs to; an intent and its outcome have the same. Never
-	// empty on an intent, an outcome or a refusal.
+	// DecisionID is the id of the decision that the record belongs to. An intent and its outcome have the same id. It
+	// is never empty on an intent, an outcome or a refusal.
 	DecisionID string `json:"decision_id,omitzero"`
 	// TraceID is the trace of the call: hex, 32 characters.
 	TraceID string `json:"trace_id,omitzero"`
@@ -87,13 +87,13 @@ type Record struct {
 	Server string `json:"server,omitzero"`
 	// Method is the MCP method.
 	Method string `json:"method,omitzero"`
-	// Tool is the name of the tool, or of what else the method addresses.
+	// Tool is the name of the tool, or of the prompt, task or resource that the method addresses.
 	Tool string `json:"tool,omitzero"`
-	// FromServer reports whether the message is a request of the server to the client.
+	// FromServer reports whether the message is a request from the server to the client.
 	FromServer bool `json:"from_server,omitzero"`
 	// DefinitionDigest is the digest of the tool's definition that the caller's session listed, in hex.
 	DefinitionDigest string `json:"definition_digest,omitempty"`
-	// Category and Risk are those of the tool in the catalog; empty if the catalog did not know the tool.
+	// Category and Risk are the tool's category and risk in the catalog; empty if the catalog did not know the tool.
 	Category string `json:"category,omitzero"`
 	Risk     string `json:"risk,omitzero"`
 
@@ -105,36 +105,36 @@ type Record struct {
 	Effect string `json:"effect,omitzero"`
 	// Code is the reason of a refusal, as clients see it; empty if the call ran.
 	Code string `json:"code,omitzero"`
-	// Hidden reports whether the tool was missing in the caller's list: it was hidden from the caller, or does not
-	// exist.
+	// Hidden reports whether the tool was missing in the caller's list, either because it was hidden from the caller
+	// or because it does not exist.
 	Hidden bool `json:"hidden,omitzero"`
-	// Message is the text that the caller saw.
+	// Message is the text that the caller received.
 	Message string `json:"message,omitzero"`
 	// Limits are the limits that applied to the call.
 	Limits []Limit `json:"limits,omitempty"`
 	// ReservedAt is when the limits were reserved, by the limiter's clock.
 	ReservedAt time.Time `json:"reserved_at,omitzero"`
-	// LimitLeaseID is the lease of those limits, on intents and outcomes; empty if nothing was reserved.
+	// LimitLeaseID is the lease of the reserved limits, on intents and outcomes; empty if nothing was reserved.
 	LimitLeaseID string `json:"limit_lease_id,omitzero"`
-	// SessionKey is what "per session" referred to: run, session or principal.
+	// SessionKey says what "per session" referred to: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
 	// IdempotencyKey is the key under which the limits of a claim are reserved.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// ApprovalID is the approval that allowed the call, or that the call waits for.
 	ApprovalID string `json:"approval_id,omitzero"`
-	// Attempt is the attempt of that approval, on claims, intents and outcomes.
+	// Attempt is the number of the attempt to run the approved call, on claims, intents and outcomes.
 	Attempt int32 `json:"attempt,omitzero"`
-	// ApprovalDigest is the digest of what the approval is bound to, on claims and intents, in hex.
+	// ApprovalDigest is the digest of the call that the approval is bound to, on claims and intents, in hex.
 	ApprovalDigest string `json:"approval_digest,omitzero"`
-	// Votes are the votes that allowed the call, oldest first, on intents: of the approval itself or of the approval
-	// whose grant covers the call.
+	// Votes are the votes that allowed the call, oldest first, on intents. They are votes on the approval itself, or
+	// on the approval whose grant covers the call.
 	Votes []Vote `json:"votes,omitempty"`
-	// Grant is the approval whose grant covers the call, on claims and intents; empty if approvers decided on this
-	// call itself.
+	// Grant is the id of the approval whose grant covers the call, on claims and intents. It is empty if approvers
+	// decided on this call itself.
 	Grant string `json:"grant,omitzero"`
 
-	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments; for methods other than
-	// tools/call, of the params.
+	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments. For methods other than
+	// tools/call it covers the params.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
 	// RequestBytes is the size of the request.
 	RequestBytes int64 `json:"request_bytes,omitzero"`
@@ -142,13 +142,14 @@ type Record struct {
 	ResultBytes int64 `json:"result_bytes,omitzero"`
 	// ResultClass is the result of the call; only on outcomes.
 	ResultClass ResultClass `json:"result_class,omitzero"`
-	// UpstreamStatus is the HTTP status of the server's answer; 0 if there was none.
+	// UpstreamStatus is the HTTP status of the server's response; 0 if there was none.
 	UpstreamStatus int `json:"upstream_status,omitzero"`
-	// LatencyMS is the time from the request's last byte to the answer's last byte, in milliseconds; finite.
+	// LatencyMS is the time from the last byte of the request to the last byte of the response, in milliseconds;
+	// finite.
 	LatencyMS float64 `json:"latency_ms,omitzero"`
 
 	// Count is the number of requests that a record counts; 0 means one. On a recovery it is the number of lost
-	// outcomes, or in the chain of refusals of lost refusals, and 0 means none.
+	// outcomes or, in the chain of refusals, of lost refusals; 0 then means none.
 	Count int64 `json:"count,omitzero"`
 	// Peer is the client address of counted refusals, without the port; "*" for all peers beyond the limit.
 	Peer string `json:"peer,omitzero"`
@@ -163,8 +164,8 @@ type Record struct {
 
 	// Build is the version of the program that wrote the record.
 	Build string `json:"build,omitzero"`
-	// CRC is the CRC-32C of the line up to this member, in hex. It shows damage to the newest record, which the chain
-	// can't show because no record follows.
+	// CRC is the CRC-32C of the line up to this member, in hex. It reveals damage to the newest record. The chain
+	// can't reveal that, because no record follows.
 	CRC string `json:"crc,omitzero"`
 }
 
@@ -202,13 +203,13 @@ type Limit struct {
 	Kind string `json:"kind,omitzero"`
 	// Max is the capacity, decimal.
 	Max string `json:"max,omitzero"`
-	// WindowS is the length of the window, in seconds; 0: none.
+	// WindowS is the length of the window, in seconds; 0 if the limit has no window.
 	WindowS float64 `json:"window_s,omitzero"`
-	// Burst is how many calls may be made at once before the rate applies; 0: none.
+	// Burst is how many calls may be made at once before the rate applies; 0 if the limit has no burst.
 	Burst int64 `json:"burst,omitzero"`
-	// Per names the keys that buckets are separated by.
+	// Per names the keys by which buckets are separated.
 	Per []string `json:"per,omitempty"`
-	// Cap reports whether this is the principal's cap over a limit per session.
+	// Cap reports whether this is the cap of a principal over all its sessions for a limit per session.
 	Cap bool `json:"cap,omitzero"`
 	// Cost is the amount that the call took, decimal; empty means 1.
 	Cost string `json:"cost,omitzero"`
@@ -216,7 +217,7 @@ type Limit struct {
 	OnError string `json:"on_error,omitzero"`
 	// Settle is a JSON Pointer to the actual amount in the result; empty if the reserved amount is final.
 	Settle string `json:"settle,omitzero"`
-	// Remaining is the amount left afterwards, decimal; empty if it was not asked for.
+	// Remaining is the amount left after the call, decimal; empty if it was not requested.
 	Remaining string `json:"remaining,omitzero"`
 	// SessionKey is what "per session" referred to in the bucket: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
@@ -232,22 +233,22 @@ type Vote struct {
 	Time time.Time `json:"time,omitzero"`
 	// Channel is the channel of the vote: token, slack or elicitation.
 	Channel string `json:"channel,omitzero"`
-	// Groups are the groups named by the approval's terms that the person was in.
+	// Groups are the person's groups that the approval's terms name.
 	Groups []string `json:"groups,omitempty"`
-	// External reports whether the groups were read from an external issuer's credential.
+	// External reports whether the groups were read from a credential of an external issuer.
 	External bool `json:"external,omitzero"`
 	// Comment is the person's reason.
 	Comment string `json:"comment,omitzero"`
 }
 
-// Why is the reason to remove a segment.
+// Why is the reason why a segment was removed.
 type Why string
 
-// The reasons to remove a segment.
+// The values of [Why].
 const (
-	// WhySize says that its chain was too large.
+	// WhySize says that the chain was too large.
 	WhySize Why = "size"
-	// WhyAge says that its newest record was older than the retention.
+	// WhyAge says that the segment's newest record was older than the retention.
 	WhyAge Why = "age"
 	// WhyShare says that a principal had used its share of the capacity.
 	WhyShare Why = "share"
@@ -257,14 +258,14 @@ const (
 type Pruned struct {
 	// File is the name of the file.
 	File string `json:"file,omitzero"`
-	// First is the seq of its first record.
+	// First is the seq of the segment's first record.
 	First int64 `json:"first,omitzero"`
-	// Last is the seq of its last record.
+	// Last is the seq of the segment's last record.
 	Last int64 `json:"last,omitzero"`
-	// Hash is the SHA-256 of the last record's line, in hex.
+	// Hash is the SHA-256 digest of the last record's line, in hex.
 	Hash string `json:"hash,omitzero"`
-	// Bytes is its size.
+	// Bytes is the size of the segment.
 	Bytes int64 `json:"bytes,omitzero"`
-	// Why is the reason why it was removed.
+	// Why is the reason why the segment was removed.
 	Why Why `json:"why,omitzero"`
 }

@@ -6,15 +6,16 @@ import (
 	"syscall"
 )
 
-// reserveBytes is how much space a chain reserves after the end of its active segment, so that records can be written
-// for a while after the disk has become full. reserveLeast is how much of it must be left; below that the reservation
-// is extended.
+// reserveBytes is how much disk space a chain reserves after the end of its active segment. When the disk is full,
+// records can still be written into this space.
+//
+// reserveLeast is the minimum of reserved space. When less is left, the chain reserves more.
 const (
 	reserveBytes = 4 << 20
 	reserveLeast = reserveBytes / 2
 )
 
-// errUnreserved says that the system or the file system can't reserve space.
+// errUnreserved means that the system or the file system can't reserve space.
 var errUnreserved = errors.New("the file system can't reserve space")
 
 // reserver is a file that can reserve space after its end.
@@ -23,11 +24,11 @@ type reserver interface {
 	reserve(size int64) error
 }
 
-// isFull reports whether an error says that the disk has no more space for this program.
+// isFull reports whether an error means that this program can't get more disk space.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// reserve makes sure that the active segment has space for the next records. It marks the chain as short of space if
-// the disk is full, but not if the file system can't reserve space. The caller must hold writing.
+// reserve makes sure that the active segment has space for the next records. If the disk is full, reserve marks the
+// chain as short of space. It does not do that if the file system can't reserve space. The caller must hold writing.
 func (c *chain) reserve() {
 	if c.file == nil || c.reserved-c.size >= reserveLeast && !c.short.Load() {
 		return
@@ -43,16 +44,16 @@ func (c *chain) reserve() {
 	c.setShort(isFull(err))
 }
 
-// giveBack releases the reserved space of the active segment, which gets no more records. The caller must hold
-// writing.
+// giveBack releases the reserved space of the active segment, to which no more records are written. The caller must
+// hold writing.
 func (c *chain) giveBack() {
 	if c.reserved > c.size {
-		_ = c.file.Truncate(c.size) // only space is lost
+		_ = c.file.Truncate(c.size) // if this fails, only space is wasted
 	}
 	c.reserved = 0
 }
 
-// lookForSpace checks whether the disk is full, and reserves space again when the disk is no longer full.
+// lookForSpace checks whether the disk is full. When it is no longer full, lookForSpace reserves space again.
 func (c *chain) lookForSpace() {
 	full := freeSpace(c.cfg.Dir) < reserveBytes
 	if full == c.short.Load() {
@@ -81,8 +82,8 @@ func (c *chain) setShort(short bool) {
 	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)
 }
 
-// staysFor reports whether records of that many bytes are written to the active segment although it is full: a new
-// segment would have no space. The caller must hold writing.
+// staysFor reports whether records of the given size are written to the active segment although the segment is full.
+// That is so if the disk has no space for a new segment. The caller must hold writing.
 func (c *chain) staysFor(bytes int) bool {
 	if file, ok := c.file.(reserver); ok && c.reserved > 0 {
 		c.setShort(isFull(file.reserve(c.reserved + reserveBytes)))
@@ -90,5 +91,5 @@ func (c *chain) staysFor(bytes int) bool {
 	return c.short.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
-// Short reports whether the journal's disk is full: records are then written to the reserved space.
+// Short reports whether the journal's disk is full. Records are then written into the reserved space.
 func (j *Journal) Short() bool { return j.calls.short.Load() || j.refusals.short.Load() }

@@ -10,7 +10,7 @@ import (
 
 type systemFile struct{ *os.File }
 
-// reserve implements reserver. The reserved space doesn't count as part of the file's size.
+// reserve implements [reserver]. The reserved space is not part of the file's size.
 func (f systemFile) reserve(size int64) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -23,8 +23,8 @@ func (f systemFile) reserve(size int64) error {
 	return err
 }
 
-// freeSpace returns how much disk space this program can use in a folder, in bytes; the highest number if that is
-// unknown.
+// freeSpace returns how much disk space this program can use in a folder, in bytes. If that is unknown, it returns
+// the highest number.
 func freeSpace(dir string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {

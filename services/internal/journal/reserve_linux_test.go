@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// If another program fills the disk, records can still be written, and also after there is space again.
+// While another program fills the disk, records can be written. After there is space again, they can be written as
+// well.
 func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -21,7 +22,7 @@ func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, 0) })
 	cfg := config(filepath.Join(dir, "journal"))
-	cfg.SegmentBytes = 1 << 20 // the segment ends while the disk is full
+	cfg.SegmentBytes = 1 << 20 // a segment ends while the disk is full
 	j := open(t, cfg)
 	intent(t, j, "before")
 	fill := filepath.Join(dir, "fill")
@@ -42,7 +43,7 @@ func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	verified(t, cfg.Dir)
 }
 
-// fillUp writes a file until the disk is full.
+// fillUp writes to a file until the disk is full.
 func fillUp(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)

@@ -50,7 +50,7 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	if r := report.Refusals; r.Last <= 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
 		t.Errorf("the report on refusals is %+v", r)
 	}
-	// The chain continues from the stored records.
+	// The chain continues after the stored records.
 	j = open(t, cfg)
 	refusal(t, j, "last")
 	closed(t, j)
@@ -59,7 +59,7 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
-// The folder's name is not a pattern.
+// The name of the folder contains characters of patterns, but must not be used as a pattern.
 func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		// The record of the removed segments is the newest, and stays.
+		// The newest record names the removed segments, so it stays.
 		if got := lines(t, dir, "calls"); len(got) > 40 || read(t, got[len(got)-1]).Kind != journal.KindPruned {
 			t.Errorf("after 62 minutes there is %v", got)
 		}
@@ -195,7 +195,7 @@ func TestAdmissionsAreOneRecordPerCodePeerAndMinute(t *testing.T) {
 	})
 }
 
-// 256 peers of each code are counted separately in a minute, independent of other codes.
+// Case N2. In a minute, 256 peers are counted separately for each code.
 func TestN2AdmissionsOfTooManyPeersAreOneRecord(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -246,12 +246,12 @@ func TestAdmissionsOutliveAFullDisk(t *testing.T) {
 	})
 }
 
-// If an old segment can't be removed, those after it stay too: a start refuses a chain with a gap.
+// If an old segment can't be removed, later segments stay too, because a chain with a gap can't be opened.
 func TestASegmentThatStaysKeepsThoseBehindIt(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, small(dir), 100)
-	stuck := files(t, dir, "calls")[0] + ".1.torn" // removed with the segment, unless it is a folder with files
+	stuck := files(t, dir, "calls")[0] + ".1.torn" // is removed with the segment, unless it is a folder with files
 	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// Room is the capacity for the records of calls, and how much of it is used, in bytes.
+// Room says how many bytes the records of calls may use, and how many they use now.
 type Room struct {
 	Bytes, Used int64
-	// Lasts is how long the capacity lasts at the rate of the stored records; 0: too few are stored to tell.
+	// Lasts is how long the whole capacity lasts at the rate of the stored records. It is 0 if there are too few
+	// records to compute that.
 	Lasts time.Duration
 }
 
-// Room returns the capacity for the records of calls.
+// Room returns the capacity for the records of calls and its use.
 func (j *Journal) Room() Room {
 	room := Room{Bytes: j.calls.retention.Bytes}
 	segments := j.calls.view()
@@ -27,7 +28,7 @@ func (j *Journal) Room() Room {
 	return room
 }
 
-// lasting returns how long room bytes last if used bytes were written within a time.
+// lasting returns how long room bytes last if used bytes were written in the time within.
 func lasting(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A call takes about 1,325 bytes: its intent and its outcome.
+// The intent and the outcome of a call take about 1,325 bytes together.
 func TestLasting(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour

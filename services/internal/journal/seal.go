@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// sealEvery is the interval at which a head is sealed if something was written.
+	// sealEvery is the interval at which a head is signed, if a record was written meanwhile.
 	sealEvery = time.Second
-	// tellEvery is the interval at which the head is logged.
+	// tellEvery is the interval at which the newest head is logged.
 	tellEvery = time.Hour
 )
 
-// Head returns the newest sealed head; nil before the first. The caller must not change it.
+// Head returns the newest signed head, or nil if there is none yet. The caller must not change it.
 func (j *Journal) Head() *Head { return j.head.Load() }
 
 // seal signs the ends of both chains and stores the head in the folder, if the chains have grown since the last head.
-// Only the keeper, [Open] and [Journal.Close] call it.
+// Only [Open], [Journal.Close] and the goroutine of keep call it.
 func (j *Journal) seal() {
 	h := &Head{Time: time.Now().UTC(), Calls: j.calls.end(), Refusals: j.refusals.end()}
 	if old := j.head.Load(); old != nil && old.Calls == h.Calls && old.Refusals == h.Refusals {
@@ -38,7 +38,7 @@ func (j *Journal) seal() {
 	}
 }
 
-// tellHead logs the newest head, because logs are usually copied to another machine.
+// tellHead logs the newest head. A copy of the log on another machine can later show that records were cut off.
 func (j *Journal) tellHead() {
 	if h := j.head.Load(); h != nil {
 		j.cfg.Log.InfoContext(context.Background(), "journal's head", "head", h.String())

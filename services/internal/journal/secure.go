@@ -8,14 +8,15 @@ import (
 	"slices"
 )
 
-// secures reports whether a record must survive a loss of power independent of the configuration. An approved call
-// may be sent once, and a start gives a claim without an intent back: so the intent must be on the device when the
-// call may be under way. One sync is enough, because it includes the claim before the intent. If the claim is
-// missing, or the records after the intent, the outcome of the call is unknown and it is never sent again.
+// secures reports whether a record must survive a loss of power even with [SyncNever]. Only the intent of an approved
+// call must.
+//
+// An approved call may be sent only once, and a start releases a claim that has no intent. Therefore the intent must
+// be on the device before the call is sent. One sync is enough, because it includes the claim before the intent. If
+// the records after the intent are lost, the outcome of the call is unknown, and the call is never sent again.
 func secures(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// secure syncs everything that the chain has written, including the group that ends at next. The caller must hold
-// writing.
+// secure syncs all records that the chain has written, up to next. The caller must hold writing.
 func (c *chain) secure(next link) error {
 	err := c.secureOlder()
 	if err == nil {
@@ -29,8 +30,8 @@ func (c *chain) secure(next link) error {
 	return nil
 }
 
-// secureOlder does nothing if the active segment was synced before. Otherwise it syncs the names of files, and the
-// earlier segments that were not synced to their ends, including those of an earlier process.
+// secureOlder syncs the earlier segments that were not synced to their ends, including segments of an earlier process,
+// and the names of the files. It does nothing if the active segment was synced before.
 func (c *chain) secureOlder() error {
 	segments := c.view()
 	older := segments[:len(segments)-1]
@@ -48,7 +49,7 @@ func (c *chain) secureOlder() error {
 	return syncDir(c.cfg.Dir)
 }
 
-// syncSegment syncs a segment that has ended. A segment that does not exist is ignored: [Journal.Check] reports it.
+// syncSegment syncs a segment that has ended. It ignores a segment that does not exist: [Journal.Check] reports that.
 func (c *chain) syncSegment(path string) error {
 	f, err := c.cfg.open(path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -23,27 +23,28 @@ const (
 
 	seqDigits = 20
 	extension = ".jsonl"
-	// chunk is how many bytes of a segment are read at once from its end.
+	// chunk is how many bytes are read together when a segment is read backward.
 	chunk = 64 << 10
 )
 
 // segment is a file that contains a part of a chain.
 type segment struct {
 	path string
-	// first is the seq of its first record; it is part of the file's name.
+	// first is the seq of the segment's first record. It is part of the file's name.
 	first int64
-	// last is the seq of its last record; first-1 if it is empty.
+	// last is the seq of the segment's last record; first-1 if the segment is empty.
 	last int64
-	// hash is the hash of its last record's line; if it is empty, of the line before it.
+	// hash is the hash of the segment's last line; if the segment is empty, of the line before it.
 	hash [sha256.Size]byte
-	// size is the number of bytes that are part of the chain; bytes after them are not.
+	// size is the number of bytes that are part of the chain. The file may contain more bytes.
 	size int64
-	// newest is when its last record was written.
+	// newest is when the segment's last record was written.
 	newest time.Time
-	// told reports whether its removal is on record, and stuck whether removing its file has failed since.
+	// told reports whether the removal of the segment is recorded. stuck reports whether removing its file has
+	// failed.
 	told, stuck bool
-	// tally is how many bytes each principal uses in it; nil for the active segment, and if it was not counted yet or
-	// is never counted.
+	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for
+	// a segment that was not counted.
 	tally tally
 }
 
@@ -51,7 +52,8 @@ func segmentPath(dir, chain string, first int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%0*d%s", chain, seqDigits, first, extension))
 }
 
-// segmentFirst parses the seq of the first record in a file's name.
+// segmentFirst parses a file's name and returns the seq of the first record. It reports whether the file is a segment
+// of the chain.
 func segmentFirst(chain, name string) (int64, bool) {
 	digits, ours := strings.CutPrefix(name, chain+"-")
 	digits, whole := strings.CutSuffix(digits, extension)
@@ -59,7 +61,7 @@ func segmentFirst(chain, name string) (int64, bool) {
 	return first, ours && whole && err == nil && len(digits) == seqDigits && first > 0
 }
 
-// listSegments returns a chain's segments, oldest first. Only path, first, last and size are set.
+// listSegments returns a chain's segments, oldest first. It sets only path, first, last and size.
 func listSegments(dir, chain string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -83,8 +85,8 @@ func listSegments(dir, chain string) ([]segment, error) {
 	return segments, nil
 }
 
-// read returns the bytes of the segment that are part of the chain. A segment that retention has removed meanwhile is
-// empty.
+// read returns the bytes of the segment that are part of the chain. It returns nil if retention has removed the
+// segment meanwhile.
 func (s segment) read() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +95,7 @@ func (s segment) read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read segment: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 	data := make([]byte, s.size)
 	if _, err := io.ReadFull(f, data); err != nil {
 		return nil, fmt.Errorf("read segment %s: %w", filepath.Base(s.path), err)
@@ -101,7 +103,7 @@ func (s segment) read() ([]byte, error) {
 	return data, nil
 }
 
-// backward yields the segment's lines, newest first, without their newlines. A line is valid until the next one is
+// backward yields the segment's lines, last first, without their newlines. A line is valid until the next one is
 // yielded.
 func (s segment) backward() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
@@ -113,7 +115,7 @@ func (s segment) backward() iter.Seq2[[]byte, error] {
 			yield(nil, fmt.Errorf("read segment: %w", err))
 			return
 		}
-		defer f.Close() //nolint:errcheck // it was only read
+		defer f.Close() //nolint:errcheck // the file was only read
 		for line, err := range linesBackward(f, s.size) {
 			if !yield(line, err) {
 				return
@@ -125,11 +127,11 @@ func (s segment) backward() iter.Seq2[[]byte, error] {
 // linesBackward yields the lines in the first size bytes of r, last first.
 func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		var rest, text, other []byte // rest is the end of a line whose start is not read yet
+		var rest, text, other []byte // rest is the end of a line whose beginning has not been read
 		for end := size; end > 0; {
 			n := min(end, chunk)
 			end -= n
-			text, other = slices.Grow(other[:0], int(n)+len(rest))[:n], text // rest is in the buffer that is not overwritten
+			text, other = slices.Grow(other[:0], int(n)+len(rest))[:n], text // rest is in the other buffer
 			if _, err := r.ReadAt(text, end); err != nil {
 				yield(nil, fmt.Errorf("read segment: %w", err))
 				return
@@ -179,8 +181,9 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data in order, beginning after at, and advances at to the last good one. It calls visit
-// for each record with its position and the size of its line, and returns how many bytes and lines are good.
+// walk checks the lines of data in order, beginning after the position at, and advances at to the last good line. It
+// calls visit for each record with the record's position and the length of its line. It returns the number of good
+// bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -202,15 +205,15 @@ func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (go
 type BrokenError struct {
 	// File is the name of the segment.
 	File string
-	// Line is the number of the line in the file, from 1; 0 if lines were not counted.
+	// Line is the number of the line in the file, from 1; 0 if it is unknown.
 	Line int
-	// Seq is the seq that the record should have; 0 if it is not known.
+	// Seq is the seq that the record should have; 0 if it is unknown.
 	Seq int64
-	// Why is what is wrong.
+	// Why says what is wrong.
 	Why error
 }
 
-// Error returns the place and the cause.
+// Error returns the position and the cause.
 func (e *BrokenError) Error() string {
 	switch {
 	case e.Line == 0:
@@ -229,12 +232,12 @@ func (s segment) broken(line int, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Why: why}
 }
 
-// brokenAt returns an error about the record after at, or what is there instead of it.
+// brokenAt returns an error about the line where the record after the position at should be.
 func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// follows returns an error unless the segment begins right after at; otherwise records are missing.
+// follows returns an error unless the segment begins right after the position at. Otherwise records are missing.
 func (s segment) follows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

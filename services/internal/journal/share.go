@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// spared is the minimum age of records that are removed because of one principal's calls.
+	// spared is the minimum age of records that are removed to make space for one principal's calls.
 	spared = 7 * 24 * time.Hour
-	// maxAccounts is the maximum number of principals that are counted for a complete segment. If it has more,
-	// principals that use less than 1/maxAccounts of it are not counted.
+	// maxAccounts is the maximum number of principals that are counted for a complete segment. If there are more,
+	// principals that use less than 1/maxAccounts of the segment are not counted.
 	maxAccounts = 1024
 )
 
-// ErrShare says that a principal's calls use more than their share of the capacity, so that another one would
-// displace the records of others. The same call may be accepted after older records were removed.
+// ErrShare means that a principal's calls use more than their share of the capacity. One more call would displace the
+// records of others. The call may be accepted later, after older records were removed.
 var ErrShare = errors.New("the calls of this principal take more than their share of the journal")
 
-// tally is the number of bytes that the records of each principal use: its own, and those of agents that act on its
-// behalf.
+// tally maps a principal to the number of bytes that its records use. These include the records of agents that act on
+// its behalf.
 type tally map[principal.Key]int64
 
-// appendAccounts appends the principals that a record is charged to, each once: its principal, those of the chain,
-// and the people that they work for. The record's own principal is first.
+// appendAccounts appends the principals that are charged for a record, each once. These are the record's principal,
+// the principals of its chain, and the people that they work for. The record's principal is first.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
@@ -47,13 +47,13 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// shares counts how much of a chain's capacity each principal uses. Access requires writing. The zero value counts
-// nothing and refuses no call.
+// shares counts how much of a chain's capacity each principal uses. It is guarded by [chain.writing]. The zero value
+// counts nothing and refuses no call.
 type shares struct {
-	// most is the maximum number of bytes for one principal; 0: nothing is counted.
+	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// kept counts the records of all segments that were counted, active those of the active segment alone, and
-	// expected those of a group that is not written yet.
+	// kept counts the records of all counted segments, active the records of the active segment, and expected the
+	// records of a group that is not yet written.
 	kept, active, expected tally
 }
 
@@ -65,14 +65,14 @@ func newShares(share float64, room int64) shares {
 	return shares{most: most, kept: tally{}, active: tally{}, expected: tally{}}
 }
 
-// expect counts a record that is to be written with those before it.
+// expect counts a record that is about to be written.
 func (s *shares) expect(who []principal.Key, size int64) {
 	for _, a := range who {
 		s.expected[a] += size
 	}
 }
 
-// charge counts a record in the active segment.
+// charge counts a record that was written to the active segment.
 func (s *shares) charge(who []principal.Key, size int64) {
 	for _, a := range who {
 		s.kept[a] += size
@@ -80,7 +80,7 @@ func (s *shares) charge(who []principal.Key, size int64) {
 	}
 }
 
-// ended begins a new tally for the next segment and returns that of the segment that ended.
+// ended begins a new tally for the next segment and returns the tally of the segment that has ended.
 func (s *shares) ended(segmentBytes int64) tally {
 	done := s.active
 	if len(done) == 0 {
@@ -128,11 +128,11 @@ func (s *shares) less(a principal.Key, n int64) {
 	}
 }
 
-// admit returns the reason why a call may not begin, or nil. A call may not begin if a principal that it is charged
-// to has used its share, and no segment is old enough to be removed for it. The caller must hold writing.
+// admit returns the reason why a call may not begin, or nil. A call may not begin if a principal that is charged for
+// it has used its share, and no segment is old enough to be removed. The caller must hold writing.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
-		return nil // the records of a call that has begun are always accepted
+		return nil // records of a call that has begun are always accepted
 	}
 	for _, who := range e.who {
 		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
@@ -149,7 +149,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 // lineOf returns the maximum length of an entry's line.
 func lineOf(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
-// makeRoom removes the oldest segment if all its records are old enough to be removed because of one principal, and
+// makeRoom removes the oldest segment if all its records are old enough to be removed for one principal's calls. It
 // reports whether it did.
 func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
 	if c.sweep(ctx) != nil {
@@ -166,7 +166,7 @@ func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
 	return may && c.remove(ctx, []Pruned{gone}) == nil
 }
 
-// counted adds the tally of an older segment once it was read, unless the segment was removed meanwhile.
+// counted sets the tally of an older segment that has been read, unless the segment was removed meanwhile.
 func (c *chain) counted(first int64, t tally) {
 	c.writing.Lock()
 	defer c.writing.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// crowded returns a small journal in which one principal may use half of the capacity.
+// crowded returns the configuration of a small journal, in which one principal may use half of the capacity.
 func crowded(dir string) journal.Config {
 	cfg := config(dir)
 	cfg.SegmentBytes = 16 << 10
@@ -22,7 +22,7 @@ func crowded(dir string) journal.Config {
 	return cfg
 }
 
-// of returns a call of a subject, on behalf of the others.
+// of returns a call of a subject on behalf of the principals behind.
 func of(subject string, behind ...string) journal.Record {
 	rec := typical()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
@@ -32,7 +32,7 @@ func of(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// flood makes calls until one is refused, at most most, and returns how many were accepted.
+// flood makes at most most calls, until one is refused. It returns how many were accepted.
 func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
@@ -49,7 +49,7 @@ func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	return most
 }
 
-// taken returns how many bytes of the files are charged to a subject.
+// taken returns the number of bytes in the files for which a subject is charged.
 func taken(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {
@@ -61,7 +61,7 @@ func taken(t testing.TB, dir, subject string) (bytes int64) {
 	return bytes
 }
 
-// A principal with endless calls does not displace the records of others.
+// Case X5. A principal that makes calls without end does not displace the records of others.
 func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -75,7 +75,7 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
 		t.Errorf("after %d calls it has %d bytes of the %d that are its share", n, got, half)
 	}
-	for range 1000 { // a call that has begun continues
+	for range 1000 { // further calls are refused too
 		rec := of("flood")
 		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
 			t.Fatalf("one more is taken: %v", err)
@@ -101,20 +101,20 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	}
 }
 
-// Concurrent calls are counted one after the other, although they are written at once: in any number, none exceeds
-// the share.
+// Case X5. Concurrent calls are charged one after the other, although they are written together. However many there
+// are, the principal does not exceed its share.
 func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
 		dir := filepath.Join(t.TempDir(), "journal")
 		cfg := crowded(dir)
-		cfg.Sync = journal.SyncAlways // so that many wait for one write
+		cfg.Sync = journal.SyncAlways // many callers wait for one write then
 		j := open(t, cfg)
 		var calling sync.WaitGroup
 		for caller := range 64 << (seed % 2) {
 			calling.Go(func() {
 				rec := of("flood")
-				rec.DecisionID = strings.Repeat("d", 1+(caller*37+seed*11)%200) // of many sizes
+				rec.DecisionID = strings.Repeat("d", 1+(caller*37+seed*11)%200) // records of many sizes
 				for j.Intent(t.Context(), &rec) == nil {
 					rec.DecisionID += "d"
 				}
@@ -128,7 +128,7 @@ func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
 	}
 }
 
-// Agents count against the principal that created them too.
+// Case X5. The records of agents are also charged to the principal that created the agents.
 func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -154,7 +154,8 @@ func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
 	closed(t, j)
 }
 
-// After a restart all shares are counted: the newest segment at once, the older ones once they were read.
+// Case X5. After a restart, all shares are counted: the newest segment at once, older segments when they have been
+// read.
 func TestX5SharesOutliveARestart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -185,7 +186,8 @@ func TestX5SharesOutliveARestart(t *testing.T) {
 	}
 }
 
-// Records that are a week old are removed for a principal that has used its share, and a record says so.
+// Case X5. Records that are more than a week old are removed for a principal that has used its share, and a record
+// names them.
 func TestX5OldRecordsMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +219,7 @@ func TestX5OldRecordsMakeRoom(t *testing.T) {
 	})
 }
 
-// If each principal may use everything, no call is refused, and the oldest records are removed.
+// If each principal may use the whole capacity, no call is refused, and the oldest records are removed.
 func TestAShareOfAllRefusesNobody(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

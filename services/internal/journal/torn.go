@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// minHole is how many zero bytes in a row are what a loss of power left of a block
-// that was never written.
+// minHole is the minimum number of consecutive zero bytes that counts as a block that was never written because power
+// was lost.
 const minHole = 512
 
-// isTorn reports whether what stands behind a segment's last good line is what a crash
-// leaves there: the begun line of the record that is due, or blocks that were never
-// written. Whole lines that are no records are something else: a crash makes none.
+// isTorn reports whether the bytes after a segment's last good line are what a crash leaves there: the beginning of
+// the next record's line, or blocks that were never written. A crash never leaves complete lines that are not
+// records.
 func isTorn(rest []byte, due int64) bool {
 	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minHole)) {
 		return !anyReadable(rest)
@@ -22,11 +22,11 @@ func isTorn(rest []byte, due int64) bool {
 	if bytes.IndexByte(rest, '\n') >= 0 || !bytes.Equal(rest[:n], start[:n]) {
 		return false
 	}
-	_, err := parse(rest[:max(0, len(rest)-1)]) // a record whose newline became another byte
+	_, err := parse(rest[:max(0, len(rest)-1)]) // a complete record whose newline has become another byte
 	return err != nil
 }
 
-// anyReadable says whether one of the lines is a record.
+// anyReadable reports whether one of the lines is a record.
 func anyReadable(data []byte) bool {
 	for line := range linesOf(data) {
 		if _, err := parse(line); err == nil {

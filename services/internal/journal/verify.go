@@ -19,7 +19,7 @@ type Report struct {
 
 // ChainReport is the result for one chain.
 type ChainReport struct {
-	// Segments is the number of files of the chain.
+	// Segments is the number of the chain's files.
 	Segments int
 	// Records is the number of good records.
 	Records int64
@@ -29,23 +29,23 @@ type ChainReport struct {
 	Last int64
 	// Head is the hash of the last good record's line, in hex; empty if there is none.
 	Head string
-	// SealKey is the public half of the key that seals heads, from the newest segment that names one; empty if an
-	// earlier version wrote the whole chain.
+	// SealKey is the public half of the key that signs heads, from the newest segment that names one. It is empty if
+	// an earlier version wrote the whole chain.
 	SealKey string
-	// Torn is the number of bytes after the last record that are incomplete because of a crash. The next start moves
-	// them to a separate file.
+	// Torn is the number of bytes after the last record that a crash has left incomplete. The next start moves them
+	// to a separate file.
 	Torn int64
 }
 
 // ErrNoJournal means that a folder contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
-// Verify checks both chains in dir, record by record, from the oldest stored segment. It also checks that the chains
-// extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places. Verify
-// only reads files. A journal may be open on them and continue to write.
+// Verify checks both chains in dir, record by record, from the oldest stored segment on. It also checks that the
+// chains extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places.
+// Verify only reads files. A journal may be open in dir and write records meanwhile.
 //
-// The error wraps a [BrokenError] for each broken chain, which names the first record of the chain that is broken,
-// moved or missing. An incomplete end that a crash left is not an error. The report says how far each chain is good.
+// For each broken chain the error wraps a [BrokenError], which names the first record that is broken, moved or
+// missing. An incomplete end that a crash has left is not an error. The report says how far each chain is good.
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
@@ -55,8 +55,8 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// pruning reports whether an open journal has removed segments meanwhile, so that the parts that were read may not
-// fit together.
+// pruning reports whether an open journal has removed segments during the check. The parts that were read may not fit
+// together then.
 func pruning(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -71,7 +71,7 @@ func pruning(dir string, r *Report) bool {
 
 func verify(dir string, elsewhere []Head) (Report, error) {
 	var report Report
-	head, headErr := readHead(dir) // before the chains, which may grow
+	head, headErr := readHead(dir) // read the head before the chains, which may grow
 	report.Head = head
 	heads := slices.Clone(elsewhere)
 	if head != nil {
@@ -93,7 +93,7 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 }
 
 // vouched returns an error unless the newest head exists and is signed with the journal's key, and the heads that
-// were stored elsewhere have the same key.
+// were stored elsewhere are signed with the same key.
 func (r *Report) vouched(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -147,24 +147,24 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 	return r.report, err
 }
 
-// reader reads the segments of a chain in order.
+// reader checks the segments of a chain in order.
 type reader struct {
 	at     link
 	report ChainReport
-	// newest is set for the last segment, whose end may be torn.
+	// newest is true for the last segment, whose end may be incomplete.
 	newest bool
 	// begin is the prev of the oldest stored record.
 	begin string
 	// oldest is the seq of the oldest record that must exist according to the records, and before is the hash of the
-	// record before it; 0 and empty if no record says so.
+	// record before it. They are 0 and empty if no record says so.
 	oldest int64
 	before string
-	// sealed lists the ends of the chain according to the heads.
+	// sealed lists the ends of the chain that the heads state.
 	sealed []ChainHead
 	visit  func(*Record, int)
 }
 
-// newReader returns a reader that begins with the record of seq first.
+// newReader returns a reader that begins with the record with seq first.
 func newReader(first int64) *reader {
 	return &reader{at: link{seq: first - 1, unknown: first > 1}}
 }
@@ -200,7 +200,7 @@ func (r *reader) read(s segment) error {
 	return s.brokenAt(lines+1, r.at, err)
 }
 
-// take notes the information of a good record.
+// take adds a good record to the report.
 func (r *reader) take(rec *Record, size int) {
 	if r.report.Records == 0 {
 		r.report.First, r.begin = rec.Seq, rec.Prev
@@ -223,8 +223,8 @@ func (r *reader) take(rec *Record, size int) {
 	}
 }
 
-// accounted returns an error if records before the oldest stored record are missing without having been pruned.
-// Earlier versions pruned segments without a record.
+// accounted returns an error if records before the oldest stored record are missing although no record says that they
+// were pruned. Earlier versions pruned segments without a record.
 func (r *reader) accounted(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {

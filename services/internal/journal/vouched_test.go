@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// With the folder but without the key, a head can be removed, or sealed with another key; the start that seals the
-// next head records that first.
+// Case X10. With access to the folder, but without the key, the head can be removed or signed with another key.
+// Opening the journal records that before it signs the next head.
 func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -60,7 +60,7 @@ func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 	})
 }
 
-// The sealed record may be in an older segment, if the journal was rewritten and continued.
+// Case X10. If the journal was rewritten and continued, the record that the head names may be in an older segment.
 func TestX10OlderSegmentsAreHeldToTheHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")

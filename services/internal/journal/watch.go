@@ -12,21 +12,21 @@ import (
 // watchBuffer is how many records a watcher may be behind.
 const watchBuffer = 1024
 
-// ErrSlow says that a watcher was too far behind and was dropped.
+// ErrSlow means that a watcher was too far behind and was removed.
 var ErrSlow = errors.New("the watcher is too slow: it is more than 1024 records behind")
 
-// watchers are the watchers that receive records as they are written.
+// watchers is the set of watchers that receive records as they are written.
 type watchers struct {
 	count atomic.Int32 // lets writers skip the lock if there are no watchers
 	mu    sync.Mutex
 	all   map[*watcher]struct{}
-	// closed is set when nothing more will be written.
+	// closed is true when no more records will be written.
 	closed bool
 }
 
 type watcher struct {
 	lines chan watched
-	err   error // why lines was closed
+	err   error // the reason why lines was closed
 }
 
 type watched struct {
@@ -52,7 +52,7 @@ func (w *watchers) add() *watcher {
 	return one
 }
 
-// drop ends one watcher, if it has not ended yet. The caller must hold mu.
+// drop ends a watcher if it has not ended yet. The caller must hold mu.
 func (w *watchers) drop(one *watcher, why error) {
 	if _, ok := w.all[one]; !ok {
 		return
@@ -78,8 +78,8 @@ func (w *watchers) close() {
 	}
 }
 
-// publish sends the lines of text, of which the first has seq first, to every watcher. It never blocks: it drops
-// watchers that are too slow.
+// publish sends the lines of text to every watcher. first is the seq of the first line. publish never blocks: it
+// removes watchers that are too slow.
 func (w *watchers) publish(from *chain, first int64, text []byte) {
 	if w.count.Load() == 0 {
 		return
@@ -101,14 +101,14 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow returns the newest records, at most last of them, oldest first, and then every record as it is written,
-// without gap or repetition within a chain. Records that filter does not accept are left out; nil accepts all. Read
-// is called before the older records are read, and the function that it returns after that; an error of read ends the
-// sequence.
+// Follow yields the newest records, at most last of them, oldest first, and then every record as it is written.
+// Within a chain no record is missing or repeated. Follow leaves out records that filter does not accept; a nil
+// filter accepts all. It calls read before it reads the older records, and the function that read returns after that.
+// An error of read ends the sequence.
 //
-// Records written after Follow returns are included, until ctx is done or the loop ends. The sequence can be ranged
-// over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlow]), the journal is
-// closed ([ErrClosed]), or the records can't be read; it ends without one when ctx is done.
+// The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends.
+// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlow]), if
+// the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends without an error.
 func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })

@@ -168,5 +168,5 @@ func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
 	})
 }
 
-// atOnce allows older records to be read at once.
+// atOnce is a read function for Follow that lets it read older records at once.
 func atOnce() (func(), error) { return func() {}, nil }

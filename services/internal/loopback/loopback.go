@@ -1,5 +1,5 @@
-// Package loopback says which addresses are loopback addresses, and connects to those alone. A token that is sent without
-// TLS goes to such an address or is not sent.
+// Package loopback recognises loopback addresses and connects only to them. A token is sent without TLS only to a
+// loopback address.
 package loopback
 
 import (
@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// dialTimeout bounds a connection to this machine.
+// dialTimeout bounds the time to connect to this machine.
 const dialTimeout = 5 * time.Second
 
-// Host reports whether a host is `localhost` or a loopback address in its usual form. Names that contain either, and
-// addresses in decimal, octal or hexadecimal form, are not.
+// Host reports whether a host is `localhost` or a loopback address in its usual form. It returns false for names that
+// only contain one of these, and for addresses in decimal, octal or hexadecimal form.
 func Host(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -31,7 +31,7 @@ func Address(address string) bool {
 	return err == nil && Host(host)
 }
 
-// Dial connects to an address if it resolves to a loopback address, whatever its name is. It is safe for concurrent use.
+// Dial connects to an address if it resolves to a loopback address. It is safe for concurrent use.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		if at, err := netip.ParseAddrPort(resolved); err != nil || !at.Addr().Unmap().IsLoopback() {

@@ -1,5 +1,5 @@
-// Package mcpmethod contains the names of MCP's methods, of all revisions and both directions, for packages that must
-// tell a method from a misspelled one.
+// Package mcpmethod contains the names of the methods of MCP, of all protocol revisions and in both directions. Other
+// packages use it to tell a method from a misspelled one.
 package mcpmethod
 
 import "strings"
@@ -23,8 +23,8 @@ func All() []string {
 // IsNotification reports whether a method is a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-// IsProtocol reports whether clients and servers use a method to learn about each other, and not to do something:
-// initialize, ping, discovery, subscriptions, lists and notifications.
+// IsProtocol reports whether clients and servers use a method to learn about each other instead of doing work. These
+// methods are initialize, ping, discovery, subscriptions, lists and notifications.
 func IsProtocol(method string) bool {
 	switch method {
 	case "initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel":
@@ -34,8 +34,8 @@ func IsProtocol(method string) bool {
 	}
 }
 
-// Notifications returns the notifications of the protocol that pass unless a rule denies them or what they are about.
-// Of the others, some need no rule, see [Unasked], and those of tasks are not forwarded.
+// Notifications returns the notifications that are forwarded, unless a rule denies them or denies access to their
+// subject. Other notifications need no rule (see [Unasked]), and notifications of tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
@@ -43,7 +43,7 @@ func Notifications() []string {
 	}
 }
 
-// Unasked returns the methods that need no rule, so that the policy service is not called.
+// Unasked returns the methods that need no rule. The policy service is not called for them.
 func Unasked() []string {
 	return []string{
 		"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen",

@@ -1,6 +1,6 @@
-// Package msgjson converts protobuf messages to and from JSON for MCP tools, in exactly one form. It differs from
-// protobuf's own JSON as follows: a string field that contains a JSON object (sluice.mcp.v1.json) is that object,
-// enums have short names, and input is not corrected.
+// Package msgjson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one JSON
+// form. The form differs from protobuf's JSON mapping as follows: a string field with the option (sluice.mcp.v1.json)
+// is a JSON object, enum values have short names, and input is not corrected.
 package msgjson
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// IsProgress reports whether a field contains the progress of a call and no part of its answer.
+// IsProgress reports whether a field contains the progress of a call, which is not part of the result.
 func IsProgress(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().FullName() == progressName
 }
@@ -32,7 +32,7 @@ func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	return is
 }
 
-// IsWellKnown reports whether a message has a JSON form of its own, which is protobuf's.
+// IsWellKnown reports whether a message is a well-known type, which has the special form of protobuf's JSON mapping.
 func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	switch name, ok := strings.CutPrefix(string(md.FullName()), "google.protobuf."); name {
 	case "Timestamp", "Duration", "FieldMask", "Struct", "Any", "Empty", "ListValue", "Value",
@@ -42,12 +42,12 @@ func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-// IsUnspecified reports whether a value of an enum is the unspecified one.
+// IsUnspecified reports whether an enum value is the unspecified value.
 func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }
 
-// Rules returns the contract's constraints on a field; nil if there are none.
+// Rules returns the constraints on a field that its contract states; nil if there are none.
 func Rules(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {

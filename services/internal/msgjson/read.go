@@ -16,27 +16,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Error says what is wrong with a text, and where.
+// Error says what is wrong with a JSON text, and where.
 type Error struct {
 	// At is a JSON Pointer (RFC 6901) into the text.
 	At string
-	// Why says what is wrong there, for people and models.
+	// Why says what is wrong there. Its readers are people and models.
 	Why string
 }
 
 // Error implements error.
 func (e *Error) Error() string { return e.At + ": " + e.Why }
 
-// Read reads a JSON object into an empty message. Only one form is accepted: fields by their JSON names only, numbers
-// as numbers, texts as texts, values of enums by their names; required fields must exist. The text must be JSON
-// without repeated names. Errors are [*Error]. Other constraints of the contract are not checked.
+// Read reads a JSON object into an empty message. It accepts only one form: fields are named by their JSON names,
+// numbers are JSON numbers, strings are JSON strings, and enum values are their names. Integers of 64 bits are
+// strings of digits. Required fields must exist. The text must be JSON without repeated names. Other constraints of
+// the contract are not checked. Errors are [*Error].
 func Read(text []byte, m protoreflect.Message) error {
 	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {
 		return err
 	}
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return wrong("", "something follows it")
+		return wrong("", "something follows the object")
 	}
 	return nil
 }
@@ -50,7 +51,7 @@ func wrong(at, why string, args ...any) error {
 func (r *reader) message(m protoreflect.Message, at string) error {
 	if IsWellKnown(m.Descriptor()) {
 		if value := m.Descriptor().Fields().ByName("value"); value != nil && value.Number() == 1 && m.Descriptor().Fields().Len() == 1 {
-			v, err := r.scalar(value, at) // an optional one
+			v, err := r.scalar(value, at) // a wrapper type, such as google.protobuf.StringValue
 			if err == nil {
 				m.Set(value, v)
 			}
@@ -60,7 +61,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 		if err != nil {
 			return wrong(at, "%v", err)
 		}
-		if m.Descriptor().FullName() == "google.protobuf.Any" { // whose members have other names
+		if m.Descriptor().FullName() == "google.protobuf.Any" { // the members of Any have other names
 			return wrong(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
@@ -106,7 +107,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 	return nil
 }
 
-// known returns the names of fields, for errors.
+// known returns the names of the fields, for error messages.
 func known(fields protoreflect.FieldDescriptors) string {
 	var names []string
 	for i := range fields.Len() {
@@ -120,7 +121,7 @@ func known(fields protoreflect.FieldDescriptors) string {
 	return strings.Join(names, ", ")
 }
 
-// pointer returns a name as a part of a JSON Pointer.
+// pointer returns a name as a reference token of a JSON Pointer.
 func pointer(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
 
 func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
@@ -223,9 +224,9 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		if raw.Kind() != '{' {
 			return protoreflect.Value{}, errNoObject
 		}
-		return protoreflect.ValueOfString(string(raw)), nil // byte for byte
+		return protoreflect.ValueOfString(string(raw)), nil // the text of the object is not changed
 	}
-	switch fd.Kind() { //nolint:exhaustive // the other kinds are JSON strings, see below
+	switch fd.Kind() { //nolint:exhaustive // values of other kinds are JSON strings, see below
 	case protoreflect.BoolKind:
 		if raw.Kind() != 't' && raw.Kind() != 'f' {
 			return protoreflect.Value{}, errors.New("is to be true or false")
@@ -264,10 +265,10 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	if raw.Kind() != '"' || err != nil {
 		return protoreflect.Value{}, errNoText
 	}
-	switch fd.Kind() { //nolint:exhaustive // the other kinds are handled above
+	switch fd.Kind() { //nolint:exhaustive // values of other kinds are handled above
 	case protoreflect.BytesKind:
 		b, err := base64.StdEncoding.Strict().DecodeString(string(text))
-		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // which may contain line breaks
+		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // DecodeString accepts line breaks
 			return protoreflect.Value{}, errors.New("is to be base64 (RFC 4648, section 4)")
 		}
 		return protoreflect.ValueOfBytes(b), nil
@@ -277,7 +278,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// whole reads a whole number: a JSON number or, for 64 bits, also a JSON string.
+// whole reads an integer. It is a JSON number for 32 bits, and a JSON string for 64 bits.
 func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
@@ -302,7 +303,7 @@ func natural(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
 	return n, nil
 }
 
-// digits returns the digits of a number in the only accepted form.
+// digits returns the digits of a number in its only accepted form.
 func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	if raw.Kind() != kind {
 		if kind == '"' {
@@ -317,7 +318,7 @@ func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	return text, nil
 }
 
-// valueOf returns the value of an enum with that name.
+// valueOf returns the value of an enum with the given name.
 func valueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
 	var names []string
 	for i := range values.Values().Len() {

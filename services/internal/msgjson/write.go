@@ -16,11 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ErrLarge is an error of [Append]: the text would be too long.
+// ErrLarge means that the JSON text of a message would be too long.
 var ErrLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message as a JSON object; it stops when out gets much longer than most bytes. A field without
-// presence is written even if it is empty; an unspecified enum is left out, and so is progress.
+// Append appends a message to out as a JSON object. If out becomes longer than most bytes, Append returns [ErrLarge];
+// it may append a little more before. A field without presence is written even if it is empty. Unspecified enum
+// values and progress are omitted.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 	return (&writer{most}).message(out, m)
 }
@@ -28,7 +29,7 @@ func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 type writer struct{ most int }
 
 func (w *writer) message(out []byte, m protoreflect.Message) (_ []byte, err error) {
-	if len(out) > w.most { // includes empty fields
+	if len(out) > w.most { // empty messages count too
 		return nil, ErrLarge
 	}
 	if IsWellKnown(m.Descriptor()) {
@@ -113,7 +114,7 @@ func (w *writer) entries(out []byte, fd protoreflect.FieldDescriptor, entries pr
 
 func (w *writer) value(out []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value) ([]byte, error) {
 	text := ""
-	switch fd.Kind() { //nolint:exhaustive // the remaining kinds are numbers of 64 bits
+	switch fd.Kind() { //nolint:exhaustive // values of other kinds are numbers of 64 bits
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		return w.message(out, v.Message())
 	case protoreflect.BoolKind:
@@ -154,7 +155,7 @@ func (w *writer) value(out []byte, fd protoreflect.FieldDescriptor, v protorefle
 	return out, nil
 }
 
-// appendObject writes a field that contains a JSON object as text.
+// appendObject appends a field whose text is a JSON object.
 func appendObject(out []byte, fd protoreflect.FieldDescriptor, text string) ([]byte, error) {
 	if text == "" {
 		text = "{}"

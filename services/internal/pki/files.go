@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// caKeyFile is the file of the CA's key. Services do not need it.
+// caKeyFile is the name of the file with the CA's key. Services do not need the file.
 const caKeyFile = "ca-key.pem"
 
-// EnsureAuthority reads the CA of dir, or creates one if there is none. If only one of its two files exists, it
-// returns an error: a new CA would make all roles' certificates invalid.
+// EnsureAuthority reads the CA in dir, or creates one if there is none. It returns an error if only one of the CA's
+// two files exists. A new CA would make the certificates of all roles invalid.
 func EnsureAuthority(dir string) (a *Authority, made bool, err error) {
 	certFile, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certFile)
@@ -73,7 +73,7 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// WriteRole issues a role's certificate into dir, which contains the CA's certificate.
+// WriteRole issues a role's certificate. It writes the certificate, its key and the CA's certificate to dir.
 func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	certPEM, keyPEM, err := a.Issue(RoleLeaf(role))
 	if err != nil {
@@ -87,8 +87,8 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	)
 }
 
-// WriteFile writes a file atomically: first under another name. It creates the folder if it does not exist, for its
-// owner only.
+// WriteFile writes a file atomically: it writes to a temporary file and renames that. If the folder does not exist,
+// WriteFile creates it with access only for its owner.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", path, err)

@@ -1,5 +1,5 @@
-// Package pki creates and reads the certificates that identify the roles of the mesh: a development CA, and one
-// Ed25519 certificate for each role, whose URI SAN names the role.
+// Package pki creates and reads the certificates that identify the roles of the mesh. There is a development CA, and
+// an Ed25519 certificate for each role, with a URI SAN that names the role.
 package pki
 
 import (
@@ -27,11 +27,12 @@ const (
 	caLife = 10 * 365 * 24 * time.Hour
 	// CertLife is how long a role's certificate is valid by default.
 	CertLife = 365 * 24 * time.Hour
-	// backdate allows for clocks that are a little behind.
+	// backdate is how long before its creation a certificate becomes valid, so that a clock that is a little slow
+	// accepts the certificate.
 	backdate = 5 * time.Minute
 )
 
-// Authority is a CA, which signs certificates.
+// Authority is a CA. It signs certificates.
 type Authority struct {
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
@@ -84,23 +85,24 @@ func (a *Authority) Pool() *x509.CertPool {
 // CertPEM returns the CA's certificate.
 func (a *Authority) CertPEM() []byte { return encode("CERTIFICATE", a.cert.Raw) }
 
-// Leaf describes a certificate. The zero value has no names.
+// Leaf describes a certificate to issue. The zero value has no names.
 type Leaf struct {
 	// Name is the common name and, in addition to localhost, the DNS name.
 	Name string
-	// URIs are its URI SANs.
+	// URIs are the certificate's URI SANs.
 	URIs []string
-	// Life is how long it is valid; zero means [CertLife], less than zero that it has expired.
+	// Life is how long the certificate is valid. Zero means [CertLife]. A negative value means that the certificate
+	// has expired.
 	Life time.Duration
 }
 
-// RoleLeaf describes the certificate of a role: its names are the role, its service name in a deployment, and
-// localhost.
+// RoleLeaf describes the certificate of a role. Its DNS names are the role's name, which is the service name in a
+// deployment, and localhost.
 func RoleLeaf(role authv1.Role) Leaf {
 	return Leaf{Name: authn.RoleName(role), URIs: []string{authn.RoleURI(role)}}
 }
 
-// Issue creates a certificate and its key, both PEM encoded.
+// Issue creates a certificate and its key, both in PEM.
 func (a *Authority) Issue(leaf Leaf) (certPEM, keyPEM []byte, err error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -162,7 +164,7 @@ func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	return &Identity{Cert: pair, Key: key, Peer: peer}, nil
 }
 
-// Ephemeral creates the identity of a role inside one process: a key that never leaves the process, without a
+// Ephemeral creates the identity of a role inside one process. It has a key that never leaves the process, and no
 // certificate.
 func Ephemeral(role authv1.Role) (*Identity, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)

@@ -34,7 +34,7 @@ func newAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// issue returns a certificate of a's as others read it.
+// issue returns a certificate that a has issued, as its readers parse it.
 func issue(t *testing.T, a *pki.Authority, leaf pki.Leaf) *x509.Certificate {
 	t.Helper()
 	certPEM, _, err := a.Issue(leaf)
@@ -140,7 +140,7 @@ func TestARoleReadsWhatWasWrittenForIt(t *testing.T) {
 	}
 }
 
-// write replaces a file of a role's folder.
+// write replaces a file in a role's folder.
 func write(t *testing.T, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o600); err != nil {
@@ -210,7 +210,7 @@ func pair(t *testing.T, dir string, cert, key []byte) {
 	write(t, filepath.Join(dir, "gateway-key.pem"), key)
 }
 
-// curve makes a certificate whose key is not an Ed25519 key.
+// curve returns a certificate with an ECDSA key.
 func curve(t *testing.T) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -249,7 +249,7 @@ func TestAnAuthorityIsKept(t *testing.T) {
 	}
 }
 
-// A new CA would make all roles' certificates invalid, so half of one is not replaced.
+// A new CA would make the certificates of all roles invalid. Therefore an incomplete CA is not replaced.
 func TestHalfAnAuthorityIsAnError(t *testing.T) {
 	t.Parallel()
 	_, foreignKey, err := newAuthority(t).Issue(pki.RoleLeaf(gateway))

@@ -19,12 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// rescan is the interval at which files are read again. Their contents are compared, so that atomic renames and the
-// links of a Kubernetes Secret are noticed as reliably as writes in place.
+// rescan is the interval at which files are read again. Their contents are compared, because that detects atomic
+// renames and the links of a Kubernetes Secret as reliably as writes.
 const rescan = 500 * time.Millisecond
 
-// A Source has the contents of certificate files, and follows changes while Run runs. If new contents can't be used,
-// the old ones stay. It is safe for concurrent use.
+// A Source contains the parsed contents of certificate files. It follows changes of the files while Run runs. If new
+// contents can't be used, the old ones stay. A Source is safe for concurrent use.
 type Source[T any] struct {
 	files   []string
 	load    func() (*T, error)
@@ -37,17 +37,17 @@ type Source[T any] struct {
 	changed func(*T)
 }
 
-// fingerprint identifies the contents of the files.
+// fingerprint is a digest of the contents of the files.
 type fingerprint [sha256.Size]byte
 
-// Keys are a role's identity and the CA that it trusts.
+// Keys are a role's identity and the CA that the role trusts.
 type Keys struct {
 	*Identity
 	Pool *x509.CertPool
 }
 
-// Follow reads DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if they can't be used now; they
-// may change later.
+// Follow returns a source of the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
+// their present contents can't be used.
 func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
 	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
@@ -61,8 +61,8 @@ func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], erro
 	return follow(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// FollowPair reads a certificate of any CA with its chain, and its key, both PEM encoded. It returns an error if they
-// can't be used now; they may change later.
+// FollowPair returns a source of a certificate of any CA with its chain, and the key. Both files are in PEM. It
+// returns an error if their present contents can't be used.
 func FollowPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -87,18 +87,18 @@ func follow[T any](files []string, load func() (*T, error), ends func(*T) time.T
 	return s, nil
 }
 
-// Current returns the last usable contents of the files.
+// Current returns the most recent usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange makes Run call do with new contents. There is at most one such function.
+// OnChange makes Run call do after each change of the contents. A later call of OnChange replaces do.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = do
 }
 
-// Run follows the files until ctx ends. It uses a change when two scans in a row read the same contents, so that it
-// does not mix old and new files.
+// Run follows the files until ctx ends. It uses changed contents only when two scans in a row have read them, so that
+// it does not mix old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -117,11 +117,11 @@ func (s *Source[T]) Run(ctx context.Context) error {
 	}
 }
 
-// replace replaces the contents by those of the files.
+// replace reads the files and replaces the contents.
 func (s *Source[T]) replace(ctx context.Context) {
 	next, err := s.read()
 	if err != nil {
-		s.log.ErrorContext(ctx, "certificates do not load; those before stay", "end", s.ends(s.Current()), "error", err)
+		s.log.ErrorContext(ctx, "certificates do not load, so the previous ones stay in use", "end", s.ends(s.Current()), "error", err)
 		return
 	}
 	s.current.Store(next)
@@ -133,14 +133,14 @@ func (s *Source[T]) replace(ctx context.Context) {
 	}
 }
 
-// read loads the files, and returns an error if the certificate has expired.
+// read loads the files. It returns an error if the certificate has expired.
 func (s *Source[T]) read() (*T, error) {
 	next, err := s.load()
 	if err != nil {
 		return nil, err
 	}
 	if end := s.ends(next); time.Now().After(end) {
-		return nil, fmt.Errorf("the certificate in %s has ended on %s", s.files[len(s.files)-2], end.Format(time.DateOnly))
+		return nil, fmt.Errorf("the certificate in %s expired on %s", s.files[len(s.files)-2], end.Format(time.DateOnly))
 	}
 	return next, nil
 }

@@ -6,24 +6,24 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or both, against whose quota a caller's use counts.
+// An Account is a principal, a person, or both. A caller's use of a quota is counted against its accounts.
 type Account struct {
 	Key
 
-	// Principal is true for the caller itself and for each principal of its chain.
+	// Principal is true for the caller and for each principal of its chain.
 	Principal bool
-	// Person is true for each person that the caller or a principal of its chain works for. A principal without an
-	// owner is its own person.
+	// Person is true for each person that the caller, or a principal of its chain, works for. A principal without an
+	// owner counts as a person.
 	Person bool
 }
 
-// Accounts are all accounts that one caller's use counts against, each key once: the caller first. An agent counts
-// against the principals that created it, at any depth, and against the person that they work for, so that a caller
-// gains nothing by creating agents. The zero value has no accounts. They do not change, and are safe for concurrent
-// use.
+// Accounts are all accounts against which one caller's use is counted, each key once, the caller's first. The use of
+// an agent is counted against the principals that created it, at any depth, and against the people that they work
+// for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts do not change and are
+// safe for concurrent use.
 type Accounts struct {
-	// few contains the accounts of most callers without an allocation; more contains all of them if they do not fit
-	// into few.
+	// few contains the accounts of most callers without an allocation. If they don't fit into few, more contains all
+	// of them.
 	few  [2]Account
 	n    int
 	more []Account
@@ -44,7 +44,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// Alone returns the accounts of a principal of which only the key is known.
+// Alone returns the accounts of a principal if only its key is known.
 func Alone(who Key) Accounts {
 	var a Accounts
 	a.root = who
@@ -69,7 +69,7 @@ func (a *Accounts) add(one Account) {
 	}
 }
 
-// All returns the accounts, the caller's own first. The slice is read-only.
+// All returns the accounts, the caller's first. The slice must not be changed.
 func (a *Accounts) All() []Account {
 	if a.more != nil {
 		return a.more
@@ -77,7 +77,7 @@ func (a *Accounts) All() []Account {
 	return a.few[:a.n]
 }
 
-// Caller returns the key of the caller; the zero key if there is none.
+// Caller returns the key of the caller; the zero key if there is no caller.
 func (a *Accounts) Caller() Key {
 	if a.n == 0 {
 		return Key{}
@@ -85,6 +85,6 @@ func (a *Accounts) Caller() Key {
 	return a.few[0].Key
 }
 
-// Root returns the key of the person behind the last principal of the chain, which identifies the owner if callers
-// take turns. The zero key means that there is no caller.
+// Root returns the key of the person behind the last principal of the chain. Fair queues treat all callers with the
+// same root as one. It returns the zero key if there is no caller.
 func (a *Accounts) Root() Key { return a.root }

@@ -1,4 +1,4 @@
-// Package principal contains the keys of principals by which quotas are counted.
+// Package principal contains the keys by which principals are counted against quotas.
 package principal
 
 import (
@@ -7,21 +7,22 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Catalogue is the subject for which the gateway itself lists servers. No subject of a token contains a colon.
+// Catalogue is the subject with which the gateway itself lists the tools of servers. The subject of a token never
+// contains a colon.
 const Catalogue = "system:catalogue"
 
-// Agent is the prefix of the subjects of agents of the mesh.
+// Agent is the prefix of the subjects of the mesh's agents.
 const Agent = "agent:"
 
-// Key identifies a principal, or a person that it works for, independent of token, session and run. The zero value
-// identifies no principal.
+// Key identifies a principal or a person, independent of token, session and run. The zero value identifies no
+// principal.
 type Key struct{ Tenant, Subject string }
 
 // Of returns the key of a principal.
 func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
 
-// Root returns the person behind the last principal of the chain. Caches and queues treat that person's agents, and
-// their agents, as one.
+// Root returns the key of the person behind the last principal of the chain. Caches and queues treat that person's
+// agents, and the agents that these have created, as one caller.
 func Root(p *identityv1.Principal) Key {
 	if chain := p.GetChain(); len(chain) > 0 {
 		return Person(chain[len(chain)-1])
@@ -29,7 +30,8 @@ func Root(p *identityv1.Principal) Key {
 	return Person(p)
 }
 
-// Person returns the key of the person that a principal works for: its owner, or itself if it has no owner.
+// Person returns the key of the person that a principal works for. That is the principal's owner, or the principal
+// itself if it has no owner.
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }

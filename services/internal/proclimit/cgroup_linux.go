@@ -14,22 +14,23 @@ import (
 	"sync/atomic"
 )
 
-// basePrefix is the prefix of the name of a limiter's cgroup. The process id and the limiter's number in the process
-// follow.
+// basePrefix is the prefix of the name of a limiter's cgroup. It is followed by the process id and the number of the
+// limiter in the process.
 const basePrefix = "sluice-"
 
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup (version 2) into which this process moves, so that the cgroup which it leaves can contain
-// other cgroups.
+// mainGroup is the cgroup (version 2) into which this process moves. The cgroup that the process leaves can then
+// contain other cgroups.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.
 type controller struct {
 	name    string
 	version int
-	// own is the folder of this process's cgroup, and base that of the cgroup in which groups are created.
+	// own is the folder of this process's cgroup. base is the folder of the limiter's cgroup, in which the cgroups of
+	// groups are created.
 	own, base string
 }
 
@@ -47,8 +48,8 @@ func (c *controller) dir() string {
 	return c.base
 }
 
-// findControllers returns the controllers of this process's cgroups; nil for one that can't be used, with the reason
-// in why.
+// findControllers returns the controllers of this process's cgroups. It returns nil for a controller that can't be
+// used, with the reason in why.
 func findControllers(base string) (pids, memory *controller, why []error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -93,11 +94,12 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 	return c, nil
 }
 
-// cgroupMount is a mounted cgroup hierarchy: root is the part of the hierarchy that is mounted, and point is the mount
-// point.
+// cgroupMount is a mounted cgroup hierarchy. root is the part of the hierarchy that is mounted, and point is the
+// mount point.
 type cgroupMount struct{ root, point string }
 
-// cgroupMounts returns the mounted hierarchies of version 1 by controller, and under "" that of version 2.
+// cgroupMounts returns the mounted hierarchies: those of version 1 by controller, the one of version 2 under the key
+// "".
 func cgroupMounts() (map[string]cgroupMount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -124,7 +126,8 @@ func cgroupMounts() (map[string]cgroupMount, error) {
 	return out, nil
 }
 
-// cgroupPaths returns this process's cgroups of version 1 by controller, and under "" that of version 2.
+// cgroupPaths returns this process's cgroups: those of version 1 by controller, the one of version 2 under the key
+// "".
 func cgroupPaths() (map[string]string, error) {
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -143,7 +146,7 @@ func cgroupPaths() (map[string]string, error) {
 	return out, nil
 }
 
-// begin creates the cgroup in which groups are created, with the limits for all of them together.
+// begin creates the limiter's cgroup, with the limits for all groups together.
 func (c *controller) begin(share Limits) error {
 	c.sweep()
 	if c.version == 2 {
@@ -162,12 +165,13 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// sweep removes cgroups that killed processes left behind. A cgroup with processes in it can't be removed.
+// sweep removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
 func (c *controller) sweep() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
-		// A cgroup with this process's id is one of an earlier process, unless this process has created it.
+		// A cgroup with this process's id was left by an earlier process with the same id, unless this process has
+		// created it.
 		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) && (pid != strconv.Itoa(os.Getpid()) || limiters.Load() > 1) {
 			continue
 		}
@@ -179,14 +183,14 @@ func (c *controller) sweep() {
 	}
 }
 
-// delegate enables this controller for the cgroups below that of this process (version 2). A cgroup with enabled
-// controllers may not contain processes, so this process and its children move into mainGroup. If the cgroup contains
-// processes of other programs, nothing is changed.
+// delegate enables this controller for the cgroups below the cgroup of this process (version 2). A cgroup for whose
+// children a controller is enabled must not contain processes. Therefore this process and its children move into
+// mainGroup. If the cgroup contains processes of other programs, delegate changes nothing and returns an error.
 func (c *controller) delegate() error {
 	if slices.Contains(strings.Fields(text(c.own, "cgroup.subtree_control")), c.name) {
 		return nil
 	}
-	if text(c.own, "cgroup.type") != "" { // the root has no such file, and may contain processes
+	if text(c.own, "cgroup.type") != "" { // the root cgroup has no such file, and may contain processes
 		if err := c.moveAside(); err != nil {
 			return err
 		}
@@ -216,7 +220,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make creates a cgroup with limits. In version 2 the other controller may have created it.
+// make creates a cgroup with limits. In version 2, the other controller may have created it already.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err
@@ -229,20 +233,20 @@ func (c *controller) make(dir string, limits Limits) error {
 		if err := put(dir, "memory.limit_in_bytes", most); err != nil {
 			return err
 		}
-		_ = put(dir, "memory.memsw.limit_in_bytes", most) // if the kernel counts swap
+		_ = put(dir, "memory.memsw.limit_in_bytes", most) // fails if the kernel does not count swap
 		return nil
 	}
 	if err := put(dir, "memory.max", most); err != nil {
 		return err
 	}
-	_ = put(dir, "memory.swap.max", "0") // if there is swap
-	if dir != c.base {                   // otherwise all servers would be ended
+	_ = put(dir, "memory.swap.max", "0") // fails if there is no swap
+	if dir != c.base {                   // otherwise the kernel would kill all servers together
 		_ = put(dir, "memory.oom.group", "1")
 	}
 	return nil
 }
 
-// kills returns how many processes of a cgroup the kernel has ended because of memory.
+// kills returns how many processes of a cgroup the kernel has killed because memory ran out.
 func (c *controller) kills(dir string) int64 {
 	if c.version == 1 {
 		return counter(dir, "memory.oom_control", "oom_kill")
@@ -250,7 +254,7 @@ func (c *controller) kills(dir string) int64 {
 	return counter(dir, "memory.events", "oom_kill")
 }
 
-// put writes to a file of a cgroup.
+// put writes a value to a file of a cgroup.
 func put(dir, file, value string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
@@ -260,7 +264,7 @@ func text(dir, file string) string {
 	return string(raw)
 }
 
-// number reads a file that contains one number: 0 if it contains none, and the highest number for `max`.
+// number returns the number in a file. It returns 0 if there is none, and the highest number for `max`.
 func number(dir, file string) int64 {
 	said := strings.TrimSpace(text(dir, file))
 	if said == "max" {
@@ -270,7 +274,7 @@ func number(dir, file string) int64 {
 	return n
 }
 
-// counter reads the line `key n` of a file.
+// counter returns the number in the line `key number` of a file.
 func counter(dir, file, key string) int64 {
 	lines := bufio.NewScanner(bytes.NewReader([]byte(text(dir, file))))
 	for lines.Scan() {

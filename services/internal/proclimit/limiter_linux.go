@@ -12,7 +12,7 @@ import (
 // A Limiter creates groups of processes with limits. It is safe for concurrent use.
 type Limiter struct {
 	pids, memory *controller
-	// share is what all groups may use together.
+	// share is the limit for all groups together.
 	share Limits
 
 	mu     sync.Mutex
@@ -22,31 +22,31 @@ type Limiter struct {
 	table  table
 }
 
-// A Group is one process with all its descendants.
+// A Group is one process together with all its descendants.
 type Group struct {
 	limiter *Limiter
 	limits  Limits
-	// pids and memory are the folders of its cgroups; empty if that controller is not used. They are the same in
-	// version 2.
+	// pids and memory are the folders of the group's cgroups; empty if the controller is not used. In version 2 both
+	// are the same.
 	pids, memory string
-	// made are the folders that were created for it, used or not.
+	// made lists the folders that were created for the group, even if they are not used.
 	made   []string
 	leader int
-	// known are the processes that were found to belong to it, with the start time of each. Limiter.mu guards it.
+	// known maps the processes that belong to the group to their start times. Limiter.mu guards it.
 	known map[int]uint64
 	usage usage
-	// refused is how many forks the kernel has refused because of the limit of all groups together.
+	// refused is how many forks the kernel has refused because of the limit for all groups together.
 	refused int64
 }
 
-// usage is what a group uses.
+// usage is the present use of a group.
 type usage struct {
 	tasks  int
 	memory int64
 }
 
-// New returns a limiter that uses cgroups if it can create them. It creates one for this process's groups, which
-// Close removes. Without cgroups it watches processes; it never fails.
+// New returns a limiter that uses cgroups if it can create them. It creates a cgroup for all groups of this limiter,
+// which Close removes. If it can't create cgroups, it counts processes itself. New never fails.
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
@@ -69,7 +69,7 @@ func New() *Limiter {
 	return l
 }
 
-// NewWatching returns a limiter that uses no cgroups.
+// NewWatching returns a limiter that uses no cgroups and counts processes itself.
 func NewWatching() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{}), share: shareOfMachine(nil, nil)}
 	l.report.add(Tasks, 0)
@@ -78,23 +78,23 @@ func NewWatching() *Limiter {
 	return l
 }
 
-// Report says which limits are enforced on this system.
+// Report says which limits the kernel enforces on this system.
 func (l *Limiter) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.report.clone()
 }
 
-// Close removes what the limiter created. All groups must have been closed. What can't be removed is left for the
-// next limiter of this cgroup.
+// Close removes the cgroups that the limiter has created. All groups must have been closed. The next limiter removes
+// what could not be removed.
 func (l *Limiter) Close() {
 	for _, dir := range foldersOf(l.pids.dir(), l.memory.dir()) {
 		removeSoon(dir)
 	}
 }
 
-// Group creates a group for a process that is not started yet. The name becomes a part of a file name. If no cgroups
-// can be created, the group is watched.
+// Group creates a group for a process that has not started yet. The name becomes a part of a file name. If cgroups
+// can't be created for the group, the limiter counts its processes itself.
 func (l *Limiter) Group(name string, limits Limits) *Group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,14 +118,16 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 	return g
 }
 
-// fallBack makes the limiter watch the group instead of using cgroups. The caller must hold Limiter.mu.
+// fallBack makes the limiter count the group's processes itself instead of using cgroups. The caller must hold
+// Limiter.mu.
 func (g *Group) fallBack(err error) {
 	g.pids, g.memory = "", ""
 	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
 
-// Join puts a process into the group, before it has children, and makes it one of the first that the kernel ends when
-// memory is short. Failures are reported by [Limiter.Report]: the program runs anyway.
+// Join puts a process into the group before the process has children. It also raises the process's OOM score, so that
+// the kernel kills it early when memory runs out. The program runs even if this fails; [Limiter.Report] reports the
+// failure.
 func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
 	defer g.limiter.mu.Unlock()
@@ -141,7 +143,7 @@ func (g *Group) Join(pid int) {
 	}
 }
 
-// raiseScore sets the oom_score_adj of a process unless it is higher: only privileged processes may lower one.
+// raiseScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower it.
 func raiseScore(pid int) error {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if number(dir, "oom_score_adj") >= OOMScore {
@@ -150,14 +152,14 @@ func raiseScore(pid int) error {
 	return put(dir, "oom_score_adj", strconv.Itoa(OOMScore))
 }
 
-// alive reports whether a process runs; an ended process that was not waited for does not.
+// alive reports whether a process runs. A zombie does not run.
 func alive(pid int) bool {
 	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	p, ok := parseStat(raw)
 	return ok && !p.dead
 }
 
-// Check returns an [ExceededError] if the group has reached a limit since it was created, nil otherwise.
+// Check returns an [ExceededError] if the group has reached a limit since it was created, otherwise nil.
 func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
@@ -172,10 +174,10 @@ func (g *Group) Check() error {
 		g.usage.tasks = int(number(g.pids, "pids.current"))
 	}
 	if g.memory != "" {
-		g.usage.memory = 0 // the kernel enforces the limit of all groups too; its count contains caches
+		g.usage.memory = 0 // the kernel also enforces the limit for all groups, and its count includes caches
 	}
 	switch {
-	case g.usage.tasks > g.limits.Tasks: // with cgroups too: a program may have raised its own limit
+	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program may have raised its limit
 		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
@@ -183,7 +185,7 @@ func (g *Group) Check() error {
 	return g.checkShare()
 }
 
-// reached returns the limit that the kernel has enforced.
+// reached returns an error if the kernel has enforced a limit on the group.
 func (g *Group) reached() error {
 	switch {
 	case g.pids != "" && g.wasRefused():
@@ -194,8 +196,8 @@ func (g *Group) reached() error {
 	return nil
 }
 
-// wasRefused reports whether the kernel has refused a fork because of the group's own limit. Some kernels also count
-// a fork that was refused because of the limit of all groups together: then the group that uses the most is ended.
+// wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count
+// forks that were refused because of the limit for all groups together. [Group.checkShare] handles those.
 func (g *Group) wasRefused() bool {
 	times := counter(g.pids, "pids.events", "max")
 	if times <= g.refused {
@@ -209,7 +211,7 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkShare returns an [ExceededError] if all groups together use too much and this one uses the most.
+// checkShare returns an [ExceededError] if all groups together exceed their limit and this group uses the most.
 func (g *Group) checkShare() error {
 	var all, most usage
 	for other := range g.limiter.groups {
@@ -243,7 +245,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// folder returns one of its cgroups; empty for none.
+// folder returns the folder of one of the group's cgroups; empty if there is none.
 func (g *Group) folder() string {
 	if g.pids != "" {
 		return g.pids
@@ -251,11 +253,11 @@ func (g *Group) folder() string {
 	return g.memory
 }
 
-// End kills the group's processes except the leader, in any session. The leader's process id must not have been
-// reused.
+// End kills the group's processes except the leader, whatever sessions they are in. The leader's process id must not
+// have been reused.
 func (g *Group) End() { g.kill() }
 
-// Close removes the group's cgroups. All its processes must have ended.
+// Close removes the group's cgroups. All processes of the group must have ended.
 func (g *Group) Close() {
 	g.limiter.mu.Lock()
 	delete(g.limiter.groups, g)

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// hidden is the attack that watching does not find: a process has left its session and its parents between two
-// checks.
+// hidden is an attack that counting processes at intervals does not detect. A process leaves its session and its
+// parents between two checks.
 const hidden = "double forks in sessions of their own"
 
-// attacks are shell programs that stop by themselves, each with the limit that it reaches.
+// attacks are shell programs that end by themselves, each with the limit that it reaches.
 var attacks = map[string]struct{ script, limit string }{
 	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
 	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},
@@ -29,8 +29,7 @@ var attacks = map[string]struct{ script, limit string }{
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
 
-// A program that exceeds its limit is found, and everything that it started ends, whether the kernel or this package
-// counts.
+// A program that exceeds its limit is detected, and all its descendants end, with and without cgroups.
 func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotHeld) > 0 {
@@ -64,7 +63,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	return found
 }
 
-// If its cgroup was removed, a program still runs: it is watched.
+// A program whose cgroup was removed still runs, and its processes are counted.
 func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotHeld) > 0 {

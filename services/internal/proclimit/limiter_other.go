@@ -2,10 +2,10 @@
 
 package proclimit
 
-// A Limiter creates groups of processes. On this system it can't limit them.
+// A Limiter creates groups of processes. On this system it can't limit the groups.
 type Limiter struct{}
 
-// A Group is one process with all its descendants.
+// A Group is one process together with all its descendants.
 type Group struct{}
 
 // New returns a limiter that limits nothing.
@@ -31,7 +31,7 @@ func (*Group) Join(int) {}
 // Check returns nil.
 func (*Group) Check() error { return nil }
 
-// PIDs returns nothing.
+// PIDs returns nil.
 func (*Group) PIDs() []int { return nil }
 
 // End does nothing.

@@ -1,6 +1,6 @@
 // Package proclimit limits the tasks and the memory of child processes, each together with all its descendants. On
-// Linux the kernel enforces the limits if this process can create control groups (cgroups, version 1 or 2). Otherwise
-// the descendants are counted at intervals, and the caller ends processes that exceed a limit.
+// Linux the kernel enforces the limits if this process can create cgroups (version 1 or 2). Otherwise the package
+// counts the descendants at intervals, and the caller must end processes that exceed a limit.
 package proclimit
 
 import (
@@ -10,38 +10,39 @@ import (
 	"time"
 )
 
-// These are the names of limits in [ExceededError].
+// These are the values of [ExceededError.Limit].
 const (
 	Tasks  = "tasks"
 	Memory = "memory"
 )
 
-// OOMScore is the oom_score_adj of processes in a group. The kernel ends a process with a higher score first; the
-// range is -1000 to 1000, and 0 is the default.
+// OOMScore is the oom_score_adj of processes in a group. The kernel kills processes with higher scores first. The
+// range is -1000 to 1000, and the default is 0.
 const OOMScore = 800
 
-// CheckEvery is the interval at which callers should check a group.
+// CheckEvery is the interval at which callers should call [Group.Check].
 const CheckEvery = 100 * time.Millisecond
 
-// Limits are those of one process with all its descendants. A zero value is no limit; callers set both.
+// Limits bound one process together with all its descendants. Callers must set both fields.
 type Limits struct {
 	// Tasks is the maximum number of processes and threads at a time.
 	Tasks int
-	// Memory is the maximum memory in bytes: what the cgroup counts, or the sum of resident pages.
+	// Memory is the maximum memory in bytes. The cgroup's count applies, or otherwise the sum of the resident pages
+	// that are not shared.
 	Memory int64
 }
 
-// ExceededError says that a group has reached a limit.
+// ExceededError means that a group has reached a limit.
 type ExceededError struct {
 	// Limit is [Tasks] or [Memory].
 	Limit string
-	// Most is the limit: a number of tasks, or bytes.
+	// Most is the limit, in tasks or bytes.
 	Most int64
-	// Shared reports whether it is the limit of all groups together, of which this one uses the most.
+	// Shared reports whether it is the limit for all groups together. This group then uses the most of them.
 	Shared bool
 }
 
-// Error names the limit.
+// Error returns a text that names the limit.
 func (e *ExceededError) Error() string {
 	whose := "its limit"
 	if e.Shared {
@@ -53,15 +54,15 @@ func (e *ExceededError) Error() string {
 	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Most>>20)
 }
 
-// Report says which limits are enforced on this system.
+// Report says which limits the kernel enforces on this system.
 type Report struct {
-	// Held and NotHeld are what the kernel enforces and what it does not, each a few words.
+	// Held and NotHeld describe what the kernel enforces and what it does not, each in a few words.
 	Held, NotHeld []string
-	// Why is the reason why the kernel does not enforce all; empty if it does.
+	// Why says why the kernel does not enforce all limits; empty if it does.
 	Why string
 }
 
-// note adds something that is not enforced and the reason, each once.
+// note adds something that the kernel does not enforce, with the reason. It adds each only once.
 func (r *Report) note(what string, err error) {
 	if slices.Contains(r.NotHeld, what) {
 		return
@@ -74,7 +75,7 @@ func (r *Report) clone() Report {
 	return Report{slices.Clone(r.Held), slices.Clone(r.NotHeld), r.Why}
 }
 
-// add notes how a limit is enforced.
+// add records how a limit is enforced. version is the version of cgroups, or 0.
 func (r *Report) add(limit string, version int) {
 	if version > 0 {
 		r.Held = append(r.Held, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))

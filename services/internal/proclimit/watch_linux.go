@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	// tableAge is the maximum age of the table of processes. tableTasks and tableMemory are by how much the machine's
-	// tasks and its free memory, in bytes, may have changed since the table was read.
+	// tableAge is the maximum age of the table of processes. tableTasks and tableMemory are how many more tasks and
+	// how many bytes less free memory the machine may have than when the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
-	// killRounds is how often the processes of a group are searched for and killed, with pauses in between.
+	// killRounds is how often the processes of a group are listed and killed. killPause is the pause in between.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
 
-// table contains all processes of the machine, for groups without cgroups.
+// table is the table of all processes of the machine, for groups without cgroups.
 type table struct {
 	at     time.Time
 	tasks  int64
 	memory int64
 }
 
-// refresh reads the table again if it may be outdated: the cost of reading grows with the machine's processes.
+// refresh reads the table if the last one may be outdated. Otherwise it does nothing, because reading takes long on a
+// machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
 	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {
@@ -45,11 +46,11 @@ type process struct {
 	threads                     int
 	started                     uint64
 	resident                    int64
-	// dead reports whether it has ended and was not waited for.
+	// dead reports whether the process is a zombie.
 	dead bool
 }
 
-// read finds out which processes belong to which group, and what they use.
+// read finds the processes of each group and sums up what they use.
 func (t *table) read(groups map[*Group]struct{}) {
 	all := processes()
 	for g := range groups {
@@ -59,7 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes: the leader and its session, those known before, and all descendants of these.
+// count finds the group's processes. These are the leader, its session, processes that were found before, and all
+// descendants of these.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -71,7 +73,7 @@ func (g *Group) count(all map[int]process) {
 		if said, seen := belongs[pid]; seen {
 			return said
 		}
-		belongs[pid] = false // parents can form a circle, because the table is read slowly
+		belongs[pid] = false // parents can form a circle, because reading the table takes time
 		known, was := g.known[pid]
 		in := pid == g.leader || p.session == g.leader || p.group == g.leader || was && known == p.started || find(p.parent)
 		belongs[pid] = in
@@ -82,7 +84,7 @@ func (g *Group) count(all map[int]process) {
 	for pid, p := range all {
 		switch {
 		case !find(pid):
-		case p.dead: // it counts while its parent, which must wait for it, is in the group
+		case p.dead: // a zombie counts if its parent, which must wait for it, is in the group
 			if find(p.parent) {
 				g.usage.tasks++
 			}
@@ -96,7 +98,7 @@ func (g *Group) count(all map[int]process) {
 }
 
 // sharedMemory returns how much of a process's resident memory is shared or belongs to files, in bytes
-// (proc_pid_statm(5)): otherwise pages of one program would count once for each of its processes.
+// (proc_pid_statm(5)). It is subtracted, because otherwise shared pages would count once for each process.
 func sharedMemory(pid int) int64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	fields := strings.Fields(string(raw))
@@ -107,7 +109,7 @@ func sharedMemory(pid int) int64 {
 	return n * int64(os.Getpagesize())
 }
 
-// kill ends every process of the group, in any session.
+// kill kills every process of the group, whatever session it is in.
 func (g *Group) kill() {
 	for range killRounds {
 		left := 0
@@ -123,7 +125,7 @@ func (g *Group) kill() {
 	}
 }
 
-// removeSoon removes a cgroup. Its processes may take a moment to end.
+// removeSoon removes a cgroup. It tries again for a while, because processes take a moment to end.
 func removeSoon(dir string) {
 	for range killRounds {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
@@ -133,13 +135,13 @@ func removeSoon(dir string) {
 	}
 }
 
-// processes reads the table of all processes.
+// processes returns all processes of the machine by process id.
 func processes() map[int]process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
-	defer dir.Close() //nolint:errcheck // it was only read
+	defer dir.Close() //nolint:errcheck // the folder was only read
 	names, _ := dir.Readdirnames(-1)
 	out := make(map[int]process, len(names))
 	for _, name := range names {
@@ -156,7 +158,7 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)), whose second field may contain anything but ends with the last
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain anything, but ends with the last
 // parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')
@@ -176,7 +178,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// descends reports whether a process is another one or descends from it.
+// descends reports whether a process is ancestor or a descendant of ancestor.
 func descends(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -192,7 +194,7 @@ func descends(pid, ancestor int) bool {
 	return pid == ancestor
 }
 
-// machineTasks returns how many tasks there are on the machine (proc_loadavg(5)).
+// machineTasks returns the number of tasks on the machine (proc_loadavg(5)).
 func machineTasks() int64 {
 	raw, err := os.ReadFile("/proc/loadavg")
 	fields := strings.Fields(string(raw))
@@ -213,11 +215,11 @@ func freeMemory() int64 {
 	return int64(info.Freeram) * int64(info.Unit)
 }
 
-// noLimit stands for an unknown limit of the machine.
+// noLimit is used if a limit of the machine is unknown.
 const noLimit = 1 << 30
 
-// shareOfMachine returns what all groups may use together: three quarters of the machine's maximum of tasks, and of
-// its memory. An unknown maximum is no limit.
+// shareOfMachine returns the limits for all groups together. They are three quarters of the machine's maximum number
+// of tasks and of its memory. An unknown maximum is not a limit.
 func shareOfMachine(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {

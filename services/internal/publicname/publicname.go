@@ -1,24 +1,24 @@
-// Package publicname shortens names that callers choose for records, lists and notices, so that they don't reveal
-// arguments.
+// Package publicname shortens names that callers choose, before they are shown in records, lists and notifications.
+// Shortened names don't reveal arguments.
 package publicname
 
 import "strings"
 
-// most is how many bytes of a name are shown.
+// most is the maximum length of a shown name, in bytes.
 const most = 256
 
-// Of returns the name of a tool or prompt, a task or a URI in the form that may be shown: shortened, and without
-// parts that may contain a secret, which are a query, a fragment and user information.
+// Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. It is shortened, and lacks
+// the parts that may contain a secret: the query, the fragment and the user information.
 func Of(name string) string {
-	text := publicURI(name) // a name may be a URI too
+	text := publicURI(name) // a name may be a URI, too
 	if len(text) <= most {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// publicURI returns a URI without its query, its fragment and its user information (RFC 3986, sections 3.2.1, 3.4 and
-// 3.5). It accepts any text, which need not be a valid URI; of a data URI only the scheme is left.
+// publicURI returns a URI without its query, fragment and user information (RFC 3986, sections 3.2.1, 3.4 and 3.5).
+// The text need not be a valid URI. Of a data URI only the scheme remains.
 func publicURI(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		uri = uri[:i]
@@ -35,8 +35,9 @@ func publicURI(uri string) string {
 	return uri[:start] + uri[start+signed:]
 }
 
-// authority matches the text before the authority of a URI: "//", and what many parsers accept as such, for example
-// `https:/` and `https:\\` (https://url.spec.whatwg.org). It also matches the end of a text without an authority.
+// authority returns the index at which the authority of a URI begins. The text before it is "//", or what many
+// parsers accept instead, for example `https:/` and `https:\\` (https://url.spec.whatwg.org). If there is no
+// authority, the result is the length of the text.
 func authority(uri string) int {
 	for i := 0; i < len(uri); {
 		first := strings.IndexAny(uri[i:], `/\`)

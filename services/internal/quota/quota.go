@@ -1,6 +1,6 @@
-// Package quota counts what callers use of something shared, such as processes, requests in flight or waiting calls.
-// One use counts against the caller, against every principal of its chain and against the people that they work for,
-// so that a caller can't use more by creating agents.
+// Package quota counts how much callers use of something that is shared, for example processes, requests in flight or
+// waiting calls. A use is counted against the caller, against every principal of its chain, and against the people
+// that they work for. So a caller can't use more by creating agents.
 package quota
 
 import (
@@ -15,36 +15,37 @@ import (
 // ErrFull means that one of a caller's accounts has used its quota. Compare with errors.Is.
 var ErrFull = errors.New("the share is used up")
 
-// PersonFactor is the quota of a person, over all principals with that owner, as a multiple of the quota of one
-// principal, unless a counter has a reason for another factor. An operator gives a person several tokens on purpose;
-// an agent that another caller creates counts against its creator's quota.
+// PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
+// principals that the person owns. It is higher, because an operator may give a person several tokens. The use of
+// agents that a caller creates is counted against the caller itself. A counter may have a reason to use another
+// factor.
 const PersonFactor = 4
 
-// Limits are how much one account may use. Each is at least 1.
+// Limits are the maximum use of one account. Each is at least 1.
 type Limits struct {
-	// Principal bounds a principal together with all agents that act on its behalf.
+	// Principal bounds the use of a principal, together with all agents that act on its behalf.
 	Principal int
-	// Person bounds all principals together that work for one person.
+	// Person bounds the use of all principals together that work for one person.
 	Person int
 }
 
-// For returns limits with n for a principal and [PersonFactor] times n for a person.
+// For returns limits of n for a principal and [PersonFactor] times n for a person.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
-// A FullError says whose quota is used up. It is an [ErrFull].
+// A FullError says whose quota is used up. errors.Is reports true for it and [ErrFull].
 type FullError struct {
-	// Account is the account whose quota is used up, and Caller the caller.
+	// Account is the account whose quota is used up. Caller is the account of the caller.
 	Account, Caller principal.Key
-	// Person is true if the account's quota as a person is used up, and false if it is that as a principal.
+	// Person is true if the account's quota as a person is used up, and false if it is the quota as a principal.
 	Person bool
-	// Held is how much the account uses of Limit.
+	// Held is the present use of the account. Limit is its maximum use.
 	Held, Limit int
-	// What is counted, in the plural, such as "processes".
+	// What is the plural name of the counted items, for example "processes".
 	What string
 }
 
-// Error implements error. It names only the caller and principals in its chain. For an account of another tenant it
-// contains no name and no number.
+// Error implements error. The text names only the caller and principals of the caller's chain. For an account of
+// another tenant it contains neither a name nor a number.
 func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
 		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
@@ -58,17 +59,17 @@ func (f *FullError) Error() string {
 	return fmt.Sprintf("%s hold %d of %d %s", group, f.Held, f.Limit, f.What)
 }
 
-// Is implements the interface of [errors.Is].
+// Is reports whether target is [ErrFull]. It is used by [errors.Is].
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
-// place is a key in one of the places that a tally counts separately.
+// place is the key of an account in one of the scopes that a tally counts separately.
 type place struct {
 	principal.Key
 
 	in string
 }
 
-// Why returns whose quota is used up, and of what, if err contains a [*FullError]; otherwise it returns "".
+// Why returns the text of the [*FullError] in err, or "" if err contains none.
 func Why(err error) string {
 	if full, ok := errors.AsType[*FullError](err); ok {
 		return full.Error()
@@ -76,33 +77,33 @@ func Why(err error) string {
 	return ""
 }
 
-// held is how much one key uses: as a principal and as a person.
+// held is the use of one key, as a principal and as a person.
 type held struct{ principal, person int }
 
-// A Tally counts what each key uses, without a lock: the caller must use its own lock. The zero value is not usable;
-// create one with [NewTally].
+// A Tally counts the use of each key. It has no lock: the caller must prevent concurrent use. Create one with
+// [NewTally].
 type Tally struct {
 	what   string
 	limits Limits
 	by     map[place]held
 }
 
-// NewTally returns an empty tally; what is the plural name of the counted items.
+// NewTally returns an empty tally. what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[place]held)}
 }
 
-// Take counts n more against all of the accounts, or against none if one of them would exceed its limit. Without an
-// account it refuses. Errors: a [*FullError].
+// Take adds n to the use of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
+// and returns a [*FullError].
 func (t *Tally) Take(of *principal.Accounts, n int) error { return t.TakeIn("", of, n) }
 
-// Give counts n less against all of the accounts that they were taken for.
+// Give subtracts n from the use of all accounts.
 func (t *Tally) Give(of *principal.Accounts, n int) { t.GiveIn("", of, n) }
 
-// Count counts n more against all of the accounts without a check of limits, for what is in use already.
+// Count adds n to the use of all accounts without checking the limits. It is for items that are in use already.
 func (t *Tally) Count(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// TakeIn is [Tally.Take] with a separate quota in each of several places, such as servers.
+// TakeIn is like [Tally.Take] with a separate quota for each value of in, for example for each server.
 func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
@@ -111,10 +112,11 @@ func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
 	return nil
 }
 
-// GiveIn is [Tally.Give] for what was taken with [Tally.TakeIn].
+// GiveIn is like [Tally.Give] for items that were taken with [Tally.TakeIn].
 func (t *Tally) GiveIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns the account that can't take n more, or nil; if there are several, the last in the chain.
+// Full returns an error for the account that can't use n more items, or nil. If there are several, it is the last one
+// in the chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
@@ -153,33 +155,33 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	}
 }
 
-// Len returns how many keys use something, counted in each place.
+// Len returns the number of keys that use something. A key counts once for each value of in.
 func (t *Tally) Len() int { return len(t.by) }
 
-// A Quota is a [Tally] that is safe for concurrent use. Create one with [New].
+// A Quota is a [Tally] with a lock. It is safe for concurrent use. Create one with [New].
 type Quota struct {
 	mu    sync.Mutex
 	tally *Tally
 }
 
-// New returns an empty quota; what is the plural name of the counted items.
+// New returns an empty quota. what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
-// Take is [Tally.Take].
+// Take is like [Tally.Take].
 func (q *Quota) Take(of *principal.Accounts, n int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.tally.Take(of, n)
 }
 
-// Give is [Tally.Give].
+// Give is like [Tally.Give].
 func (q *Quota) Give(of *principal.Accounts, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.tally.Give(of, n)
 }
 
-// Len is [Tally.Len].
+// Len is like [Tally.Len].
 func (q *Quota) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

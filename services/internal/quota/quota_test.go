@@ -21,7 +21,8 @@ func owned(subject, owner string, chain ...*identityv1.Principal) *identityv1.Pr
 	return p
 }
 
-// What a caller's agents use, at any depth, counts against the caller, whichever of them has created the other.
+// The use of a caller's agents, at any depth, is counted against the caller, whichever of the agents created the
+// others.
 func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
 	t.Parallel()
 	for name, agent := range map[string]func(i int) *identityv1.Principal{
@@ -73,8 +74,8 @@ func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
 	}
 }
 
-// Two tokens with one subject are one principal; tokens with one owner have a person's quota together, and so have
-// the agents that they or the person create.
+// Two tokens with the same subject are one principal. Tokens with the same owner share the quota of a person, and so
+// do the agents that they or the person create.
 func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(2))
@@ -108,7 +109,7 @@ func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
 	}
 }
 
-// A refusal names no principal of another tenant, and escapes names.
+// The text of the error names no principal of another tenant, and escapes names.
 func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(1))
@@ -127,7 +128,7 @@ func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
 	}
 }
 
-// Use without an account is refused: a counter that does not know the caller can't bound it.
+// A use without an account is refused, because it can't be bounded.
 func TestTake_WithoutAnAccountIsRefused(t *testing.T) {
 	t.Parallel()
 	if err := quota.New("things", quota.For(1)).Take(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {

@@ -24,7 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// echoing answers with the length of the name, without constraints on it, so that requests may be padded.
+// echoing returns a probe that answers with the length of the name. It has no constraints on the name, so requests
+// can be padded.
 func echoing() probe {
 	return probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
@@ -41,10 +42,10 @@ func echoing() probe {
 	}
 }
 
-// padded returns a request of about size bytes: unknown fields count as well.
+// padded returns a request of about size bytes. The padding is an unknown field, which is part of the size.
 func padded(size int) *identityv1.RevokeTokenRequest {
 	req := &identityv1.RevokeTokenRequest{Name: "name"}
-	pad := []byte{0xfa, 0x01} // field 31, with a length
+	pad := []byte{0xfa, 0x01} // field 31, with its length
 	for n := size; ; n >>= 7 {
 		if n < 0x80 {
 			pad = append(pad, byte(n))
@@ -56,8 +57,8 @@ func padded(size int) *identityv1.RevokeTokenRequest {
 	return req
 }
 
-// X2: a request may be as large as its method allows, unary or on a stream, and a larger one is refused before it is
-// read.
+// Case X2. A request may be as large as its method allows, unary or on a stream. A larger request is refused before
+// it is read.
 func TestX2ARequestIsAsLargeAsItsMethodSays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -89,7 +90,7 @@ func TestX2ARequestIsAsLargeAsItsMethodSays(t *testing.T) {
 	}
 }
 
-// streamed sends a small request on a stream, and one of a size.
+// streamed sends two requests on a stream: a small one, and one of the given size.
 func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) error {
 	stream, err := openStream(ctx, conn)
 	if err != nil {
@@ -107,7 +108,7 @@ func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) erro
 	return nil
 }
 
-// X2: a compressed message is larger than it looks, and is not read.
+// Case X2. A compressed message is refused, because it is larger than its length says.
 func TestX2CompressedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -116,8 +117,8 @@ func TestX2CompressedRequestsAreRefused(t *testing.T) {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", method, err)
 		}
-		// The answer would be compressed too, and its size is not counted: so checking the request's flag is not
-		// enough, which is not set for an empty request.
+		// The answer would be compressed too, and its size would not be counted. The compression flag is not set for
+		// an empty request, so the header must be checked as well.
 		err = s.person(t, tokenText(operator)).Invoke(soon(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s, of an empty request: %v", method, err)
@@ -125,7 +126,8 @@ func TestX2CompressedRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// X2: what a person has in flight is bounded over all connections, and released when it ends.
+// Case X2. The number of calls that a person has in flight is bounded over all connections. A call that ends makes
+// space for another.
 func TestX2APersonHasAShareOfCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -163,7 +165,7 @@ func TestX2APersonHasAShareOfCalls(t *testing.T) {
 	})
 }
 
-// X2: a client that sends nothing, or sends too slowly, is disconnected, and health answers meanwhile.
+// Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers meanwhile.
 func TestX2SlowStrangersAreCutOff(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -210,7 +212,7 @@ func TestX2SlowStrangersAreCutOff(t *testing.T) {
 	}
 }
 
-// X2: a connection with only refused calls is closed.
+// Case X2. A connection on which all calls are refused is closed.
 func TestX2RefusedForeverEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -234,7 +236,7 @@ func TestX2RefusedForeverEnds(t *testing.T) {
 	}
 }
 
-// X2: unauthenticated calls that never end are few, and are ended.
+// Case X2. The number of unauthenticated calls without an end is bounded, and the server ends them.
 func TestX2StrangersCallsAreFewAndEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))

@@ -22,10 +22,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// canary stands for text that must never leave the server.
+// canary is a text that the server must never send.
 const canary = "canary-7f3a"
 
-// doing returns a probe whose unary method and whose stream, once a message was read, both return the result of do.
+// doing returns a probe. Its unary method, and its stream after it has read a message, return the result of do.
 func doing(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
@@ -45,7 +45,7 @@ func doing(do func(ctx context.Context, name string) error) probe {
 	}
 }
 
-// both calls the unary method and the stream, and checks the result of each.
+// both calls the unary method and the stream, and passes the error of each to check.
 func both(t *testing.T, s *site, check func(t *testing.T, err error)) {
 	t.Helper()
 	for _, w := range s.ways() {
@@ -169,7 +169,7 @@ func TestRequestsThatBreakTheirContractAreRefused(t *testing.T) {
 			}
 			got, err = open(soon(t), conn, "one", "two", "last")
 			wanted(t, got, err, "", codes.AlreadyExists, "")
-			// A caller without access learns nothing about the contract.
+			// A caller without access must not see whether its request satisfies the contract.
 			got, err = askFor(soon(t), w.as(t, ratelimit, false), methodUnary, "not a name")
 			wanted(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
 		})
@@ -186,15 +186,15 @@ func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
 		}
 		select {
 		case left <- time.Until(end):
-		case <-ctx.Done(): // a call that was made twice
+		case <-ctx.Done(): // the method was called twice
 		}
 		return nil
 	}).register(t))
 	for i, w := range s.ways() {
-		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process the client bounds its calls
+		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process, the client bounds its calls
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
-			if _, err := ask(soon(t), conn, methodUnary); err != nil { // opens the connection
+			if _, err := ask(soon(t), conn, methodUnary); err != nil { // the first call opens the connection
 				t.Fatal(err)
 			}
 			<-left
@@ -237,8 +237,7 @@ func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
 	}
 }
 
-// newWaiting returns a site whose methods run until their context ends, and a function that returns how many of them
-// run.
+// newWaiting returns a site whose methods run until their context ends, and the number of methods that run.
 func newWaiting(t *testing.T) (*site, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
@@ -277,7 +276,7 @@ func until(t *testing.T, holds func() bool) {
 	untilEnd(t, patience, holds)
 }
 
-// untilEnd waits for a condition, at most for a time.
+// untilEnd waits for a condition, at most for the given time.
 func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -289,7 +288,7 @@ func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 	}
 }
 
-// Values in a client's context are not visible to the server, even in one process: only metadata is sent.
+// Values in a client's context are not visible to the server, even in the same process. Only metadata is sent.
 func TestAServerSeesNothingOfItsClientsContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -329,7 +328,7 @@ func TestAnUnknownMethodIsUnimplemented(t *testing.T) {
 	}
 }
 
-// A client that reuses a message reads only the second answer.
+// A client that reuses a message for a second answer reads only the second answer.
 func TestAnAnswerReplacesWhatWasThere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))

@@ -22,13 +22,14 @@ import (
 )
 
 const (
-	// maxCarried is how many calls of one stream are processed at a time; the others wait unread.
+	// maxCarried is how many calls of one stream are processed at a time. Further calls wait unread.
 	maxCarried = 1024
-	// maxBatch is the maximum number of calls or answers in one message. A call whose request or principal is larger
-	// than maxCarriedPart, in bytes, is sent as a separate RPC, as the contract says.
+	// maxBatch is the maximum number of calls or answers in one message.
 	maxBatch = 32
-	// maxResting is how many idle goroutines a stream keeps for further calls.
-	maxResting     = 32
+	// maxResting is the maximum number of idle goroutines of a stream that wait for further calls.
+	maxResting = 32
+	// maxCarriedPart is the maximum size in bytes of the request, and of the principal, of a carried call. A larger call
+	// is sent as a separate RPC, as sluice.mesh.v1 defines it.
 	maxCarriedPart = 16 << 10
 )
 
@@ -36,19 +37,19 @@ const (
 type carried struct {
 	serve   localMethod
 	request protoreflect.MessageType
-	// most is the largest request, in bytes.
+	// most is the maximum size of a request, in bytes.
 	most int
 }
 
-// carrier implements meshv1.CarrierServiceServer: it handles each carried call like a separate RPC.
+// carrier implements [meshv1.CarrierServiceServer]. It handles each carried call like a separate RPC.
 type carrier struct {
 	meshv1.UnimplementedCarrierServiceServer
 
 	server *Server
 }
 
-// CarryCalls implements meshv1.CarrierServiceServer. The calls are cancelled when the client's stream ends. If the
-// server stops, the calls that have begun are answered if they end within drainTimeout.
+// CarryCalls implements [meshv1.CarrierServiceServer]. The calls are cancelled when the client's stream ends. If the
+// server stops, calls that have begun are answered if they end within drainTimeout.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
@@ -73,7 +74,7 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 		next: make(chan func()), ended: make(chan struct{}), open: make(map[uint64]context.CancelFunc),
 	}
 	read, written := make(chan error, 1), make(chan struct{})
-	go func() { read <- on.read(stream) }() // a server that stops does not wait for it
+	go func() { read <- on.read(stream) }() // a server that stops does not wait for this goroutine
 	go func() {
 		defer close(written)
 		on.write(stream)
@@ -93,23 +94,23 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 // carrying is one stream and the calls on it.
 type carrying struct {
 	server *Server
-	ctx    context.Context //nolint:containedctx // it ends with the stream
-	// from contains the role of the client and nothing else.
-	from    context.Context //nolint:containedctx // parent of every call's context on this stream
+	ctx    context.Context //nolint:containedctx // the context ends with the stream
+	// from contains the peer of the stream, which is the client's role, and nothing else.
+	from    context.Context //nolint:containedctx // the parent of the context of every call on this stream
 	answers *batches[*meshv1.CarriedAnswer]
 	room    chan struct{}
 	working sync.WaitGroup
-	// next passes a call to an idle goroutine, until ended is closed.
+	// next passes a call to an idle goroutine. ended is closed when idle goroutines must end.
 	next    chan func()
 	ended   chan struct{}
 	resting atomic.Int32
 
 	mu sync.Mutex
-	// open cancels calls, by their ids; nil when no more calls may begin.
+	// open contains the functions that cancel calls, by the ids of the calls. It is nil when no more calls may begin.
 	open map[uint64]context.CancelFunc
 }
 
-// read begins the received calls, until the stream ends.
+// read begins the received calls. It returns when the stream ends.
 func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	for {
 		req, err := stream.Recv()
@@ -127,8 +128,8 @@ func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsReques
 	}
 }
 
-// write sends answers, until all calls have ended and all answers are sent. Only a sent answer frees the slot of its
-// call, so a client that does not read can't begin more calls.
+// write sends answers until all calls have ended and all answers are sent. The slot of a call becomes free only when
+// its answer was sent, so a client that does not read can't begin more calls.
 func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	var err error
 	for {
@@ -137,7 +138,7 @@ func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsReque
 			return
 		}
 		if err == nil {
-			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // the reader notices the end of the stream too
+			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // if this fails, read notices that the stream has ended
 		}
 		for range batch {
 			<-on.room
@@ -145,7 +146,7 @@ func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsReque
 	}
 }
 
-// end lets no more calls begin, and waits for those that have begun.
+// end prevents further calls and waits for the calls that have begun.
 func (on *carrying) end() {
 	on.mu.Lock()
 	on.open = nil
@@ -155,7 +156,7 @@ func (on *carrying) end() {
 	on.answers.close()
 }
 
-// take begins a call as soon as there is a free slot, or cancels one. An error ends the stream.
+// take begins a call when there is a free slot, or cancels a call. An error ends the stream.
 func (on *carrying) take(call *meshv1.CarriedCall) error {
 	if call.GetGivenUp() {
 		on.mu.Lock()
@@ -195,8 +196,8 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 	return nil
 }
 
-// work executes a call, and then further ones. A goroutine whose stack has grown is reused: the stack of a new one is
-// copied several times until it is large enough, which took a quarter of the limiter's time.
+// work executes a call, and then further calls. A goroutine whose stack has grown is reused. The stack of a new
+// goroutine is copied several times until it is large enough, which would take a quarter of the limiter's time.
 func (on *carrying) work(call func()) {
 	defer on.resting.Add(-1)
 	for {
@@ -213,7 +214,7 @@ func (on *carrying) work(call func()) {
 	}
 }
 
-// answer executes a call and packs its result.
+// answer executes a call and encodes its result.
 func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
 	resp, err := on.serve(ctx, call)
 	var text []byte
@@ -222,11 +223,11 @@ func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv
 			return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Response{Response: text}}
 		}
 	}
-	text, _ = proto.Marshal(status.Convert(err).Proto()) // a status that can't be encoded is empty, which is an error too
+	text, _ = proto.Marshal(status.Convert(err).Proto()) // a status that can't be encoded becomes empty, which is an error too
 	return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Status{Status: text}}
 }
 
-// serve executes a call through the chain of interceptors.
+// serve executes a call through the interceptors.
 func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
 	method, ok := on.server.carried[call.GetMethod()]
 	if !ok {
@@ -261,8 +262,8 @@ func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.
 	return msg, nil
 }
 
-// batches is a queue of items that are sent together. Create one with [newBatches]. It is safe for concurrent use,
-// but only one goroutine may call take.
+// batches is a queue of items that are sent in batches. Create one with [newBatches]. It is safe for concurrent use,
+// except that only one goroutine may call take.
 type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
@@ -284,7 +285,7 @@ func (b *batches[T]) add(item T) bool {
 	return true
 }
 
-// close refuses further items. take still returns those that are waiting.
+// close refuses further items. take still returns the waiting items.
 func (b *batches[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -299,14 +300,15 @@ func (b *batches[T]) tell() {
 	}
 }
 
-// take waits for items and returns the first of them, at most [maxBatch]; nothing if the queue is closed and empty.
+// take waits for items and returns the first ones, at most [maxBatch]. It returns nothing if the queue is closed and
+// empty.
 func (b *batches[T]) take() []T {
 	for range b.some {
 		b.mu.Lock()
 		n := min(len(b.items), maxBatch)
 		batch, closed := b.items[:n:n], b.closed
 		if b.items = b.items[n:]; len(b.items) == 0 {
-			b.items = nil // release what was taken
+			b.items = nil // release the memory of the items
 		}
 		if len(b.items) > 0 || closed {
 			b.tell()

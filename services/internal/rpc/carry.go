@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// again is the delay before a stream is opened in place of one that has broken.
+	// again is the time after which a broken stream is replaced by a new one.
 	again = 250 * time.Millisecond
-	// hangs is how long a stream must have had no answer to be considered hanging.
+	// hangs is the time without an answer after which a stream may be hanging.
 	hangs = 100 * time.Millisecond
 )
 
-// A Conn is a connection to a role. Calls of methods whose contract allows it are carried on a persistent stream. If
-// there is no stream, they are sent as separate RPCs, and so are the calls without an answer when a stream breaks:
-// these methods are safe to repeat.
+// A Conn is a connection to a role. If the contract of a method allows it, calls of the method are carried on a
+// stream that stays open. If there is no stream, the calls are sent as separate RPCs. If the stream breaks, calls
+// without an answer are sent again as separate RPCs, because these methods are safe to repeat.
 type Conn struct {
 	*grpc.ClientConn
 
 	side clientSide
-	// methods caches by full name whether a method's calls are carried.
+	// methods caches, by the full name of a method, whether its calls are carried.
 	methods sync.Map
-	ctx     context.Context //nolint:containedctx // it ends with the connection
+	ctx     context.Context //nolint:containedctx // the context ends with the connection
 	close   context.CancelFunc
 
 	// open is the present stream; nil if there is none.
 	open atomic.Pointer[lane]
 	mu   sync.Mutex
-	// next is when a stream may be opened, and opening is set while one is opened or open.
+	// next is the earliest time at which a stream may be opened. opening is true while a stream is opened or open.
 	next    time.Time
 	opening bool
 }
@@ -53,13 +53,13 @@ func newConn(cc *grpc.ClientConn, side clientSide) *Conn {
 	return c
 }
 
-// Close ends the connection and all its calls.
+// Close closes the connection and ends all its calls.
 func (c *Conn) Close() error {
 	c.close()
 	return c.ClientConn.Close()
 }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements [grpc.ClientConnInterface].
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	if c.carries(method) {
 		err := c.carry(ctx, method, args, reply)
@@ -81,11 +81,11 @@ func (c *Conn) carries(method string) bool {
 	return carries
 }
 
-// errNotCarried says that a call must be sent as a separate RPC.
+// errNotCarried means that a call must be sent as a separate RPC.
 var errNotCarried = errors.New("the call was not carried")
 
-// carry makes a call on the present stream. The error is [errNotCarried] if there is no stream, or if the stream
-// breaks before the answer.
+// carry makes a call on the open stream. It returns [errNotCarried] if there is no stream, or if the stream breaks
+// before the answer arrives.
 func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
 	on := c.lane()
 	req, ok1 := args.(proto.Message)
@@ -118,7 +118,7 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	return read(answer, resp)
 }
 
-// read unpacks the result of a call.
+// read decodes the answer to a call.
 func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	switch result := answer.GetResult().(type) {
 	case *meshv1.CarriedAnswer_Response:
@@ -137,7 +137,7 @@ func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	}
 }
 
-// lane returns the present stream. If there is none, it starts to open one and returns nil.
+// lane returns the open stream. If there is none, lane starts to open one and returns nil.
 func (c *Conn) lane() *lane {
 	if on := c.open.Load(); on != nil {
 		return on
@@ -184,21 +184,22 @@ type lane struct {
 	waiting *batches[*meshv1.CarriedCall]
 
 	mu sync.Mutex
-	// open contains the callers that wait for answers, by the ids of their calls; nil if the stream has broken.
+	// open contains the callers that wait for answers, by the ids of their calls. It is nil after the stream has
+	// broken.
 	open map[uint64]waiter
 	last uint64
-	// heard is how many expected answers were received.
+	// heard is the number of answers that were received for waiting callers.
 	heard uint64
 }
 
-// waiter is a caller that waits for an answer until ends.
+// waiter is a caller that waits for an answer, at most until ends.
 type waiter struct {
 	done chan<- *meshv1.CarriedAnswer
 	ends time.Time
 }
 
-// call makes a call and waits for its answer. If the call's deadline passes and the stream had no answers at all
-// meanwhile, the stream is closed: its server may hang while other replicas do not.
+// call makes a call and waits for its answer. If no answer at all arrives on the stream before the call's deadline,
+// call closes the stream, because the server may hang while other replicas work.
 func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()
@@ -226,14 +227,14 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 	}
 	switch now := l.forget(call.GetId()); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // if the queue is full, the call ends at its deadline
+		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // if the queue is full, the server ends the call at its deadline
 	case now == heard && time.Since(begin) > hangs:
 		l.end()
 	}
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// forget stops waiting for an answer. It returns how many answers were received.
+// forget makes a caller stop waiting for an answer. It returns the number of answers received so far.
 func (l *lane) forget(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,7 +242,7 @@ func (l *lane) forget(id uint64) uint64 {
 	return l.heard
 }
 
-// write sends waiting calls until the stream breaks, which run notices too.
+// write sends waiting calls until the stream breaks. run also notices that the stream has broken.
 func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()
@@ -257,8 +258,8 @@ func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, m
 	}
 }
 
-// wanted returns the cancellations, and the calls whose callers still wait, each with its remaining time: a slow
-// server does not execute calls that were given up.
+// wanted returns the calls whose callers still wait, each with its remaining time, and the cancellations. Therefore a
+// slow server does not execute calls that were given up.
 func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -274,7 +275,7 @@ func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	})
 }
 
-// answered passes answers to the waiting callers. It ignores an answer without a waiting caller.
+// answered passes answers to the waiting callers. It ignores answers for which no caller waits.
 func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +288,7 @@ func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
 	}
 }
 
-// leave makes the callers of all unanswered calls send them as separate RPCs.
+// leave makes the callers of all unanswered calls send separate RPCs.
 func (l *lane) leave() {
 	l.waiting.close()
 	l.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
 )
 
-// X2: the queue of calls is bounded, and only calls whose callers still wait are sent.
+// Case X2. The queue of calls is bounded. Calls whose callers no longer wait are not sent.
 func TestX2CallsForNobodyAreNotSent(t *testing.T) {
 	t.Parallel()
 	l := &lane{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/network"
 )
 
-// echoes answers with its request.
+// echoes answers with the name in its request.
 func echoes(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 	return req.GetName(), nil
 }
@@ -50,7 +50,7 @@ func TestCallsAreCarriedAndEachHasItsAnswer(t *testing.T) {
 	}
 }
 
-// A call whose stream breaks is sent as a separate RPC, and answered by another server.
+// If the stream of a call breaks, the call is sent as a separate RPC, which another server answers.
 func TestACallOutlivesItsStream(t *testing.T) {
 	t.Parallel()
 	s := &site{tokens: newTokens(t)}
@@ -83,7 +83,7 @@ func TestACallOutlivesItsStream(t *testing.T) {
 	}
 }
 
-// If a server answers nothing within a call's time, its stream is closed, so that another server may be found.
+// If a server sends no answer within a call's time, its stream is closed, so that another server may be used.
 func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
@@ -92,7 +92,7 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 		return nil
 	}).register(t))
 	goOn := sync.OnceFunc(func() { close(hangs) })
-	t.Cleanup(goOn) // also if the test fails: the site waits for its calls
+	t.Cleanup(goOn) // also if the test fails, because the site waits for its calls
 	conn := s.over(t, gateway, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -106,7 +106,8 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 	}
 }
 
-// X2: a number of calls of one stream are processed at a time; others wait unread. They end with the stream.
+// Case X2. The number of calls of one stream that are processed at a time is bounded, and further calls wait unread.
+// The calls end with the stream.
 func TestX2CarriedCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
@@ -141,7 +142,8 @@ func TestX2CarriedCallsAreBounded(t *testing.T) {
 	until(t, func() bool { return running.Load() == 0 })
 }
 
-// X2: a client that does not read answers can't make more calls, and one connection has one such stream.
+// Case X2. A client that does not read answers can't make more calls. A connection can have only one stream that
+// carries calls.
 func TestX2WhoReadsNoAnswersMakesNoMoreCalls(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
@@ -165,7 +167,7 @@ func TestX2WhoReadsNoAnswersMakesNoMoreCalls(t *testing.T) {
 		}
 	})
 	last := int64(-1)
-	until(t, func() bool { // nothing more for a while
+	until(t, func() bool { // no more calls for a while
 		was := last
 		last = made.Load()
 		<-time.After(300 * time.Millisecond)
@@ -190,7 +192,7 @@ func request(t *testing.T, name string) []byte {
 	return text
 }
 
-// A call that may not be carried is refused alone, and the stream continues.
+// A call that may not be carried is refused, and the stream continues.
 func TestOnlyWhatMayBeCarriedIs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: echoes}.register(t))

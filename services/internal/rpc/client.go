@@ -25,20 +25,20 @@ import (
 // clientDeadline bounds an outgoing unary call whose context has no deadline.
 const clientDeadline = 10 * time.Second
 
-// serviceConfig balances calls over a role's replicas. Calls wait for a connection until their deadline, so that a
-// restart of the role alone causes no error.
+// serviceConfig balances calls over the replicas of a role. Calls wait for a connection until their deadline, so the
+// restart of a role causes no errors.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
-// ClientDeps are the dependencies of a connection; each may be nil.
+// ClientDeps are the dependencies of a connection. Each may be nil.
 type ClientDeps struct {
-	// Signer signs the principals of [authn.OnBehalfOf]. Without a signer a call on behalf of a principal is refused
-	// before it is sent.
+	// Signer signs the principals that [authn.OnBehalfOf] sets. Without a signer, a call on behalf of a principal
+	// fails before it is sent.
 	Signer *authn.Signer
 	// Trace makes spans.
 	Trace stats.Handler
 }
 
-// Dial returns a connection from a role to a role over the network. It connects on first use.
+// Dial returns a connection from one role to another over the network. The connection is made on first use.
 func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*Conn, error) {
 	if cfg == nil {
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
@@ -47,7 +47,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultServiceConfig(serviceConfig),
-		grpc.WithDisableServiceConfig(), // DNS only locates a role; this also avoids waiting for a slow DNS server
+		grpc.WithDisableServiceConfig(), // DNS is used only to find the role's addresses, so a slow DNS server does not delay calls
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
@@ -64,9 +64,9 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	return newConn(conn, side), nil
 }
 
-// DialPerson returns a connection of a person with a bearer token; an empty token is not sent. If cfg is nil, the
-// connection is plaintext, which is allowed to loopback only: any other target is an error, because the token could
-// be read on the network.
+// DialPerson returns a connection for a person with a bearer token. An empty token is not sent. If cfg is nil, the
+// connection has no TLS. Then the target must be a loopback address; otherwise DialPerson returns an error, because
+// the token could be read on the network.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
@@ -80,7 +80,7 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
-	if cfg == nil { // connect to loopback addresses only, and without a proxy
+	if cfg == nil { // connects only to loopback addresses, and without a proxy
 		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) { return loopback.Dial(ctx, "tcp", at) }))
 	}
 	if token != "" {
@@ -93,13 +93,13 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnect returns a short backoff, so that calls that wait for a role find it soon after its restart.
+// reconnect returns a short backoff. Calls that wait for a role therefore find it soon after its restart.
 func reconnect() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }
 
-// clientSide prepares every outgoing call: it sets a deadline and the principal on whose behalf the call is made,
-// signed for the role that is called.
+// clientSide prepares every outgoing call. It sets a deadline, and the principal on whose behalf the call is made in
+// an assertion for the called role.
 type clientSide struct {
 	deps     ClientDeps
 	audience func(method string) authv1.Role
@@ -135,13 +135,13 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 	return ctx, cancel, nil
 }
 
-// assert attaches the signed principal. It overwrites metadata of that key from any other source.
+// assert sets the signed principal in the metadata. It overwrites any other value of that key.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
 	text, err := c.principal(ctx, method)
 	if text == "" {
 		return ctx, err
 	}
-	md, ok := metadata.FromOutgoingContext(ctx) // a copy
+	md, ok := metadata.FromOutgoingContext(ctx) // FromOutgoingContext returns a copy
 	if !ok {
 		md = make(metadata.MD, 1)
 	}
@@ -149,7 +149,8 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// principal returns the principal on whose behalf a call is made, signed for the called role; empty if there is none.
+// principal returns the principal on whose behalf a call is made, in an assertion for the called role. It returns ""
+// if there is none.
 func (c clientSide) principal(ctx context.Context, method string) (string, error) {
 	p := authn.BehalfOf(ctx)
 	if p == nil {

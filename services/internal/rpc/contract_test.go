@@ -67,7 +67,7 @@ func TestTheTestSeesEveryContract(t *testing.T) {
 	}
 }
 
-// callersIn returns the callers of a method, as the contract states them.
+// callersIn returns the callers that a method's contract states.
 func callersIn(method protoreflect.MethodDescriptor) *authv1.Callers {
 	options, _ := method.Options().(*descriptorpb.MethodOptions)
 	callers, _ := proto.GetExtension(options, authv1.E_Callers).(*authv1.Callers)
@@ -100,13 +100,13 @@ func TestEveryMethodStatesItsCallers(t *testing.T) {
 	}
 }
 
-// everything offers every method of every contract. A method answers an admitted call with UNIMPLEMENTED.
+// everything registers every method of every contract. Each method answers an admitted call with UNIMPLEMENTED.
 func everything(t *testing.T) serviceFunc {
 	t.Helper()
 	return func(r grpc.ServiceRegistrar) {
 		for _, service := range contracts(t) {
 			if service.FullName() == "sluice.mesh.v1.CarrierService" {
-				continue // every server has it
+				continue // every server has this service
 			}
 			desc := &grpc.ServiceDesc{ServiceName: string(service.FullName())}
 			for i := range service.Methods().Len() {
@@ -153,8 +153,8 @@ func fullName(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// try calls a method with an empty request and reports whether the caller was admitted: the checks after that, of the
-// request and in the method itself, return other codes.
+// try calls a method with an empty request and reports whether the caller was admitted. Later checks, of the request
+// and in the method, return other codes.
 func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {
 	in, err := newMessage(method.Input())
 	if err != nil {
@@ -187,7 +187,7 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 	}
 }
 
-// I5: every role and every token is admitted by the methods whose contract names it, and by no others.
+// Case I5. Every role and every token is admitted by the methods whose contract names it, and by no other method.
 func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, everything(t))
@@ -195,8 +195,8 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	for _, service := range contracts(t) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
 			t.Parallel()
-			// The connections belong to this test: an unauthenticated one is closed after 10 s, which pass while other
-			// tests run.
+			// The connections belong to this subtest. An unauthenticated connection is closed after 10 s, and other
+			// tests may run for longer than that.
 			tokens := make(map[authv1.TokenRole]grpc.ClientConnInterface)
 			for number := range authv1.TokenRole_name {
 				tokens[authv1.TokenRole(number)] = s.person(t, tokenText(authv1.TokenRole(number)))
@@ -236,7 +236,7 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	}
 }
 
-// The services with contracts of other projects are in the one table: others can't be registered.
+// Services with contracts of other projects can be registered only if they are in the table foreignServices.
 func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
 	t.Parallel()
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
@@ -251,7 +251,7 @@ func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
 	}
 }
 
-// Reflection shows the contracts to people who may see them, and to no unauthenticated callers.
+// Reflection shows the contracts to people with access, and not to unauthenticated callers.
 func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))

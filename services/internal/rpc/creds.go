@@ -16,27 +16,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
-// pipeInfo is the AuthInfo of a pipe inside one process, which identifies the client's role.
+// pipeInfo is the [credentials.AuthInfo] of a pipe inside one process. It contains the client's role.
 type pipeInfo struct {
 	credentials.CommonAuthInfo
 	peer authn.Peer
 }
 
-// AuthType implements credentials.AuthInfo.
+// AuthType implements [credentials.AuthInfo].
 func (pipeInfo) AuthType() string { return "pipe" }
 
-// pipeConn is a connection from a role in this process.
+// pipeConn is the server's end of a pipe from a role in this process.
 type pipeConn struct {
 	net.Conn
 	peer authn.Peer
 }
 
-// serverCreds accepts pipes with the role that they carry, and other connections with the credentials of the network.
+// serverCreds accepts pipes, which carry the client's role, and connections over the network, with the credentials of
+// the network.
 type serverCreds struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
+// ServerHandshake implements [credentials.TransportCredentials].
 func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if pipe, ok := conn.(pipeConn); ok {
 		level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
@@ -58,13 +59,13 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	return secured, v, nil
 }
 
-// Clone implements credentials.TransportCredentials.
+// Clone implements [credentials.TransportCredentials].
 func (c serverCreds) Clone() credentials.TransportCredentials {
 	return serverCreds{c.TransportCredentials.Clone()}
 }
 
-// networkCreds returns the credentials that a listener requires: TLS if it is configured, otherwise plaintext, which
-// Serve allows on loopback only.
+// networkCreds returns the credentials that a listener requires: TLS if it is configured, otherwise none.
+// [Server.Serve] allows a listener without TLS only on loopback.
 func networkCreds(cfg *tls.Config) serverCreds {
 	if cfg == nil {
 		return serverCreds{insecure.NewCredentials()}
@@ -72,9 +73,9 @@ func networkCreds(cfg *tls.Config) serverCreds {
 	return serverCreds{credentials.NewTLS(cfg)}
 }
 
-// ServerTLS returns the TLS configuration of a role's listener: it presents the role's certificate, and verifies a
-// client certificate against the CA if the client sends one. People send none and use a token. The certificate and
-// the CA are those that present returns at each handshake; present is called concurrently.
+// ServerTLS returns the TLS configuration of a role's listener. The listener presents the role's certificate. If a
+// client sends a certificate, the listener verifies it against the CA. People send none and use a token. present
+// returns the certificate and the CA. It is called concurrently, once for each handshake.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -92,19 +93,19 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 				ClientAuth:             tls.VerifyClientCertIfGiven,
 				MinVersion:             tls.VersionTLS13,
 				NextProtos:             []string{"h2"},
-				SessionTicketsDisabled: true, // the client is verified at every handshake
+				SessionTicketsDisabled: true, // the client's certificate is verified at every handshake
 			}, nil
 		},
 	}
 }
 
-// ClientTLS returns the TLS configuration of a connection to server. It verifies the role in the server's certificate
-// and not a host name, so that a certificate is valid wherever its role runs. cert may be nil for people, who use a
-// token.
+// ClientTLS returns the TLS configuration of a connection to server. The configuration verifies the role in the
+// server's certificate instead of a host name, so a certificate is valid wherever its role runs. cert may be nil for
+// people, who use a token.
 func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, //nolint:gosec // host names are not what is checked: verifyRole verifies the chain and the role
+		InsecureSkipVerify: true, //nolint:gosec // verifyRole verifies the chain and the role instead of a host name
 		VerifyConnection: func(state tls.ConnectionState) error {
 			return verifyRole(state, ca, server)
 		},
@@ -115,7 +116,7 @@ func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tl
 	return cfg
 }
 
-// verifyRole verifies a server's chain against the CA, and that the server is the role that was called.
+// verifyRole verifies a server's chain against the CA, and that the server is the expected role.
 func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
 	if ca == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the server sent no certificate, or no CA is configured")
@@ -138,17 +139,17 @@ func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) 
 	return nil
 }
 
-// bearer sends a person's token with every call.
+// bearer is the credentials of a person, whose token is sent with every call.
 type bearer struct {
 	token string
-	// plaintext allows the token without TLS: to a loopback listener only.
+	// plaintext allows sending the token without TLS, which is safe only to a loopback listener.
 	plaintext bool
 }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements [credentials.PerRPCCredentials].
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer " + b.token}, nil
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
+// RequireTransportSecurity implements [credentials.PerRPCCredentials].
 func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A handler's deadline is a little before its caller's, so that the handler can still report it.
+// A handler's deadline is a little earlier than its caller's, so that the handler can still report the timeout.
 func TestADeadlineKeepsRoomToReport(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
@@ -33,7 +33,7 @@ func TestADeadlineKeepsRoomToReport(t *testing.T) {
 	}
 }
 
-// X2: a unary call over the network ends, including its sending, even with a distant deadline.
+// Case X2. A unary call over the network ends, including the sending of its message, even with a distant deadline.
 func TestX2AUnaryCallHasAnEnd(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{

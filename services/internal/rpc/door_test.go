@@ -44,7 +44,7 @@ func reflect(ctx context.Context, conn grpc.ClientConnInterface, version string)
 	return stream.RecvMsg(new(reflectionv1.ServerReflectionResponse))
 }
 
-// raw connects like a client from outside: without the mesh's own client.
+// raw returns a connection that does not use the mesh's client.
 func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
@@ -55,7 +55,7 @@ func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grp
 	return conn
 }
 
-// I5: these are decided by TLS and the certificate alone.
+// Case I5. TLS and the certificate alone decide these cases.
 func TestI5CertificatesThatOpenNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -130,12 +130,12 @@ func certificate(t *testing.T, from *pki.Authority, leaf pki.Leaf) tls.Certifica
 	return pair
 }
 
-// trusting returns a plain TLS client's configuration: it trusts the CA and presents cert.
+// trusting returns the TLS credentials of a client that trusts the CA and presents cert.
 func trusting(ca *pki.Authority, cert tls.Certificate) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{cert}})
 }
 
-// A client of the mesh connects only to the role that it means.
+// A client of the mesh connects only to the role that it has named.
 func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -183,7 +183,7 @@ func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 	}
 }
 
-// boundTo is a listener with another address than its own.
+// boundTo is a listener that reports another address than its own.
 type boundTo struct {
 	net.Listener
 	addr net.Addr
@@ -253,10 +253,10 @@ type healthy struct {
 	err func() error
 }
 
-// Health implements rpc.HealthChecker.
+// Health implements [rpc.HealthChecker].
 func (h healthy) Health(context.Context) error { return h.err() }
 
-// Health is open to all callers, and reports the service's health.
+// All callers may call the health service. It reports the health of the services.
 func TestHealthIsForEverybody(t *testing.T) {
 	t.Parallel()
 	sick := make(chan error, 1)
@@ -281,7 +281,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
-			until(t, func() bool { // a server serves once it has checked its services
+			until(t, func() bool { // a server is not serving until it has checked its services
 				resp, err := healthv1.NewHealthClient(conn).Check(soon(t), &healthv1.HealthCheckRequest{Service: service})
 				if err != nil {
 					t.Fatalf("%s asks for %q: %v", name, service, err)
@@ -292,7 +292,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 	}
 }
 
-// N2: a stream lasts, so unauthenticated callers and agents get none, not even of health.
+// Case N2. A stream lasts, so unauthenticated callers and agents can't open one, not even of the health service.
 func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -314,7 +314,7 @@ func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
 	}
 }
 
-// Streams do not end by themselves: the server ends them when it stops, so that it need not wait for silent clients.
+// Streams do not end by themselves. A server that stops ends them, so that it need not wait for silent clients.
 func TestAStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})

@@ -13,18 +13,18 @@ import (
 // errorDomain is the domain of every ErrorInfo that the mesh sends.
 const errorDomain = "sluice.dev"
 
-// An Error is a failure that remote callers can act on. Other failures should be plain Go errors, whose text the
-// server does not send.
+// An Error is a failure that remote callers can act on. For other failures use plain Go errors: the server does not
+// send their text.
 type Error struct {
-	// Code is the gRPC status code. The zero value is sent as INTERNAL, so that an error never arrives as success.
+	// Code is the gRPC status code. The zero value is sent as INTERNAL, so an error never arrives as success.
 	Code codes.Code
-	// Reason is a stable name in UPPER_SNAKE_CASE; clients depend on it.
+	// Reason is a stable name in UPPER_SNAKE_CASE. Clients depend on it.
 	Reason string
-	// RetryAfter is when to retry; zero if a retry will not help.
+	// RetryAfter is the time after which the caller may retry; zero if a retry does not help.
 	RetryAfter time.Duration
-	// Facts are values for clients that compose their own message; names are in lower case.
+	// Facts are values for clients that write their own message. Their names are in lower case.
 	Facts map[string]string
-	// Err is the cause. Its text is sent to the client. If it is nil, Reason is sent instead.
+	// Err is the cause. Its text is sent to the client. If Err is nil, Reason is sent instead.
 	Err error
 }
 
@@ -36,10 +36,10 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap returns the cause, on the server's side.
+// Unwrap returns the cause. Clients do not receive it.
 func (e *Error) Unwrap() error { return e.Err }
 
-// GRPCStatus returns the status to send; grpc-go calls it.
+// GRPCStatus returns the status to send. grpc-go calls it.
 func (e *Error) GRPCStatus() *status.Status {
 	code := e.Code
 	if code == codes.OK {
@@ -51,12 +51,12 @@ func (e *Error) GRPCStatus() *status.Status {
 		rich, err = rich.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
 	}
 	if err != nil {
-		return st // the code alone is sufficient
+		return st // the status without details is enough
 	}
 	return rich
 }
 
-// Reason returns the stable reason in an error of a server of the mesh, and "" if there is none.
+// Reason returns the reason in an error from a server of the mesh, or "" if there is none.
 func Reason(err error) string {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own.Reason
@@ -64,10 +64,10 @@ func Reason(err error) string {
 	return infoOf(err).GetReason()
 }
 
-// Facts returns the facts in an error of a server of the mesh, by name.
+// Facts returns the facts in an error from a server of the mesh, by name.
 func Facts(err error) map[string]string { return infoOf(err).GetMetadata() }
 
-// infoOf returns the ErrorInfo of a server of the mesh in err; nil if there is none.
+// infoOf returns the ErrorInfo of a server of the mesh in err, or nil if there is none.
 func infoOf(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {

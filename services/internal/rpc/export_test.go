@@ -7,10 +7,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Carried is a connection whose calls wait for a stream, and are carried on it if possible.
+// Carried is a connection whose calls wait until there is a stream, and are carried on it if possible.
 type Carried struct{ *Conn }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements [grpc.ClientConnInterface].
 func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	for end := time.Now().Add(10 * time.Second); c.carries(method) && c.lane() == nil && ctx.Err() == nil && time.Now().Before(end); {
 		<-time.After(time.Millisecond)
@@ -18,7 +18,7 @@ func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opt
 	return c.Conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// Sent returns how many calls were sent on the present stream.
+// Sent returns the number of calls that were sent on the open stream.
 func (c Carried) Sent() uint64 {
 	on := c.open.Load()
 	if on == nil {
@@ -29,7 +29,7 @@ func (c Carried) Sent() uint64 {
 	return on.last
 }
 
-// InFlight returns how many calls of people a server has in flight, and how many bytes they hold.
+// InFlight returns how many calls people have in flight on a server, and how many bytes these use.
 func InFlight(s *Server) (calls, held int) {
 	p := s.chain.people
 	p.mu.Lock()

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// X2: silent connections, made from one address as fast as possible, do not displace clients from there that send
-// something. Only a client that sends nothing until 64 others have connected is treated like them; this flood runs on
-// the same processors as its clients.
+// Case X2. Silent connections, made from one address as fast as possible, do not displace clients of the same address
+// that send something. A client is affected only if it sends nothing until 64 others have connected. The silent
+// connections are made on the same processors as the clients.
 func TestX2ASilentFloodDrivesOutItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))

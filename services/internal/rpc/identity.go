@@ -16,18 +16,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// gate decides which callers may call which methods. Every path into a server uses it.
+// gate decides which callers may call which methods. Every call into a server passes it.
 type gate struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
-	// methods maps full method names to their terms; a name that ends in "/" applies to a whole service.
+	// methods maps full method names to their terms. A name that ends in "/" applies to a whole service.
 	methods map[string]terms
-	// audience maps services to the roles that serve them, which are the audiences of signed principals.
+	// audience maps services to the roles that serve them. These roles are the audiences of signed principals.
 	audience map[string]authv1.Role
 }
 
-// admit identifies the caller of method, refuses a caller that the contract does not allow, verifies the principal in
-// told, and returns the context for the handler.
+// admit identifies the caller of a method, refuses a caller that the contract does not allow, and verifies the signed
+// principal in told. It returns the context for the handler.
 func (g *gate) admit(ctx context.Context, method string, told []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
@@ -73,8 +73,9 @@ func (g *gate) serves(method string) bool {
 
 func (g *gate) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
-// identify identifies the caller: a role by certificate or pipe, or a person by bearer token, never both. While the
-// valid tokens are unknown, it accepts a token that was valid at the last update if lastKnown is set.
+// identify identifies the caller: a role by its certificate or pipe, or a person by a bearer token. It refuses a call
+// with both. While it is unknown which tokens are valid, it accepts a token that was valid at the last update if
+// lastKnown is true.
 func (g *gate) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
@@ -107,11 +108,11 @@ func cutBearer(header string) (string, bool) {
 	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
 }
 
-// principal verifies the principal on whose behalf a role calls. A person must not send one.
+// principal verifies the principal on whose behalf a role calls. A person must not send a principal.
 func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
-		return nil, nil //nolint:nilnil // the method's terms say whether one is required
+		return nil, nil //nolint:nilnil // the terms of the method say whether a principal is required
 	case len(texts) > 1:
 		return nil, errors.New("more than one principal was sent")
 	case c.Person != nil:
@@ -120,8 +121,8 @@ func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, met
 	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 }
 
-// check refuses a caller that the contract does not allow. For a person the error contains the token's id and role,
-// and the roles that are allowed.
+// check refuses a caller that the contract does not allow. For a person, the error contains the id and the role of
+// the token, and the roles that are allowed.
 func (c callers) check(caller *authn.Caller, method string) error {
 	if caller.Person == nil {
 		if c.roles[caller.Role] {
@@ -141,8 +142,7 @@ func refused(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
-// peerOf returns the role of the connection's client, and whether it has one. A certificate without a role is an
-// error.
+// peerOf returns the role of the client and whether it has one. A certificate without a role is an error.
 func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

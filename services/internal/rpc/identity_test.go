@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// whoami answers with the caller in its context.
+// whoami returns a probe that answers with the caller in its context.
 func whoami() probe {
 	say := func(ctx context.Context) string {
 		c := authn.CallerOf(ctx)
@@ -39,7 +39,7 @@ func ana() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
 }
 
-// wanted compares an answer with the expected one: a text, or a code with a reason.
+// wanted compares an answer with the expected one, which is a text, or a code and a reason.
 func wanted(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
 	t.Helper()
 	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
@@ -90,7 +90,7 @@ func TestRolesAreWhoTheyAre(t *testing.T) {
 	}
 }
 
-// I1, I2: other claims of a role about itself than its certificate or pipe are refused.
+// Cases I1, I2. A role can't claim to be another role than its certificate or pipe says.
 func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -128,7 +128,7 @@ func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 	}
 }
 
-// I1: of two principals, each of them valid, neither is accepted.
+// Case I1. A call with two principals is refused, even if both are valid.
 func TestI1TwoPrincipalsAreNone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -145,7 +145,7 @@ func TestI1TwoPrincipalsAreNone(t *testing.T) {
 	wanted(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
-// I1: a person is the principal of the token.
+// Case I1. The principal of a person is the principal of the person's token.
 func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -200,7 +200,7 @@ func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
 	}
 }
 
-// Removed tokens, and tokens that were never received, are refused.
+// A token that was removed, or never received, is refused.
 func TestOnlyLiveTokensLetSomebodyIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))

@@ -16,14 +16,16 @@ import (
 )
 
 const (
-	// maxRequest is the largest request of any method in bytes: arguments of 4 MiB and the other fields.
+	// maxRequest is the maximum size of a request of any method, in bytes. It has space for arguments of 4 MiB and
+	// the other fields.
 	maxRequest = 8 << 20
-	// messageHead is the length of the header of each gRPC message: a compression flag and the length.
+	// messageHead is the size of the header of a gRPC message: a compression flag of one byte, and the length in four
+	// bytes.
 	messageHead = 5
 )
 
-// wire is grpc-go's stream of a call, below the messages. A server of grpc-go has one maximum message size for all
-// methods, and checks it before any interceptor sees the message. Here each method has its own maximum, and the
+// wire is grpc-go's stream of a call, below the level of messages. A server of grpc-go has one maximum message size
+// for all methods, and checks it before any interceptor runs. Here each method has a separate maximum, and the
 // caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
@@ -32,25 +34,25 @@ type wire interface {
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// incoming reads the messages of one call. One goroutine reads; another one may call end.
+// incoming reads the messages of one call. One goroutine reads, and another one may call end.
 type incoming struct {
-	ctx context.Context //nolint:containedctx // it lives as long as the call
-	// most is the largest message, in bytes.
+	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
+	// most is the maximum size of a message, in bytes.
 	most int
-	// portion is the call's quota; nil for an unauthenticated caller, and inside the process, where clients bound
-	// their own streams.
+	// portion is the call's part of the caller's quota. It is nil for an unauthenticated caller, and for calls inside
+	// the process, where clients bound their own streams.
 	portion *portion
-	// head is the header of a message.
+	// head is the buffer for the header of a message.
 	head [messageHead]byte
 
 	mu sync.Mutex
-	// held is how many bytes of the quota the last message holds.
+	// held is the number of bytes of the quota that the last message uses.
 	held int
-	// ended is set when nothing is held any more.
+	// ended is true after end has released the quota.
 	ended bool
 }
 
-// only reads the only message of a call and returns an error if another one follows.
+// only reads the only message of a call. It returns an error if another message follows.
 func (in *incoming) only(m any) error {
 	if err := in.next(m); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -63,12 +65,13 @@ func (in *incoming) only(m any) error {
 		return err
 	}
 	if err := at.ReadMessageHeader(in.head[:]); !errors.Is(err, io.EOF) {
-		return status.Error(codes.Internal, "the call has more requests than one, or did not end well")
+		return status.Error(codes.Internal, "the call has more than one request, or was not ended correctly")
 	}
 	return nil
 }
 
-// next reads a message, or returns io.EOF if there is none. It first releases what the message before it held.
+// next reads a message. It returns io.EOF if there is none. Before that, it releases the quota that the previous
+// message uses.
 func (in *incoming) next(m any) error {
 	in.free()
 	at, err := wireOf(in.ctx)
@@ -99,7 +102,7 @@ func (in *incoming) next(m any) error {
 	return nil
 }
 
-// wireOf returns the stream of ctx below the messages.
+// wireOf returns the stream of ctx below the level of messages.
 func wireOf(ctx context.Context) (wire, error) {
 	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {
@@ -108,8 +111,8 @@ func wireOf(ctx context.Context) (wire, error) {
 	return at, nil
 }
 
-// errCompressed refuses compression: the size of a request would be known too late, and gRPC compresses the answer
-// too, whose size would differ from the counted one.
+// errCompressed refuses compressed messages. The size of a compressed request would be known too late. gRPC would
+// also compress the answer, so its size would differ from the counted size.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // plain refuses a call whose header announces compressed messages.
@@ -142,17 +145,18 @@ func (in *incoming) hold(size int) error {
 	return nil
 }
 
-// free releases what the last message held.
+// free releases the quota that the last message uses.
 func (in *incoming) free() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.held > 0 {
-		_ = in.portion.hold(-in.held) // releasing always works
+		_ = in.portion.hold(-in.held) // releasing never fails
 		in.held = 0
 	}
 }
 
-// end releases what is held and holds nothing from then on: a handler may return while its messages are still read.
+// end releases the quota and prevents that more of it is used. A handler may return while its messages are still
+// read.
 func (in *incoming) end() {
 	in.mu.Lock()
 	in.ended = true
@@ -160,10 +164,10 @@ func (in *incoming) end() {
 	in.free()
 }
 
-// cut converts an error of reading; io.EOF if no message follows.
+// cut converts an error of reading a message. It returns io.EOF if no message follows.
 func cut(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return status.Error(codes.Internal, "the request ends before its end")
+		return status.Error(codes.Internal, "the request is incomplete")
 	}
 	return err
 }

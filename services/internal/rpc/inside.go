@@ -15,21 +15,21 @@ import (
 )
 
 // inside is the server's context of a call inside the process. It has the client's deadline, cancellation and
-// metadata, the client's span as a remote parent, and none of the client's values: as over the network, a server must
-// not see the client's values. Most handlers never wait, so the timer starts only when a handler calls Done.
+// metadata, and the client's span as a remote parent. It does not have the client's values, which a server over the
+// network would not see either. Most handlers never wait, so the timer starts only when a handler calls Done.
 type inside struct {
-	client, values context.Context //nolint:containedctx // it is one itself
+	client, values context.Context //nolint:containedctx // inside is itself a context
 	end            time.Time
 
 	mu sync.Mutex
-	// timed ends when the call must end; nil until Done is called.
-	timed context.Context //nolint:containedctx // see there
+	// timed ends when the call must end. It is nil until Done is called.
+	timed context.Context //nolint:containedctx // inside is itself a context
 	stop  func()
-	// err is what Err returned first; it does not change.
+	// err is the first error that Err has returned. It does not change any more.
 	err error
 }
 
-// newInside returns the context of a client's call. It returns an error if the deadline has passed.
+// newInside returns the server's context of a client's call. It returns an error if the deadline has passed.
 func newInside(client, from context.Context) (*inside, error) {
 	end, ok := client.Deadline()
 	if !ok {
@@ -40,7 +40,7 @@ func newInside(client, from context.Context) (*inside, error) {
 		return nil, err
 	}
 	values := from
-	if md, ok := metadata.FromOutgoingContext(client); ok { // a copy
+	if md, ok := metadata.FromOutgoingContext(client); ok { // FromOutgoingContext returns a copy
 		values = metadata.NewIncomingContext(values, md)
 	}
 	if span := trace.SpanContextFromContext(client); span.IsValid() {
@@ -49,11 +49,11 @@ func newInside(client, from context.Context) (*inside, error) {
 	return &inside{client: client, values: values, end: end}, nil
 }
 
-// Deadline implements context.Context.
+// Deadline implements [context.Context].
 func (c *inside) Deadline() (time.Time, bool) { return c.end, true }
 
-// Value implements context.Context. Contexts derived from this one find the timed context, so that no goroutine has
-// to watch this one for them.
+// Value implements [context.Context]. It passes on the values of the timed context. Therefore contexts that are
+// derived from this one find the timed context, and no goroutine has to watch for cancellation.
 func (c *inside) Value(key any) any {
 	c.mu.Lock()
 	values := c.timed
@@ -64,7 +64,7 @@ func (c *inside) Value(key any) any {
 	return values.Value(key)
 }
 
-// Done implements context.Context.
+// Done implements [context.Context].
 func (c *inside) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,13 +76,13 @@ func (c *inside) Done() <-chan struct{} {
 			cancel()
 		}
 		if c.err != nil {
-			c.stop() // Err has reported the end already
+			c.stop() // Err has already reported the end
 		}
 	}
 	return c.timed.Done()
 }
 
-// Err implements context.Context.
+// Err implements [context.Context].
 func (c *inside) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +98,7 @@ func (c *inside) Err() error {
 	return c.err
 }
 
-// finish cancels the context when its call returns.
+// finish cancels the context. It is called when the call returns.
 func (c *inside) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,11 +110,11 @@ func (c *inside) finish() {
 	}
 }
 
-// errForeignMessage is returned to a role that calls a method with a message of another type.
+// errForeignMessage is returned to a role in this process that calls a method with a message of the wrong type.
 var errForeignMessage = errors.New("a message inside the process has the wrong type")
 
-// inside returns a method for roles of the same process: it has the same interceptors, except for the limits for
-// unauthenticated callers.
+// inside returns a method that roles in this process call. The method has the same interceptors as over the network,
+// except for the limits for unauthenticated callers.
 func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) localMethod {
 	return func(ctx context.Context, principal string, args any) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
@@ -135,5 +135,5 @@ func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) local
 	}
 }
 
-// unread leaves a message empty: inside the process the client's own message is passed on.
+// unread leaves a message empty. Inside the process, the handler gets the client's message itself.
 func unread(any) error { return nil }

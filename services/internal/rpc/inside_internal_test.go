@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// However a call inside the process ends, Done and Err report the same, in any order.
+// However a call inside the process ends, Done and Err agree, whichever is called first.
 func TestACallInsideEnds(t *testing.T) {
 	t.Parallel()
 	client := func(t *testing.T) (context.Context, context.CancelFunc) {
@@ -76,8 +76,8 @@ func TestACallInsideEnds(t *testing.T) {
 	}
 }
 
-// A context derived from that of a call inside ends with it without a goroutine that watches it: otherwise the bubble
-// would not end.
+// A context that is derived from the context of a call inside the process ends with it. No goroutine watches for
+// that, otherwise the synctest bubble would not end.
 func TestNothingWatchesACallInside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,34 +21,35 @@ import (
 )
 
 const (
-	// defaultDeadline applies to a unary call without a deadline, and maxDeadline to one with a later deadline.
+	// defaultDeadline is the deadline of a unary call that has none. maxDeadline is the latest deadline.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReserve is the maximum time reserved from a client's deadline to report a timeout: a tenth of the remaining
-	// time, at most this.
+	// maxReserve bounds the time that is reserved from a client's deadline, so that a timeout can be reported. A
+	// tenth of the remaining time is reserved, but at most maxReserve.
 	maxReserve = 20 * time.Millisecond
 )
 
-// chain is the sequence of interceptors of every call into a server, on every path: recovery from panics, deadline,
-// authentication and authorization, validation, and hiding of internal errors.
+// chain is the sequence of interceptors of every call into a server: recovery from panics, deadline, authentication
+// and authorization, validation, and hiding of internal errors. It is the same over the network and inside the
+// process.
 type chain struct {
 	gate     *gate
 	validate protovalidate.Validator
 	log      *slog.Logger
-	// stopping is closed when the server begins to drain.
+	// stopping is closed when the server begins to stop.
 	stopping chan struct{}
-	// people and roles count the calls of callers over the network.
+	// people and roles count the calls that people and roles make over the network.
 	people, roles *shares
-	// buffers are the buffers for encoded answers.
+	// buffers provides the buffers for encoded answers.
 	buffers buffers
 }
 
-// errStopping ends the streams of a server that drains. Clients connect to another replica, or to this one after its
-// restart.
+// errStopping ends the streams of a server that stops. Clients then connect to another replica, or to this one after
+// its restart.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// unary adds the chain to a unary method that is called over the network: all checks of the caller come before its
-// message is read.
+// unary adds the interceptors to a unary method that is called over the network. All checks of the caller come before
+// the message is read.
 func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	checked, most := c.checked, c.gate.termsOf(method).request
 	return func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
@@ -73,13 +74,13 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		if resp, err = handle(srv, admitted, in.only, checked); err != nil {
 			return nil, err
 		}
-		in.free() // the request's quota is available for the answer
+		in.free() // the quota that the request used is free for the answer
 		return c.answer(admitted, own, resp)
 	}
 }
 
-// sent turns a unary method into a stream with one message each way, which is the same on the wire: so the server
-// notices whether the answer was sent.
+// sent turns a unary method into a stream with one message in each direction. That is the same on the wire, but lets
+// the server see whether the answer was sent.
 func sent(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -90,7 +91,7 @@ func sent(serve grpc.MethodHandler) grpc.StreamHandler {
 	}
 }
 
-// checked validates the request of a unary method.
+// checked validates the request of a unary method and calls next.
 func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := c.check(req); err != nil {
 		return nil, err
@@ -98,12 +99,12 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// tap handles a call over the network when its header was read, before it has a stream, and so before any of its
-// message is stored: a refused call costs no more than that. The returned context ends with the call.
+// tap handles a call over the network when its header has been read. The call then has no stream, and no part of its
+// message is stored, so a refused call costs only the header. The returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	v := visitorOf(ctx)
 	if v == nil {
-		return ctx, nil // a call on a pipe; enter admits it
+		return ctx, nil // enter admits calls on a pipe
 	}
 	defer func() {
 		if err != nil {
@@ -127,7 +128,7 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	return inTime(ctx), nil
 }
 
-// inTime bounds a unary call before its message is read: otherwise an incomplete call would last forever.
+// inTime bounds a unary call before its message is read. Otherwise an incomplete call would last forever.
 func inTime(ctx context.Context) context.Context {
 	most := defaultDeadline
 	if end, ok := ctx.Deadline(); ok {
@@ -140,8 +141,8 @@ func inTime(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota, until it leaves. Calls over the network were admitted by the tap;
-// calls inside the process are admitted here and bounded by their clients.
+// enter counts a call against its caller's quota until [portion.leave]. tap has admitted calls over the network.
+// enter admits calls inside the process, which their clients bound.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *portion, err error) {
 	if visitorOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
@@ -165,14 +166,15 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	return ctx, own, err
 }
 
-// stream is the chain of streaming calls. They last as long as their client and the server, and have no deadline.
+// stream adds the interceptors to streaming calls. These last as long as their client and the server, and have no
+// deadline.
 func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
 	defer func() {
 		panicked := recover()
 		if err != nil && errors.Is(context.Cause(ctx), errStopping) {
-			err = errStopping // independent of the error that the handler returned
+			err = errStopping // whatever error the handler has returned
 		}
 		err = c.finish(ctx, info.FullMethod, panicked, err)
 	}()
@@ -193,8 +195,8 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
-// compile compiles the constraints of all requests of a service, so that no first caller waits for it and errors are
-// found at the start.
+// compile compiles the constraints of all requests of a service. Therefore errors in them are found at the start, and
+// the first caller does not wait for it.
 func (c *chain) compile(service string) error {
 	contract, err := contractOf(service)
 	if err != nil {
@@ -210,17 +212,17 @@ func (c *chain) compile(service string) error {
 	return nil
 }
 
-// checkedStream validates the messages of a client's stream, and counts what is sent to the client and not read.
+// checkedStream validates the messages of a stream. It also counts answers that the client has not read.
 type checkedStream struct {
 	grpc.ServerStream
-	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
+	ctx   context.Context //nolint:containedctx // grpc.ServerStream returns its context from a method
 	chain *chain
 	in    *incoming
 	// many reports whether the client may send more than one message.
 	many bool
 }
 
-// SendMsg encodes, counts and sends a message.
+// SendMsg encodes a message, counts it and sends it.
 func (s *checkedStream) SendMsg(m any) error {
 	answer, err := s.chain.answer(s.ctx, s.in.portion, m)
 	if err != nil {
@@ -229,10 +231,10 @@ func (s *checkedStream) SendMsg(m any) error {
 	return send(s.ServerStream, answer)
 }
 
-// Context returns the context with the caller in it.
+// Context returns the context that contains the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg reads a message and refuses one that breaks its constraints.
+// RecvMsg reads a message. It returns an error if the message violates its constraints.
 func (s *checkedStream) RecvMsg(m any) error {
 	read := s.in.next
 	if !s.many {
@@ -244,7 +246,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return s.chain.check(m)
 }
 
-// deadline reserves a part of the caller's deadline, and sets the default deadline if there is none.
+// deadline reserves a part of the caller's deadline. If there is no deadline, it sets the default deadline.
 func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -268,7 +270,7 @@ func reserved(end time.Time) (time.Time, error) {
 	return end.Add(-min(maxReserve, left/10)), nil
 }
 
-// check enforces the constraints that the contract states on a request.
+// check checks a request against the constraints that its contract states.
 func (c *chain) check(req any) error {
 	msg, ok := req.(proto.Message)
 	if !ok {
@@ -283,8 +285,9 @@ func (c *chain) check(req any) error {
 	return nil
 }
 
-// finish converts a handler's result into what the client may see: a status unchanged, a deadline or a cancellation
-// as its code, everything else as INTERNAL without text, which is logged here and nowhere else.
+// finish converts the result of a handler into the error that the client receives. A status is sent unchanged, and a
+// deadline or a cancellation as its code. Any other error is sent as INTERNAL without its text, and is logged only
+// here.
 func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
@@ -302,7 +305,8 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	// A wrapped status is from another server; sending its code would present it as ours.
+	// A status inside another error came from another server. If its code were sent, it would look like this
+	// server's.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}

@@ -30,10 +30,10 @@ const (
 	agent     = authv1.TokenRole_TOKEN_ROLE_AGENT
 )
 
-// patience is how long a test waits, so that a hang is a failure.
+// patience is how long a test waits before it fails.
 const patience = 10 * time.Second
 
-// tokenText is the text of the only token of each token role.
+// tokenText returns the text of the only token with the given token role.
 func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
 
 func newTokens(t testing.TB) *authn.Tokens {
@@ -53,18 +53,19 @@ func newTokens(t testing.TB) *authn.Tokens {
 	return tokens
 }
 
-// A serviceFunc is a service that only registers something.
+// A serviceFunc is a service that registers whatever the function registers.
 type serviceFunc func(grpc.ServiceRegistrar)
 
-// Register implements rpc.Service.
+// Register implements [rpc.Service].
 func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
 
-// site is the policy role with the given services, and every path to it: pipes, TLS, and plaintext on loopback.
+// site is a server of the policy role with the given services. It can be reached over pipes, over TLS, and over
+// loopback without TLS.
 type site struct {
 	authority *pki.Authority
 	tokens    *authn.Tokens
 	log       syncBuffer
-	// serverTrace and clientTrace make spans; nil makes none.
+	// serverTrace and clientTrace make spans. If they are nil, no spans are made.
 	serverTrace, clientTrace stats.Handler
 	pipes                    map[pipeKey]grpc.ClientConnInterface
 	tls                      string
@@ -78,13 +79,13 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A way is a path of a role to the site. speaks reports whether the connection signs principals.
+// A way is one of a role's connections to the site. speaks reports whether the connection signs principals.
 type way struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
-// ways returns all paths of roles to the site. Tests must hold on each of them.
+// ways returns all connections of roles to the site. Each test must pass on all of them.
 func (s *site) ways() []way {
 	return []way{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
@@ -99,7 +100,7 @@ func (s *site) ways() []way {
 	}
 }
 
-// over returns a role's path to the site over TLS.
+// over returns a role's connection to the site over TLS.
 func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(role))
@@ -110,13 +111,13 @@ func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	return rpc.Carried{Conn: s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)}
 }
 
-// newSite starts a site that ends with the test.
+// newSite starts a site. It ends with the test.
 func newSite(t *testing.T, svc rpc.Service) *site {
 	t.Helper()
 	return (&site{tokens: newTokens(t)}).start(t, svc)
 }
 
-// start starts a site of which some fields are set already.
+// start starts a site, some of whose fields are already set.
 func (s *site) start(t *testing.T, svc rpc.Service) *site {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
@@ -172,7 +173,7 @@ func (s *site) openPipes(t *testing.T, server *rpc.Server, role authv1.Role) {
 	}
 }
 
-// signer returns the role's signer; nil for a role that has none.
+// signer returns the role's signer, or nil if the role signs no principals.
 func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	t.Helper()
 	if !authn.Signs(role) {
@@ -185,7 +186,7 @@ func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	return s
 }
 
-// serve serves on a loopback address until stop, or the test, ends it. stop returns the result of Serve.
+// serve serves on a loopback address until stop is called or the test ends. stop returns the result of Serve.
 func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -207,7 +208,7 @@ func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	return lis.Addr().String(), stop
 }
 
-// identity makes a certificate of the site's CA.
+// identity returns an identity with a certificate of the site's CA.
 func (s *site) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := s.authority.Issue(leaf)
@@ -231,7 +232,7 @@ func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Con
 	return conn
 }
 
-// person returns a connection with a token; an empty one is not sent.
+// person returns a connection with a token. An empty token is not sent.
 func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.plain, token, nil)
@@ -250,7 +251,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// syncBuffer is a log that a test reads while it is written.
+// syncBuffer is a log that a test can read while it is written.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

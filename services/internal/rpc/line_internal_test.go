@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// X3: a client that has not read an answer within 10 s is disconnected, unless it reads 64 KiB for each further
+// Case X3. A client that has not read an answer within 10 s is disconnected, unless it reads 64 KiB in each further
 // second.
 func TestX3SlowReadersAreCutOff(t *testing.T) {
 	t.Parallel()
 	const large = 4 << 20
 	for _, tt := range []struct {
 		name string
-		// every is how long it takes to read a piece, beginning after pause.
+		// every is how long the client takes to read a piece. It begins to read after pause.
 		pause, every time.Duration
 		want         bool
 	}{
@@ -63,7 +63,7 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// Earlier reading gives no credit: an answer's time grows by what was read since it was sent.
+// Case X3. Bytes that were read before an answer was sent give the answer no additional time.
 func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 	})
 }
 
-// sentOn is a stream on which something was sent, whose context has ended.
+// sentOn is a stream on which a message was sent and whose context has ended.
 type sentOn struct {
 	grpc.ServerStream
 	header error
@@ -106,7 +106,7 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// X3: what a stream holds is counted until gRPC has closed it, even if the call's context has ended.
+// Case X3. Answers on a stream are counted until gRPC has closed the stream, even if the call's context has ended.
 func TestX3WhatAStreamHoldsIsCounted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -21,25 +21,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// pipeBuffer is the size of the buffer between the ends of a pipe, in bytes.
+// pipeBuffer is the size in bytes of the buffer between the two ends of a pipe.
 const pipeBuffer = 256 << 10
 
-// localMethod is a unary method behind the chain: it answers a request on behalf of a signed principal, which is
-// empty if there is none.
+// localMethod is a unary method with its interceptors. principal is the signed principal on whose behalf the call is
+// made, or empty.
 type localMethod func(ctx context.Context, principal string, args any) (any, error)
 
-// localConn is a connection from a role to the server in its own process. Unary calls run the handler and the whole
-// chain of interceptors directly, without copies: a message is read-only once it was sent. Streams use gRPC over a
-// pipe, because of its flow control.
+// localConn is a connection from a role to the server in the same process. Unary calls run the handler and all its
+// interceptors directly, without copies, so a message must not be changed after it was sent. Streams use gRPC over a
+// pipe, which provides flow control.
 type localConn struct {
 	server *Server
-	// from contains the role of the client and nothing else.
-	from   context.Context //nolint:containedctx // parent of every call's context on this connection
+	// from contains the peer of the connection, which is the client's role, and nothing else.
+	from   context.Context //nolint:containedctx // the parent of the context of every call
 	client clientSide
 	pipe   *grpc.ClientConn
 }
 
-// Conn returns a connection from one of this process's roles to this server. It must be called before Serve.
+// Conn returns a connection from one of the roles in this process to this server. It must be called before Serve.
 func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterface, error) {
 	if _, err := authn.ParseRole(authn.RoleName(from.Role)); err != nil {
 		return nil, fmt.Errorf("rpc: open a pipe: %w", err)
@@ -72,7 +72,7 @@ type pipeListener struct {
 	peer authn.Peer
 }
 
-// Accept implements net.Listener.
+// Accept implements [net.Listener].
 func (l pipeListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
@@ -81,7 +81,7 @@ func (l pipeListener) Accept() (net.Conn, error) {
 	return pipeConn{Conn: conn, peer: l.peer}, nil
 }
 
-// Invoke implements grpc.ClientConnInterface. It ignores call options.
+// Invoke implements [grpc.ClientConnInterface]. It ignores call options.
 func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
 	serve, ok := c.server.local[method]
 	if !ok {
@@ -104,14 +104,15 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	if err == nil {
 		err = share(reply, resp)
 	} else {
-		err = status.Convert(err).Err() // what a client would read off the wire
+		err = status.Convert(err).Err() // the error that a client would receive over the network
 	}
 	endClient(err)
 	return err
 }
 
-// traced calls a stats handler for a call inside the process as gRPC does for a call over the network, so that the
-// same library makes the same spans. It makes none for a call that is not sampled, whose context carries the trace.
+// traced calls a stats handler for a call inside the process, as gRPC does for a call over the network. Therefore the
+// same library makes the same spans. If the trace is not sampled, traced does nothing, and the context carries the
+// trace.
 func traced(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}
@@ -124,7 +125,7 @@ func traced(ctx context.Context, h stats.Handler, method string, client bool) (c
 	}
 }
 
-// NewStream implements grpc.ClientConnInterface.
+// NewStream implements [grpc.ClientConnInterface].
 func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	ctx, err := c.client.assert(ctx, method)
 	if err != nil {
@@ -133,14 +134,14 @@ func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 	return c.pipe.NewStream(ctx, desc, method, opts...)
 }
 
-// share makes dst the same message as src without copying the fields' contents.
+// share makes dst equal to src without copying the contents of the fields.
 func share(dst, src any) error {
 	to, ok1 := dst.(proto.Message)
 	from, ok2 := src.(proto.Message)
 	if !ok1 || !ok2 || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {
 		return errors.New("a message inside the process has the wrong type")
 	}
-	proto.Reset(to) // as unmarshalling does
+	proto.Reset(to) // Unmarshal does the same
 	into := to.ProtoReflect()
 	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		into.Set(fd, v)

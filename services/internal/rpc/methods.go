@@ -17,33 +17,34 @@ import (
 
 // callers says which callers may call a method.
 type callers struct {
-	// anyone allows unauthenticated callers: for health only.
+	// anyone allows unauthenticated callers. Only the health service has it.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
-	// principal requires a role to say on whose behalf it calls.
+	// principal requires that a role sends the principal on whose behalf it calls.
 	principal bool
-	// lastKnown accepts a token that was valid when the tokens were last updated.
+	// lastKnown allows a token that was valid when the tokens were last updated.
 	lastKnown bool
 }
 
-// smallRequest is the largest request, in bytes, of a method whose contract states no maximum.
+// smallRequest is the maximum size in bytes of a request if the method's contract states none.
 const smallRequest = 64 << 10
 
-// terms are the conditions under which a method may be called. No caller satisfies the zero value.
+// terms are the conditions for calling a method. No caller satisfies the zero value.
 type terms struct {
 	callers
-	// request is the largest request, in bytes; of a streaming method, the largest message.
+	// request is the maximum size in bytes of a request, or of each message of a stream.
 	request int
-	// lasts reports whether the method is a stream, whose calls have no deadline.
+	// lasts reports whether the method is a stream. Streams have no deadline.
 	lasts bool
-	// carried reports whether calls may be carried: see [Conn].
+	// carried reports whether calls of the method may be carried; see [Conn].
 	carried bool
 }
 
-// foreignServices are the gRPC services whose contracts belong to other projects and can't have the callers option.
-// The inner keys are methods; the empty name stands for all others. All other services state their callers in their
-// contract; a test checks both. Streams require authentication because they last.
+// foreignServices lists the gRPC services whose contracts belong to other projects, so they can't have the option
+// (sluice.auth.v1.callers). The inner keys are methods; the empty name applies to all other methods of the service.
+// The contracts of all other services state their callers. A test checks both. Streams require authentication,
+// because they last.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -61,7 +62,7 @@ func people(roles ...authv1.TokenRole) callers {
 	return c
 }
 
-// tokenRoles returns the names of the roles whose tokens may call, the one with the fewest rights first.
+// tokenRoles returns the names of the token roles that may call, the one with the fewest permissions first.
 func (c callers) tokenRoles() (out []string) {
 	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
 		out = append(out, enum.Name(role))
@@ -69,8 +70,8 @@ func (c callers) tokenRoles() (out []string) {
 	return out
 }
 
-// termsOf returns the terms of each method of a service, by full method name ("/package.Service/Method"). A method of
-// the mesh that does not state its callers has no callers.
+// termsOf returns the terms of each method of a service by full method name ("/package.Service/Method"). If the
+// contract of a method of the mesh does not state callers, no caller may call the method.
 func termsOf(service string) (map[string]terms, error) {
 	if foreign, ok := foreignServices[service]; ok {
 		table := make(map[string]terms, len(foreign))
@@ -93,7 +94,7 @@ func termsOf(service string) (map[string]terms, error) {
 	return table, nil
 }
 
-// contractOf returns a service's contract.
+// contractOf returns the descriptor of a service.
 func contractOf(service string) (protoreflect.ServiceDescriptor, error) {
 	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
@@ -123,11 +124,11 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 	}
 	delete(c.roles, authv1.Role_ROLE_UNSPECIFIED)
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
-	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agent tokens may call no RPC, even if a contract says so
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agents' tokens may call no RPC, whatever the contract says
 	return c
 }
 
-// requestOf returns the largest request that a method's contract allows, in bytes.
+// requestOf returns the maximum size in bytes of a request that a method's contract allows.
 func requestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
@@ -137,7 +138,7 @@ func requestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried reports whether a method's contract allows its calls to be carried.
+// isCarried reports whether a method's contract allows that its calls are carried.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {
@@ -147,7 +148,7 @@ func isCarried(md protoreflect.MethodDescriptor) bool {
 	return carried
 }
 
-// serviceOf returns the service of a full method name.
+// serviceOf returns the service in a full method name.
 func serviceOf(method string) string {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	return service

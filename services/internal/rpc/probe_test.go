@@ -16,25 +16,26 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// probeService is a contract for tests, in which each form of the callers option, and its absence, has a method.
+// probeService is a service for tests. It has a method for each form of the callers option, and one without the
+// option.
 const probeService = "sluice.probe.v1.ProbeService"
 
-// Methods of the probe. Each takes an identityv1.RevokeTokenRequest, whose name has constraints, and answers with a
-// text.
+// These are the methods of the probe. Each takes an [identityv1.RevokeTokenRequest], whose name has constraints, and
+// answers with a text.
 const (
 	methodUnary  = "/" + probeService + "/Unary"
 	methodStream = "/" + probeService + "/Stream" // a stream in both directions
 	methodBehalf = "/" + probeService + "/Behalf" // needs a principal
 	methodBare   = "/" + probeService + "/Bare"   // states no callers
-	methodEmpty  = "/" + probeService + "/Empty"  // names none
-	methodNobody = "/" + probeService + "/Nobody" // names the unspecified ones
+	methodEmpty  = "/" + probeService + "/Empty"  // names no callers
+	methodNobody = "/" + probeService + "/Nobody" // names the unspecified role and token role
 	methodAgents = "/" + probeService + "/Agents" // names agents
 	methodLarge  = "/" + probeService + "/Large"  // accepts 1 MiB
 )
 
-// A probe implements the methods.
+// A probe implements the methods of the probe service.
 type probe struct {
-	// unary answers the unary methods, and stream the streaming one.
+	// unary implements the unary methods, and stream the streaming method.
 	unary  func(context.Context, *identityv1.RevokeTokenRequest) (string, error)
 	stream func(grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error
 }
@@ -57,7 +58,7 @@ func (p probe) register(t testing.TB) serviceFunc {
 	}
 }
 
-// handler is what protoc-gen-go-grpc would generate.
+// handler returns a handler like one that protoc-gen-go-grpc generates.
 func (p probe) handler(method string) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(identityv1.RevokeTokenRequest)
@@ -72,7 +73,7 @@ func (p probe) handler(method string) grpc.MethodHandler {
 	}
 }
 
-// probeContract registers the contract like a compiled one.
+// probeContract registers the descriptor of the probe service, as generated code does.
 var probeContract = sync.OnceValue(func() error {
 	method := func(name string, callers *authv1.Callers) *descriptorpb.MethodDescriptorProto {
 		m := &descriptorpb.MethodDescriptorProto{
@@ -121,7 +122,7 @@ func askFor(ctx context.Context, conn grpc.ClientConnInterface, method, name str
 	return out.GetValue(), err
 }
 
-// open opens a stream, sends names on it and reads one answer.
+// open opens a stream, sends the names on it and reads one answer.
 func open(ctx context.Context, conn grpc.ClientConnInterface, names ...string) (string, error) {
 	stream, err := openStream(ctx, conn)
 	if err != nil {
@@ -129,7 +130,7 @@ func open(ctx context.Context, conn grpc.ClientConnInterface, names ...string) (
 	}
 	for _, name := range names {
 		if err := stream.Send(&identityv1.RevokeTokenRequest{Name: name}); err != nil {
-			break // the answer contains the reason
+			break // RecvMsg returns the reason
 		}
 	}
 	if err := stream.CloseSend(); err != nil {

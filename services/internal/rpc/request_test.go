@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// patterned is the assumed maximum length of a text that only a pattern bounds.
+	// patterned is the assumed maximum length of a text that is bounded only by a pattern.
 	patterned = 256
-	// enough is where counting ends.
+	// enough is the size at which the computation stops.
 	enough = 1 << 40
 )
 
-// largest returns the maximum size of a message in bytes according to its constraints; recursive messages are counted
-// once.
+// largest returns the maximum size in bytes of a message that satisfies its constraints. A recursive message is
+// counted once.
 func largest(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
 	for _, name := range above {
 		if name == m.FullName() {
@@ -73,8 +73,8 @@ func bounded(limits ...uint64) int {
 	return patterned
 }
 
-// X2: the maximum request is that of the method's contract, otherwise 64 KiB, and the largest request that the
-// constraints allow fits.
+// Case X2. The maximum size of a request is what the method's contract states, otherwise 64 KiB. The largest request
+// that satisfies the constraints fits.
 func TestX2EveryRequestFitsItsLimit(t *testing.T) {
 	t.Parallel()
 	const least, most = 64 << 10, 8 << 20

@@ -1,5 +1,5 @@
-// Package rpc creates all gRPC servers and clients of the mesh. Authentication, authorization, validation, deadlines,
-// tracing and the form of errors are the same for every service, over the network and inside one process.
+// Package rpc creates all gRPC servers and clients of the mesh. Every service has the same authentication,
+// authorization, validation, deadlines, tracing and form of errors, over the network and inside one process.
 package rpc
 
 import (
@@ -39,51 +39,53 @@ import (
 )
 
 const (
-	// drainTimeout is how long calls in flight may take when the server stops.
+	// drainTimeout is how long calls in flight may take after the server begins to stop.
 	drainTimeout = 20 * time.Second
-	// healthInterval is the interval of health checks.
+	// healthInterval is the interval between checks of the services' health.
 	healthInterval = time.Second
-	// maxMessage is the largest answer, in bytes.
+	// maxMessage is the maximum size of an answer, in bytes.
 	maxMessage = 8 << 20
-	// maxStreams is how many calls one connection carries at a time; the client delays others. Unauthenticated
-	// connections carry fewer.
+	// maxStreams is how many calls a connection may have at a time. The client delays further calls. Unauthenticated
+	// connections may have fewer calls.
 	maxStreams = 1024
-	// maxHeaders is the largest header of a call, decoded, as HTTP/2 counts it: 32 bytes for each field in addition to
-	// its text. The largest is that of a principal with 256 groups with the longest names.
+	// maxHeaders is the maximum size of the header of a call, in bytes, as HTTP/2 counts it: decoded, with 32 bytes
+	// for each field in addition to its text. The largest header is that of a principal with 256 groups that have the
+	// longest names.
 	maxHeaders = 96 << 10
-	// window is how many bytes of a message may arrive before it is read.
+	// window is how many bytes of a message may arrive before the server reads it.
 	window = 64 << 10
-	// handshakeTimeout is how long TLS and HTTP/2 may take until calls are possible, and idleTimeout how long a
-	// connection without a call stays open.
+	// handshakeTimeout is how long the handshakes of TLS and HTTP/2 may take. idleTimeout is how long a connection
+	// without a call stays open.
 	handshakeTimeout = 5 * time.Second
 	idleTimeout      = 5 * time.Minute
 )
 
-// A Service is one role's implementation of its contracts.
+// A Service is one role's implementation of its gRPC services.
 type Service interface {
-	// Register registers every gRPC service of the role.
+	// Register registers all gRPC services of the role.
 	Register(grpc.ServiceRegistrar)
 }
 
-// A HealthChecker is a [Service] that is not always able to serve.
+// A HealthChecker is a [Service] that may be unable to serve at times.
 type HealthChecker interface {
-	// Health returns why the service can't serve, or nil. It is called every second and must be quick.
+	// Health returns the reason why the service can't serve, or nil. It is called every second and must return
+	// quickly.
 	Health(ctx context.Context) error
 }
 
 // ServerConfig is the configuration of a [Server].
 type ServerConfig struct {
-	// TLS is the listeners' configuration; nil means plaintext, which is served on loopback only.
+	// TLS is the TLS configuration of the listeners. Nil means no TLS, which is allowed only on loopback.
 	TLS *tls.Config
 	// Reflection enables gRPC server reflection, for clients such as grpcurl.
 	Reflection bool
 }
 
-// ServerDeps are the dependencies of a [Server]. All except Trace are required.
+// ServerDeps are the dependencies of a [Server]. All fields except Trace are required.
 type ServerDeps struct {
 	// Tokens identifies people.
 	Tokens *authn.Tokens
-	// Log receives errors that are not sent to callers.
+	// Log receives errors whose text is not sent to callers.
 	Log *slog.Logger
 	// Trace makes spans; nil makes none.
 	Trace stats.Handler
@@ -96,17 +98,17 @@ type Server struct {
 	chain  *chain
 	grpc   *grpc.Server
 	health *health.Server
-	// checks contains the served roles; nil for a role that is always able to serve.
+	// checks contains the served roles. The value is nil for a role whose service has no HealthChecker.
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
-	// carried contains those of the local methods whose calls may be carried.
+	// carried contains the methods whose calls may be carried, by full name.
 	carried map[string]carried
 	stop    func()
 	err     error
 }
 
-// NewServer returns a server without services.
+// NewServer returns a server. It has no roles until [Server.Add] is called.
 func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
@@ -119,7 +121,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This is how many unary calls of one person are processed at a time; the others wait unread.
+	// The second argument is how many unary calls of one person are processed at a time; further calls wait unread.
 	turns, err := turn.New[whose](math.MaxInt, max(2, turn.Processors()/2))
 	if err != nil {
 		return nil, err
@@ -152,18 +154,18 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		carried: make(map[string]carried),
 		stop:    sync.OnceFunc(func() { close(stopping) }),
 	}
-	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until every service was checked
+	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until all services were checked
 	s.open()
 	return s, s.err
 }
 
-// open creates the gRPC server and registers the services that every process offers.
+// open creates the gRPC server and registers the services that every process has.
 func (s *Server) open() {
 	opts := []grpc.ServerOption{
 		grpc.Creds(networkCreds(s.cfg.TLS)),
 		grpc.InTapHandle(s.chain.tap),
 		grpc.StreamInterceptor(s.chain.stream),
-		grpc.MaxRecvMsgSize(0), // the chain reads requests itself
+		grpc.MaxRecvMsgSize(0), // the interceptors read requests themselves
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaders),
@@ -199,23 +201,24 @@ func (s *Server) Add(role authv1.Role, svc Service) error {
 	return s.err
 }
 
-// GetServiceInfo implements reflection.GRPCServer.
+// GetServiceInfo implements [reflection.GRPCServer].
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.grpc.GetServiceInfo() }
 
-// RegisterService implements reflection.GRPCServer.
+// RegisterService implements [reflection.GRPCServer].
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.registrar(authv1.Role_ROLE_UNSPECIFIED).RegisterService(desc, impl)
 }
 
 func (s *Server) registrar(role authv1.Role) grpc.ServiceRegistrar { return registrar{s, role} }
 
-// registrar registers a service, including its in-process methods and the terms of its methods.
+// registrar registers the services of a role, with their methods for calls inside the process and the terms of all
+// methods.
 type registrar struct {
 	server *Server
 	role   authv1.Role
 }
 
-// RegisterService implements grpc.ServiceRegistrar.
+// RegisterService implements [grpc.ServiceRegistrar].
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s := r.server
 	table, err := termsOf(desc.ServiceName)
@@ -235,7 +238,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(&network, impl)
 }
 
-// carry allows a method's calls to be carried.
+// carry registers a method as one whose calls may be carried.
 func (s *Server) carry(name string) error {
 	contract, err := contractOf(serviceOf(name))
 	if err != nil {
@@ -250,9 +253,9 @@ func (s *Server) carry(name string) error {
 	return nil
 }
 
-// Serve serves the process's own pipes and the listeners until ctx ends. Then it drains: first it reports itself as
-// not serving, so that balancers stop sending; then it ends the streams, which do not end by themselves; then it
-// waits for the calls in flight. A plaintext listener must be on loopback.
+// Serve serves the pipes of this process and the listeners until ctx ends. Then it stops in three steps. It reports
+// itself as not serving, so that load balancers send no more calls. It ends all streams, because they do not end by
+// themselves. It waits for calls in flight. A listener without TLS must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
@@ -270,7 +273,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range all {
 		group.Go(func() error {
-			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // Stop may come before Serve
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server may have been stopped before
 				return err
 			}
 			return nil
@@ -304,7 +307,7 @@ func (s *Server) watchHealth(ctx context.Context) error {
 }
 
 // CheckHealth checks every service, updates the health service, and returns the errors by role. The process as a
-// whole ("") serves if all roles do.
+// whole ("") is serving if all roles are.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

@@ -13,14 +13,15 @@ import (
 const (
 	// personCalls is how many calls one person may have in flight, over all connections.
 	personCalls = 512
-	// personBytes, peopleBytes and roleBytes are the maximum sizes of all large requests and answers in flight of one
-	// person, of all people, and of one role and all roles, in bytes. An answer is in flight until it is read.
+	// personBytes, peopleBytes and roleBytes bound the total size of large requests and answers in flight, in bytes:
+	// for one person, for all people, and both for one role and for all roles. An answer is in flight until the
+	// client has read it.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
-	// smallAnswer is the largest answer that is not counted, in bytes.
+	// smallAnswer is the maximum size in bytes of an answer that is not counted.
 	smallAnswer = 64 << 10
 )
 
-// whose identifies the quota of a call: a person's or a role's.
+// whose identifies the person or role whose quota a call uses.
 type whose struct {
 	role   authv1.Role
 	person principal.Key
@@ -33,7 +34,7 @@ func whoseOf(c *authn.Caller) whose {
 	return whose{role: c.Role}
 }
 
-// String returns the name for messages.
+// String returns the name of the person or role for messages.
 func (w whose) String() string {
 	if w.role != authv1.Role_ROLE_UNSPECIFIED {
 		return "the role " + authn.RoleName(w.role)
@@ -41,11 +42,12 @@ func (w whose) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// shares are the quotas of callers over the network, for each and for all of them. They are safe for concurrent use.
+// shares are the quotas of callers over the network, for each caller and for all callers. It is safe for concurrent
+// use.
 type shares struct {
-	// calls and bytes are the maximum of one caller, all is the maximum of bytes of all callers.
+	// calls and bytes are the maximums for one caller. all is the maximum of bytes for all callers.
 	calls, bytes, all int
-	// turns are the time slices for unary calls; nil if callers need none.
+	// turns is the fair queue for unary calls. It is nil if the callers need none.
 	turns *turn.Turns[whose]
 
 	mu   sync.Mutex
@@ -56,7 +58,7 @@ type shares struct {
 // load is what one caller has in flight.
 type load struct {
 	calls, bytes int
-	// full is set when an answer did not fit because of the answers that the caller has not read.
+	// full is true after an answer did not fit because of other answers that the caller has not read.
 	full bool
 }
 
@@ -64,17 +66,17 @@ func newShares(calls, bytes, all int, turns *turn.Turns[whose]) *shares {
 	return &shares{calls: calls, bytes: bytes, all: all, turns: turns, by: make(map[whose]*load)}
 }
 
-// portion is one call's part of its caller's quota; nil for a call that is not counted.
+// portion is one call's part of its caller's quota. It is nil for a call that is not counted.
 type portion struct {
 	of   *shares
 	own  whose
 	load *load
-	// uses counts the call itself and its unread answers: the call is in flight until the last of them ends. The
-	// shares' lock guards it.
+	// uses counts the call itself and its unread answers. The call is in flight until the last of these ends.
+	// shares.mu guards it.
 	uses int
 }
 
-// enter counts a call against its caller's quota, until leave.
+// enter counts a call against its caller's quota until [portion.leave].
 func (s *shares) enter(own whose) (*portion, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +95,8 @@ func (s *shares) enter(own whose) (*portion, error) {
 	return &portion{of: s, own: own, load: l, uses: 1}, nil
 }
 
-// turn waits until a unary call may be processed. The returned function ends that.
+// turn waits in the fair queue until a unary call may be processed. The caller must call the returned function
+// afterwards.
 func (p *portion) turn(ctx context.Context) (func(), error) {
 	if p == nil || p.of.turns == nil {
 		return func() {}, nil
@@ -101,7 +104,7 @@ func (p *portion) turn(ctx context.Context) (func(), error) {
 	return p.of.turns.Take(ctx, p.own)
 }
 
-// leave ends a call; its requests' bytes were released before.
+// leave ends a call. The quota that its requests used must have been released.
 func (p *portion) leave() {
 	if p == nil {
 		return
@@ -111,7 +114,7 @@ func (p *portion) leave() {
 	p.end()
 }
 
-// end ends a use of the portion, and with the last one the call.
+// end ends one use of the portion. The last use ends the call.
 func (p *portion) end() {
 	if p.uses--; p.uses > 0 {
 		return
@@ -121,7 +124,7 @@ func (p *portion) end() {
 	}
 }
 
-// hold counts the bytes of a request; a negative n releases them.
+// hold counts the bytes of a request. A negative n releases them.
 func (p *portion) hold(n int) error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -132,8 +135,8 @@ func (p *portion) hold(n int) error {
 	return nil
 }
 
-// answer counts an answer of n bytes, until it was read. The bytes of a small answer are not counted, because the
-// number of answers is bounded: each counts as a call in flight.
+// answer counts an answer of n bytes until the client has read it. The bytes of a small answer are not counted. The
+// number of small answers is bounded, because each counts as a call in flight.
 func (p *portion) answer(n int) error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()

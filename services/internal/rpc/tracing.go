@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// ServerTrace returns the handler that makes a server's spans. It skips calls whose parent is not sampled, at the
-// cost of reading one header. It also skips calls that do not come from a role, so that an untrusted peer can't start
-// a trace.
+// ServerTrace returns a stats handler that makes a server's spans. It skips calls whose parent is not sampled, which
+// costs only the reading of one header. It also skips calls that do not come from a role, so an untrusted peer can't
+// start a trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }
 
-// ClientTrace returns the handler that makes a client's spans. For calls whose parent is not sampled it only sends
-// the trace context.
+// ClientTrace returns a stats handler that makes a client's spans. For a call whose parent is not sampled, it only
+// sends the trace context.
 func ClientTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewClientHandler(options(tp, prop)...), prop: prop}
 }
@@ -32,7 +32,7 @@ func options(tp trace.TracerProvider, prop propagation.TextMapPropagator) []otel
 	}
 }
 
-// sampledOnly passes the calls of sampled traces to inner and skips the others.
+// sampledOnly passes calls of sampled traces to inner and skips other calls.
 type sampledOnly struct {
 	inner  stats.Handler
 	prop   propagation.TextMapPropagator
@@ -41,7 +41,7 @@ type sampledOnly struct {
 
 type skipKey struct{}
 
-// TagRPC implements stats.Handler.
+// TagRPC implements [stats.Handler].
 func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	parent := trace.SpanContextFromContext(ctx)
 	if h.server {
@@ -57,7 +57,7 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 		return h.inner.TagRPC(ctx, info)
 	}
 	if !h.server && parent.IsValid() {
-		md, ok := metadata.FromOutgoingContext(ctx) // a copy
+		md, ok := metadata.FromOutgoingContext(ctx) // FromOutgoingContext returns a copy
 		if !ok {
 			md = make(metadata.MD, 1)
 		}
@@ -67,23 +67,23 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 	return context.WithValue(ctx, skipKey{}, true)
 }
 
-// HandleRPC implements stats.Handler.
+// HandleRPC implements [stats.Handler].
 func (h *sampledOnly) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if ctx.Value(skipKey{}) == nil {
 		h.inner.HandleRPC(ctx, s)
 	}
 }
 
-// TagConn implements stats.Handler.
+// TagConn implements [stats.Handler].
 func (h *sampledOnly) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
-// HandleConn implements stats.Handler.
+// HandleConn implements [stats.Handler].
 func (h *sampledOnly) HandleConn(context.Context, stats.ConnStats) {}
 
-// received reads trace context from a call's metadata without copying it.
-type received struct{ ctx context.Context } //nolint:containedctx // it lives as long as the reading
+// received reads the trace context from a call's metadata without copying the metadata.
+type received struct{ ctx context.Context } //nolint:containedctx // used only while the metadata is read
 
-// Get implements propagation.TextMapCarrier.
+// Get implements [propagation.TextMapCarrier].
 func (r received) Get(key string) string {
 	if v := metadata.ValueFromIncomingContext(r.ctx, key); len(v) == 1 {
 		return v[0]
@@ -91,16 +91,16 @@ func (r received) Get(key string) string {
 	return ""
 }
 
-// Set implements propagation.TextMapCarrier. It does nothing: the metadata is only read.
+// Set implements [propagation.TextMapCarrier]. It does nothing, because the metadata is only read.
 func (received) Set(string, string) {}
 
-// Keys implements propagation.TextMapCarrier. It is not used.
+// Keys implements [propagation.TextMapCarrier]. It is not used.
 func (received) Keys() []string { return nil }
 
-// outgoing reads and writes trace context in gRPC metadata.
+// outgoing reads and writes the trace context in gRPC metadata.
 type outgoing metadata.MD
 
-// Get implements propagation.TextMapCarrier.
+// Get implements [propagation.TextMapCarrier].
 func (c outgoing) Get(key string) string {
 	if v := metadata.MD(c).Get(key); len(v) == 1 {
 		return v[0]
@@ -108,10 +108,10 @@ func (c outgoing) Get(key string) string {
 	return ""
 }
 
-// Set implements propagation.TextMapCarrier.
+// Set implements [propagation.TextMapCarrier].
 func (c outgoing) Set(key, value string) { metadata.MD(c).Set(key, value) }
 
-// Keys implements propagation.TextMapCarrier.
+// Keys implements [propagation.TextMapCarrier].
 func (c outgoing) Keys() []string {
 	keys := make([]string, 0, len(c))
 	for k := range c {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// tracing is a site that records spans and the trace contexts that its handlers saw.
+// tracing is a site that records spans, and the trace contexts of its handlers.
 type tracing struct {
 	*site
 	spans *tracetest.InMemoryExporter
@@ -37,14 +37,14 @@ func newTracing(t *testing.T, err error) *tracing {
 	tr.start(t, doing(func(ctx context.Context, _ string) error {
 		select {
 		case tr.saw <- trace.SpanContextFromContext(ctx):
-		case <-ctx.Done(): // a call that was made twice
+		case <-ctx.Done(): // the method was called twice
 		}
 		return err
 	}).register(t))
 	return tr
 }
 
-// remote is a trace of another system.
+// remote returns the span context of a trace of another system.
 func remote(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }
@@ -88,7 +88,7 @@ func TestACallInASampledTraceHasASpanOnEachSide(t *testing.T) {
 	}
 }
 
-// The library's attributes of spans of calls are those in docs/telemetry.md.
+// The attributes that the library sets on the spans of calls are those in docs/telemetry.md.
 func TestAttributesOfCallsAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -114,7 +114,7 @@ func TestAttributesOfCallsAreDocumented(t *testing.T) {
 	}
 }
 
-// A trace that is not sampled makes no spans, and keeps its id.
+// A trace that is not sampled makes no spans, and its trace id is passed on.
 func TestACallInAnUnsampledTraceOnlyCarriesItOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)

@@ -16,38 +16,39 @@ import (
 )
 
 const (
-	// readWithin is how long an answer may wait unread on a connection. Each readRate bytes that the client reads
-	// meanwhile add a second.
+	// readWithin is how long an answer on a connection may be unread. Whenever the client has read another readRate
+	// bytes, it gets another second.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// piece is the size of the pieces of an answer that gRPC releases one by one. tracked is the smallest capacity of
+	// piece is the size of the pieces of an answer. gRPC releases them one by one. tracked is the minimum capacity of
 	// a buffer that gRPC releases at all.
 	piece   = 64 << 10
 	tracked = 2 << 10
 )
 
-// An answer is a message that is being sent to a caller over the network. gRPC's handlers return before any of it is
-// written, and it stays in memory until the caller opens its flow-control window; so it is counted from its encoding
-// until gRPC releases it. It is the buffer pool of its own pieces, because gRPC releases buffers to their pool
-// (docs/decisions/0013-grpc-resource-limits.md).
+// An answer is a message that is sent to a caller over the network. A handler returns before gRPC has written its
+// answer, and the answer stays in memory until the caller opens its flow-control window. Therefore an answer is
+// counted from its encoding until gRPC releases it. An answer is the buffer pool of its own pieces, because gRPC
+// releases each buffer to its pool (docs/decisions/0013-grpc-resource-limits.md).
 type answer struct {
-	// data is the encoded message in pieces, and buf the buffer that contains it.
+	// data is the encoded message in pieces. buf is the buffer that contains all pieces.
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection, and portion the call's quota; nil for an unauthenticated caller.
+	// to is the connection. portion is the call's part of the caller's quota; it is nil for an unauthenticated
+	// caller.
 	to      *visitor
 	portion *portion
 	size    int
 
-	// The line's lock guards these. since is when the answer was sent, read how many bytes had been read by then, and
-	// left the number of pieces that gRPC has not released.
+	// The line's lock guards the following fields. since is when the answer was sent, and read is line.read at that
+	// time. left is the number of pieces that gRPC has not released.
 	since time.Time
 	read  int64
 	left  int
 }
 
-// answer encodes and counts a message for the caller of ctx. Inside the process it returns the message unchanged.
+// answer encodes a message for the caller of ctx and counts it. Inside the process it returns the message unchanged.
 func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	v := visitorOf(ctx)
 	if v == nil {
@@ -76,7 +77,8 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	return a, nil
 }
 
-// count counts an answer for its caller, until uncount. That of an unauthenticated caller counts as one of its calls.
+// count counts an answer against its caller's quota until uncount. An answer to an unauthenticated caller counts as
+// one of the caller's calls.
 func (a *answer) count() error {
 	if a.portion == nil {
 		a.to.strangers.Add(1)
@@ -93,8 +95,8 @@ func (a *answer) uncount() {
 	a.portion.read(a.size)
 }
 
-// cut splits the text into pieces. The last one is up to twice as large, so that no piece is too small to be released
-// by gRPC.
+// cut splits the text into pieces. The last piece may be up to twice as large as the others, because gRPC does not
+// release a piece that is too small.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/piece)
 	pieces := make([][]byte, a.left)
@@ -107,13 +109,13 @@ func (a *answer) cut(text []byte) {
 	}
 }
 
-// Get implements mem.BufferPool; gRPC takes no buffers from this pool.
+// Get implements [mem.BufferPool]. gRPC takes no buffers from this pool.
 func (a *answer) Get(length int) *[]byte {
 	buf := make([]byte, length)
 	return &buf
 }
 
-// Put implements mem.BufferPool: a piece was written, or its stream has ended.
+// Put implements [mem.BufferPool]. gRPC calls it when a piece was written, or when its stream has ended.
 func (a *answer) Put(piece *[]byte) {
 	if a.to.line.written(a, len(*piece)) {
 		a.pool.put(a.buf)
@@ -124,23 +126,23 @@ func (a *answer) Put(piece *[]byte) {
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
 	if a, ok := m.(*answer); ok && err == nil && over(ss) {
-		a.to.line.settle(a) // the stream ended meanwhile, and then gRPC may never release the answer
+		a.to.line.settle(a) // if the stream has ended meanwhile, gRPC may never release the answer
 	}
 	return err
 }
 
-// over reports whether gRPC has closed a stream on which something was sent. The stream's context does not show that:
-// it may have ended while the stream is open and still holds what was sent. Sending headers again fails with one code
-// on an open stream, and with others on a closed one.
+// over reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not show
+// that: it may have ended while the stream is open and still holds the message. Sending headers again fails, on an
+// open stream with one code and on a closed stream with others.
 func over(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is gRPC's own codec, except for answers, which are encoded already.
+// codec is gRPC's codec, except that an answer is encoded already.
 type codec struct{ encoding.CodecV2 }
 
-// Marshal implements encoding.CodecV2.
+// Marshal implements [encoding.CodecV2].
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if a, ok := v.(*answer); ok {
 		return a.data, nil
@@ -148,11 +150,11 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// buffers provides the buffers for encoded answers; small ones are reused.
+// buffers provides buffers for encoded answers. Small buffers are reused.
 type buffers struct{ pool mem.BufferPool }
 
 func newBuffers() (buffers, error) {
-	pool, err := mem.NewBinaryTieredBufferPool(11, 13, 14, 15, 16) // up to a piece
+	pool, err := mem.NewBinaryTieredBufferPool(11, 13, 14, 15, 16) // powers of two, up to the size of a piece
 	if err != nil {
 		return buffers{}, fmt.Errorf("make a pool of buffers: %w", err)
 	}
@@ -173,15 +175,15 @@ func (b buffers) put(buf *[]byte) {
 	}
 }
 
-// A line contains the answers that one connection was sent and has not read. The zero line is empty. It is safe for
-// concurrent use.
+// A line contains the answers on one connection that the client has not read. The zero line is empty. A line is safe
+// for concurrent use.
 type line struct {
 	// hangUp closes the connection.
 	hangUp func()
 
 	mu     sync.Mutex
 	unread map[*answer]struct{}
-	// read is how many bytes gRPC has released.
+	// read is the number of bytes that gRPC has released.
 	read int64
 	// clock calls look while there are unread answers.
 	clock   *time.Timer
@@ -205,7 +207,7 @@ func (l *line) add(a *answer) {
 	}
 }
 
-// written counts a released piece, and reports whether it was the last one.
+// written counts a released piece. It reports whether it was the last piece of the answer.
 func (l *line) written(a *answer, size int) (last bool) {
 	l.mu.Lock()
 	l.read += int64(size)
@@ -229,7 +231,7 @@ func (l *line) settle(a *answer) {
 	}
 }
 
-// look closes the connection if an answer was not read in time, and otherwise schedules the next look.
+// look closes the connection if an answer was not read in time. Otherwise it schedules the next look.
 func (l *line) look() {
 	l.mu.Lock()
 	now := time.Now()
@@ -247,7 +249,8 @@ func (l *line) look() {
 	}
 }
 
-// end uncounts all answers: the connection is closed, and gRPC does not release what its streams had queued.
+// end uncounts all answers. It is called when the connection is closed, because gRPC then does not release what its
+// streams have queued.
 func (l *line) end() {
 	l.mu.Lock()
 	left := l.unread
@@ -261,13 +264,13 @@ func (l *line) end() {
 	}
 }
 
-// lined is a connection that ends its line when it is closed.
+// lined is a connection that calls [line.end] when it is closed.
 type lined struct {
 	net.Conn
 	line *line
 }
 
-// Close implements net.Conn.
+// Close implements [net.Conn].
 func (c lined) Close() error {
 	err := c.Conn.Close()
 	c.line.end()

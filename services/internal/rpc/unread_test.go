@@ -31,7 +31,7 @@ func (t *tally) of(name string) *atomic.Int64 {
 	return n.(*atomic.Int64)
 }
 
-// answering answers with as many bytes as the name says, and counts the calls.
+// answering returns a probe that counts its calls. It answers with as many bytes as the name of the request says.
 func answering(asked *tally) probe {
 	sizes := map[string]int{"name": 4, "tiny": 4, "small": 60 << 10, "large": 4 << 20}
 	return probe{
@@ -50,10 +50,10 @@ func answering(asked *tally) probe {
 	}
 }
 
-// noWindow opens no window for answers.
+// noWindow sets the flow-control window for answers to zero.
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
 
-// unread makes a number of calls on one connection and reads none of the answers: no window is open for them.
+// unread makes calls on one connection and reads none of the answers, because their flow-control window is zero.
 func unread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
 	t.Helper()
 	c, err := rawh2.Dial(addr, nil, false, noWindow)
@@ -83,10 +83,10 @@ func byOperator() hpack.HeaderField {
 	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
 }
 
-// slowly is how long a slow machine may take for many answers.
+// slowly is how long a slow machine may take to send many answers.
 const slowly = 6 * patience
 
-// heap returns how many MiB are in use.
+// heap returns the size of the heap in MiB.
 func heap() int {
 	runtime.GC()
 	var m runtime.MemStats
@@ -94,9 +94,9 @@ func heap() int {
 	return int(m.HeapAlloc >> 20)
 }
 
-// X3: unread answers of a person are held up to the person's quota, on every path; then further calls are refused
-// before anything is done for them, and those of others are not. A client that has not read for 10 s is disconnected,
-// and its quota is released.
+// Case X3. Unread answers of a person are held in memory up to the person's quota, on every path. Further calls of
+// the person are refused before they do any work; other callers are not affected. A client that has not read for 10 s
+// is disconnected, and its quota is released.
 func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 25, byOperator()))
 			}
 			person := s.person(t, tokenText(operator))
-			// On a slow machine the client is disconnected before its quota is used up.
+			// On a slow machine, the client may be disconnected before its quota is used up.
 			for end, full := time.Now().Add(slowly), false; !full && !oneEnds(deaf, 0); {
 				if time.Now().After(end) {
 					t.Fatal("the share is not full, and nobody is cut off")
@@ -144,7 +144,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 				}()
 			}
 			select {
-			case <-cut: // one of those that hold the person's quota
+			case <-cut: // one of the connections whose answers use the quota
 			case <-time.After(2 * patience):
 				t.Fatal("who does not read is not cut off")
 			}
@@ -157,13 +157,13 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	}
 }
 
-// X3: small unread answers of a person are counted as calls in flight.
+// Case X3. A small unread answer counts as a call in flight.
 func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
 	t.Parallel()
 	var asked tally
 	s := newSite(t, answering(&asked).register(t))
 	person := s.person(t, tokenText(operator))
-	for cut := true; cut; { // on a slow machine the client may be disconnected before the check
+	for cut := true; cut; { // on a slow machine, the client may be disconnected before the check
 		before := asked.of("tiny").Load()
 		deaf := []*rawh2.Conn{unread(t, s.plain, methodUnary, "tiny", 256, byOperator()), unread(t, s.plain, methodUnary, "tiny", 256, byOperator())}
 		until(t, func() bool { return asked.of("tiny").Load() == before+512 })
@@ -176,7 +176,7 @@ func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
 	}
 }
 
-// oneEnds reports whether one of the connections ends within that time.
+// oneEnds reports whether one of the connections ends within the given time.
 func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	for end := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
 		for _, c := range conns {
@@ -192,7 +192,8 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	}
 }
 
-// X3: unread answers of an unauthenticated client are calls in flight too, of which it may have four.
+// Case X3. An unread answer of an unauthenticated client counts as a call in flight. The client may have four of
+// them.
 func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -217,7 +218,7 @@ func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 			}
 			if head, ok := frame.(*http2.HeadersFrame); ok && head.StreamID == id {
 				headed = true
-				if !head.StreamEnded() { // a refused one has an end and nothing else
+				if !head.StreamEnded() { // the header of a refused call ends the stream
 					answered++
 				}
 			}
@@ -228,8 +229,8 @@ func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 	}
 }
 
-// X3: when clients leave, their whole quota is released, whatever the results of the calls, and a client that leaves
-// is not disconnected for unread answers.
+// Case X3. When a client closes its connection, its whole quota is released, however its calls end. It is not
+// disconnected for unread answers before that.
 func TestX3WhatIsCancelledComesBack(t *testing.T) {
 	t.Parallel()
 	var asked tally
@@ -262,8 +263,8 @@ func TestX3WhatIsCancelledComesBack(t *testing.T) {
 	}
 }
 
-// X3: a client that opens a stream and does not read it holds neither a handler nor what it sends; and a client that
-// reads receives everything.
+// Case X3. If a client opens a stream and does not read it, the server ends the stream's handler and releases its
+// messages. A client that reads receives all messages.
 func TestX3StreamsThatNobodyReadsAreEnded(t *testing.T) {
 	t.Parallel()
 	const messages = 100

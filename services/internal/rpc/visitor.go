@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	// strangerCalls is how many unauthenticated calls a connection carries at a time, and strangerTime how long each
-	// may take, including sending. They may only call health.
+	// strangerCalls is how many unauthenticated calls a connection may have at a time. strangerTime is how long each
+	// may take, including sending its answer. Unauthenticated callers may only call the health service.
 	strangerCalls = 4
 	strangerTime  = 5 * time.Second
-	// maxRefusals is how many calls are refused on an unauthenticated connection before it is closed.
+	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
 	maxRefusals = 100
 )
 
-// doorLimits returns the limits for the connections of a listener. An idle connection takes about 100 KiB.
+// doorLimits returns the limits for the connections of a listener. An idle connection uses about 100 KiB of memory.
 func doorLimits() door.Limits {
 	return door.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
 }
 
-// visitor is the AuthInfo of a connection over the network.
+// visitor is the [credentials.AuthInfo] of a connection over the network.
 type visitor struct {
 	credentials.AuthInfo
 	conn *door.Conn
 	line line
-	// from is the role in the client's certificate, unless wrong says why it has none. ends is when the certificate
+	// from is the role in the client's certificate, unless wrong says why there is none. ends is when the certificate
 	// expires; zero if there is no certificate.
 	from  authn.Peer
 	wrong error
 	ends  time.Time
-	// strangers counts the unauthenticated calls that are in flight or have an unread answer. refused counts the calls
-	// that were refused before authentication.
+	// strangers is the number of unauthenticated calls that are in flight or have an unread answer. refused is the
+	// number of calls that were refused before authentication.
 	strangers, refused atomic.Int32
-	// carries is set while a stream of the connection carries calls.
+	// carries is true while a stream of the connection carries calls.
 	carries atomic.Bool
 }
 
@@ -59,7 +59,7 @@ func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
 	return v
 }
 
-// role returns the role of the client, and whether it has one. A certificate without a role is an error.
+// role returns the role of the client and whether it has one. A certificate without a role is an error.
 func (v *visitor) role() (authn.Peer, bool, error) {
 	switch {
 	case v.ends.IsZero():
@@ -71,7 +71,7 @@ func (v *visitor) role() (authn.Peer, bool, error) {
 	}
 }
 
-// visitorOf returns the connection of a call; nil for a pipe.
+// visitorOf returns the connection of a call, or nil for a pipe.
 func visitorOf(ctx context.Context) *visitor {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -81,7 +81,7 @@ func visitorOf(ctx context.Context) *visitor {
 	return v
 }
 
-// identified counts the connection for its caller.
+// identified counts the connection for its caller. It returns an error if the caller has too many connections.
 func (v *visitor) identified(caller *authn.Caller) error {
 	if v.conn.Known() {
 		return nil
@@ -92,15 +92,15 @@ func (v *visitor) identified(caller *authn.Caller) error {
 	return nil
 }
 
-// refuse counts a refused call. An unauthenticated connection with too many of them is closed.
+// refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
 func (v *visitor) refuse() {
-	turn.Rest() // refusals are read one by one, so other goroutines run in between
+	turn.Rest() // lets other goroutines run, because refusals of one connection are handled one after the other
 	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}
 }
 
-// stranger counts an unauthenticated call until its context ends.
+// stranger counts an unauthenticated call until the call's context ends.
 func (v *visitor) stranger(ctx context.Context) (context.Context, error) {
 	if v.strangers.Add(1) > strangerCalls {
 		v.strangers.Add(-1)

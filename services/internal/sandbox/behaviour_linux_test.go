@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// shell runs a script in the sandbox, in the program's own folder.
+// shell runs a script in the sandbox, in the folder of the program.
 func (h *house) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	t.Helper()
 	return run(t, s, sandbox.Command{
@@ -23,7 +23,7 @@ func (h *house) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	})
 }
 
-// ways runs a test with each mechanism, as this user and as nobody.
+// ways runs a test with each mechanism, as this user and as the user nobody.
 func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *sandbox.Sandbox)) {
 	t.Helper()
 	users(t, func(t *testing.T) {
@@ -43,7 +43,7 @@ func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *san
 	})
 }
 
-// Files next to hidden ones are unchanged, and so is the program's own folder.
+// Files next to hidden ones are unchanged, and so is the program's folder.
 func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
@@ -65,7 +65,7 @@ func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
 	})
 }
 
-// The exit status is the program's, and its remaining processes end with it.
+// The exit status is the program's. Processes that remain end with the program.
 func TestTheProgramEndsAsItDoes(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -88,7 +88,7 @@ func TestTheProgramEndsAsItDoes(t *testing.T) {
 	})
 }
 
-// A private folder can be opened by name, for reading or writing; a secret one can't.
+// Case X6. A private folder can be opened by name, for reading or writing. A secret folder can't be opened.
 func TestX6OpeningsAreWhatTheySay(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
@@ -121,7 +121,7 @@ func TestX6OpeningsAreWhatTheySay(t *testing.T) {
 	}
 }
 
-// Without a network there is only loopback.
+// Case X6. Without a network there is only loopback.
 func TestX6WithoutANetwork(t *testing.T) {
 	ways(t, func(h *house) { h.rules.NoNetwork = true }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		if s.Holds().By == "namespaces" {
@@ -136,12 +136,12 @@ func TestX6WithoutANetwork(t *testing.T) {
 	})
 }
 
-// A mount disappears with the file that it is mounted over, so a replacement is hidden again.
+// Case X6. A mount disappears with the file over which it is mounted, so a replacement of the file is hidden again.
 func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
 		done := make(chan string, 1)
-		go func() { // it may read for a moment, but not for long, and never write to a program
+		go func() { // the program may read the file for a moment, but not for long, and must never write to a program
 			done <- h.shell(t, s, "touch up; until [ -e stop ]; do (: >> "+h.Program+") 2>/dev/null && echo wrote; done; for f in "+files+"; do "+
 				"i=0; while [ $i -lt 1000 ] && cat $f >/dev/null 2>&1; do i=$((i+1)); done; cat $f; done 2>/dev/null; cat "+h.Token)
 		}()
@@ -180,7 +180,8 @@ func TestAProgramSetsItsOwnLimits(t *testing.T) {
 	})
 }
 
-// An editor that saves at any moment ends no program: a path that disappears while it is hidden is looked for again.
+// Case X6. An editor that saves a hidden file at any moment does not end the program. A path that disappears while it
+// is hidden is looked up again.
 func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -207,14 +208,14 @@ func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
 	})
 }
 
-// A path that is missing when a program starts is hidden when it appears, in any folder.
+// Case X6. A path that is missing when a program starts is hidden when it appears, in any folder.
 func TestX6WhatComesLaterIsHidden(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
 			at := func(h *house) string { return filepath.Join(h.dir, late) }
 			ways(t, func(h *house) { h.rules.Secret = append(h.rules.Secret, at(h)) }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 				done := make(chan string, 1)
-				go func() { // it may read for a moment, but not for long
+				go func() { // the program may read the file for a moment, but not for long
 					done <- h.shell(t, s, "cat "+h.dir+"/shared/note; touch up; until [ -e stop ]; do :; done; "+
 						"i=0; while [ $i -lt 1000 ] && cat "+at(h)+" >/dev/null 2>&1; do i=$((i+1)); done; cat "+at(h)+" 2>/dev/null")
 				}()
@@ -235,7 +236,7 @@ func TestX6WhatComesLaterIsHidden(t *testing.T) {
 	}
 }
 
-// If no user namespace can be created, Landlock is used, and the report says so.
+// Case X6. If no user namespace can be created, Landlock is used, and the report says so.
 func TestX6WithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
 		again(t, &syscall.SysProcAttr{
@@ -265,8 +266,8 @@ func TestX6WithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// A link on the way to a hidden path can't be replaced if it is mounted over, and its target can't be read. If an
-// operator replaces the link, the new one is mounted over.
+// Case X6. A link on the path to a hidden file can't be replaced if it is mounted over, and its target can't be read.
+// If an operator replaces the link, the new link is mounted over.
 func TestX6ALinkIsHeld(t *testing.T) {
 	ways(t, func(h *house) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
@@ -305,7 +306,8 @@ func TestX6ALinkIsHeld(t *testing.T) {
 	})
 }
 
-// A replacement of a file is hidden if its folder belongs to the mesh alone, and reported otherwise.
+// Case X6. If a folder contains only files of the mesh, a replacement of a file in it is hidden. Otherwise the report
+// says that it is not.
 func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
 	ways(t, func(h *house) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
@@ -332,7 +334,7 @@ func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
 	})
 }
 
-// Cache folders of common programs in HOME exist if the programs could not create them.
+// Cache folders of common programs exist in HOME if the programs could not create them.
 func TestCachesAreMadeBefore(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		home := h.rules.Home
@@ -345,7 +347,7 @@ func TestCachesAreMadeBefore(t *testing.T) {
 	})
 }
 
-// Without a launcher, no program is started that needs a sandbox.
+// Without a launcher, a program that needs a sandbox is not started.
 func TestALauncherIsNeeded(t *testing.T) {
 	t.Parallel()
 	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Auto}); err == nil {

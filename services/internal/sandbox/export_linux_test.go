@@ -1,6 +1,6 @@
 package sandbox
 
-// These are the mechanisms, for tests that choose one.
+// These are the mechanisms, for tests that choose one of them.
 const (
 	ByNamespaces = byNamespaces
 	ByLandlock   = byLandlock
@@ -9,7 +9,7 @@ const (
 // Way is a mechanism.
 type Way = mechanism
 
-// NewBy is New with only the given mechanism.
+// NewBy is like New with only the given mechanism.
 func NewBy(launcher Launcher, rules Rules, by Way) (*Sandbox, error) {
 	return newBy(launcher, rules, by)
 }

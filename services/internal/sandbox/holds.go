@@ -1,9 +1,9 @@
 package sandbox
 
-// exitLauncher is the launcher's exit code if it could not start the program.
+// exitLauncher is the exit code of the launcher if it could not start the program.
 const exitLauncher = 126
 
-// These are the parts of a report: what is enforced or not.
+// These are the parts of a report.
 const (
 	heldFiles      = "files"
 	heldContents   = "contents of files"
@@ -23,7 +23,7 @@ const (
 	heldDatagrams  = "UDP, Multipath TCP and other protocols"
 )
 
-// everything lists all that the rules require.
+// everything lists all parts that must be enforced for the rules.
 func everything(r *Rules) []string {
 	all := []string{heldFiles, heldProcesses, heldSockets, heldAbstract, heldPrograms}
 	if r.NoNetwork {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// targets are what a hostile program tries to access.
+// targets is what a hostile program tries to access.
 type targets struct {
 	Own, Data, Token, Key, Journal, Other, Config, Policy, Cert, Secret, Program string
 	Socket, Abstract                                                             string
@@ -24,8 +24,8 @@ type targets struct {
 	Root                                                                         bool
 }
 
-// attempts does what a hostile program would, and returns what it got, by attempt, without the attempts that the
-// kernel refused.
+// attempts does what a hostile program would do. It returns the results by the name of the attempt, without the
+// attempts that the kernel has refused.
 func attempts(at targets) map[string]string {
 	got := make(map[string]string)
 	for _, part := range []func(targets, map[string]string){readsFiles, writesFiles, replaces, readsProcesses, interferes, connects, links, inherits, asRoot} {
@@ -131,7 +131,7 @@ func interferes(at targets, got map[string]string) {
 	if unix.Setpriority(unix.PRIO_PROCESS, at.Victim, 19) == nil {
 		got["priority"] = "lowered"
 	}
-	if syscall.Kill(at.Victim, syscall.SIGUSR1) == nil { // which ends it
+	if syscall.Kill(at.Victim, syscall.SIGUSR1) == nil { // the signal ends the victim
 		got["signal"] = "sent"
 	}
 	if f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0); err == nil {
@@ -144,7 +144,7 @@ func interferes(at targets, got map[string]string) {
 	}
 }
 
-// victimByte is at the same address in every process of this program that is loaded at a fixed address.
+// victimByte has the same address in every process of this program that is loaded at a fixed address.
 var victimByte = byte('v')
 
 func connects(at targets, got map[string]string) {
@@ -189,8 +189,8 @@ func inherits(at targets, got map[string]string) {
 	}
 }
 
-// asRoot tries what root could do: read the disk itself, and change settings by which the kernel starts programs
-// outside.
+// asRoot tries what root could do: read the disk itself, and change settings of the kernel that start programs
+// outside of the sandbox.
 func asRoot(at targets, got map[string]string) {
 	if !at.Root {
 		return
@@ -219,7 +219,7 @@ func asRoot(at targets, got map[string]string) {
 	}
 }
 
-// nested does more in its own user namespace, in which it may mount.
+// nested makes more attempts in a new user namespace, in which it may mount.
 func nested(at targets, got map[string]string) {
 	raw, err := json.Marshal(at)
 	if err != nil {
@@ -227,7 +227,7 @@ func nested(at targets, got map[string]string) {
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{role + "=nested", "TARGETS=" + string(raw)}
-	uid, gid := max(os.Getuid(), 1), max(os.Getgid(), 1) // root itself is mapped with CAP_SETFCAP alone
+	uid, gid := max(os.Getuid(), 1), max(os.Getgid(), 1) // root is mapped with CAP_SETFCAP only
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
@@ -243,7 +243,7 @@ func nested(at targets, got map[string]string) {
 	}
 }
 
-// unmounted tries to see under the mounts that hide, with the privileges of a user namespace.
+// unmounted tries to see what is below the mounts that hide, with the privileges in a user namespace.
 func unmounted(at targets) map[string]string {
 	got := map[string]string{"nested ran": strconv.Itoa(os.Getuid())}
 	aside, rest := filepath.Join(at.Own, "aside"), strings.TrimPrefix(at.Token, at.Data)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are versions of Landlock: with the first, files can neither be truncated nor moved to another folder; the
-// others add what their names say.
+// These are versions of Landlock. Since filesSince, files can neither be truncated nor moved to another folder
+// without permission. The other constants name what a version adds.
 const (
 	filesSince       = 3
 	tcpSince         = 4
@@ -22,7 +22,7 @@ const (
 	socketPathsSince = 9
 )
 
-// enterLandlock allows everything except what is hidden.
+// enterLandlock allows this process access to everything except what the rules hide.
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {
@@ -70,7 +70,7 @@ func enterLandlock(o *order) (Report, error) {
 	return report, nil
 }
 
-// byVersion says what a version of Landlock enforces.
+// byVersion returns a report of what a version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
 	r := Report{By: string(byLandlock), Held: []string{heldContents, heldPrograms, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
 	since := func(first int, what string) {
@@ -90,12 +90,12 @@ func byVersion(version int, noNetwork bool) Report {
 	return r
 }
 
-// makeCaches creates the cache folders of common programs, if the programs could not create them later.
+// makeCaches creates the cache folders of common programs if the programs could not create them later.
 func (p *plan) makeCaches(o *order) error {
 	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
 	if err != nil || !slices.Contains(o.Command.Env, "HOME="+home) || !slices.Contains(p.above, real) {
-		return nil //nolint:nilerr // not the program's home, or no home
+		return nil //nolint:nilerr // the folder is not the program's home, or does not exist
 	}
 	for _, name := range []string{".npm", ".cache", ".config", ".local"} {
 		if err := os.Mkdir(filepath.Join(real, name), 0o700); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EROFS) {
@@ -105,15 +105,16 @@ func (p *plan) makeCaches(o *order) error {
 	return nil
 }
 
-// walk collects what is allowed.
+// walk collects the rules of what is allowed.
 type walk struct {
 	plan  *plan
 	rules []landlock.Rule
 	files []int
 }
 
-// folder allows everything in a folder above a hidden one, except the hidden one. Files that are created in the
-// folder later are not allowed, and the folder itself can't be listed if that would allow listing a hidden one.
+// folder allows everything in a folder that contains a hidden path, except the hidden path. Files that are created in
+// the folder later are not allowed. The folder itself can't be listed if that would also allow listing a hidden
+// folder.
 func (w *walk) folder(path string) error {
 	if !w.holdsHidden(path) {
 		if err := w.allow(path, false); err != nil {
@@ -122,7 +123,7 @@ func (w *walk) folder(path string) error {
 	}
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrPermission) {
-		return nil // the program can't either
+		return nil // the program can't list the folder either
 	}
 	if err != nil {
 		return fmt.Errorf("list %s: %w", path, err)
@@ -145,21 +146,21 @@ func (w *walk) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether something in a folder is not allowed together with the folder.
+// isAbove reports whether a folder must not be allowed as a whole, because something in it is not allowed.
 func (w *walk) isAbove(folder string) bool {
 	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
 	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
-// holdsHidden reports whether a folder contains a hidden path, or would contain one.
+// holdsHidden reports whether a folder contains a hidden path, or would contain one that may appear later.
 func (w *walk) holdsHidden(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in)
 }
 
-// allow allows a file, or a folder with everything in it. It ignores links. The descriptor refers to the very file
-// that was checked.
+// allow allows access to a file, or to a folder with everything in it. It ignores links. Its descriptor refers to the
+// same file that was checked.
 func (w *walk) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
@@ -190,6 +191,6 @@ func (w *walk) allow(path string, write bool) error {
 
 func (w *walk) close() {
 	for _, fd := range w.files {
-		_ = unix.Close(fd) // it only refers to a file
+		_ = unix.Close(fd) // the descriptor only refers to a file
 	}
 }

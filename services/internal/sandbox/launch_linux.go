@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// complaint is the prefix of the launcher's errors.
+// complaint is the prefix of an error message of the launcher.
 const complaint = "sluice could not start the program: "
 
-// launch is the launcher: it gives up privileges and access, and becomes the program or, in namespaces, starts it and
-// waits. It returns the exit code.
+// launch is the main function of the launcher. It gives up privileges and access. Then it becomes the program or, in
+// namespaces, starts the program and waits for its end. It returns the exit code.
 func launch() int {
-	// Privileges belong to threads: this thread gives up its own, and starts the program.
+	// Privileges belong to threads. This thread gives up its privileges and starts the program.
 	runtime.LockOSThread()
 	code, err := obey()
 	if err != nil {
@@ -30,7 +30,7 @@ func launch() int {
 }
 
 func obey() (int, error) {
-	// Inherited descriptors are closed on exec. Some belong to Go's runtime and stay open here.
+	// Inherited descriptors are closed on exec. They can't be closed now, because some belong to the Go runtime.
 	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 0, fmt.Errorf("close what was inherited: %w", err)
 	}
@@ -39,7 +39,7 @@ func obey() (int, error) {
 	if err := json.UnmarshalRead(file, &o); err != nil {
 		return 0, fmt.Errorf("read the order: %w", err)
 	}
-	_ = file.Close() // it was read
+	_ = file.Close() // the file was only read
 	var report Report
 	var rehide func()
 	var err error
@@ -74,15 +74,16 @@ func become(c *Command) error {
 	if err := os.Chdir(c.Dir); err != nil {
 		return fmt.Errorf("enter its folder: %w", err)
 	}
-	err := syscall.Exec(c.Path, c.Args, c.Env) //nolint:gosec // it is the command of the configuration
+	err := syscall.Exec(c.Path, c.Args, c.Env) //nolint:gosec // the command comes from the configuration
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// parent starts the program and waits for its end. As the first process of a namespace it must wait for all orphaned
-// processes, and all remaining processes end with it. It keeps none of the program's descriptors open.
+// parent starts the program and waits for its end. The launcher is the first process of the namespace. Therefore it
+// must also wait for orphaned processes, and all processes that remain end with it. It keeps none of the program's
+// descriptors open.
 func parent(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // signals are for the program, which gets them too
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // ignored here, because the program receives these signals too
 	program, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		return 0, fmt.Errorf("run %s: %w", c.Path, err)
@@ -107,7 +108,7 @@ func parent(c *Command, rehide func()) (int, error) {
 		case pid == program.Pid && status.Exited():
 			return status.ExitStatus(), nil
 		case pid == program.Pid && status.Signaled():
-			const bySignal = 128 // as shells do
+			const bySignal = 128 // like shells
 			return bySignal + int(status.Signal()), nil
 		}
 	}

@@ -9,22 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A limitCall is the number of the system call that sets limits of any process of the same user in an architecture:
-// prlimit64.
+// A limitCall is the number of the system call prlimit64 in an architecture. The call sets the limits of any process
+// of the same user.
 type limitCall struct{ architecture, number uint32 }
 
-// limitCalls are those of each system's programs, including older programs that it can run.
+// limitCalls lists the system calls for each GOARCH, including those of older programs that the system can run.
 var limitCalls = map[string][]limitCall{
-	"amd64": {{unix.AUDIT_ARCH_X86_64, 302}, {unix.AUDIT_ARCH_X86_64, 1<<30 | 302}, {unix.AUDIT_ARCH_I386, 340}}, // the second is that of x32
+	"amd64": {{unix.AUDIT_ARCH_X86_64, 302}, {unix.AUDIT_ARCH_X86_64, 1<<30 | 302}, {unix.AUDIT_ARCH_I386, 340}}, // with x32
 	"arm64": {{unix.AUDIT_ARCH_AARCH64, 261}, {unix.AUDIT_ARCH_ARM, 369}},
 }
 
-// keepLimits prevents this thread, and programs that it starts, from changing the limits of other processes: with
-// these a program could stop the mesh, by removing its processor time or files. Landlock does not cover them. A
-// program can still change its own limits.
+// keepLimits prevents this thread, and the programs that it starts, from changing the limits of other processes.
+// Otherwise a program could stop the mesh by reducing its processor time or its number of files. Landlock does not
+// prevent that. A program can still change its own limits.
 func keepLimits() error {
-	// This is seccomp_data (seccomp(2)): number, architecture, instruction, six arguments. The first argument is a
-	// process, of which the kernel ignores the upper half.
+	// These are offsets in struct seccomp_data (seccomp(2)), which contains the number, the architecture, the
+	// instruction and six arguments. The first argument of prlimit64 is a process id. The kernel ignores its upper
+	// half.
 	const number, architecture, process = 0, 4, 16
 	load := func(at uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}
@@ -48,7 +49,7 @@ func keepLimits() error {
 		)
 	}
 	program = append(program, answer(unix.SECCOMP_RET_ALLOW))
-	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]} //nolint:gosec // it has only a few instructions
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]} //nolint:gosec // the program has only a few instructions
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&filter)), 0, 0)
 	runtime.KeepAlive(program)
 	if err != nil {

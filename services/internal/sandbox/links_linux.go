@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchLinks adds links on the way to hidden or read-only paths to the plan, so that they are mounted over, again
-// after they were replaced from outside. The folders above them can't be renamed then.
+// watchLinks adds to the plan the links on the paths to hidden or read-only files. They are mounted over themselves,
+// and again after they were replaced from outside. Then the folders above them can't be renamed.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
 	for _, link := range slices.Concat(p.loose, p.links) {
@@ -23,15 +23,15 @@ func (p *plan) watchLinks() {
 	p.above = slices.Compact(p.above)
 }
 
-// holdLinks mounts links over themselves: a mount can be neither renamed nor removed. Links for which the kernel does
-// not support that stay in the plan, and are reported.
+// holdLinks mounts links over themselves, because a mount point can be neither renamed nor removed. Links for which
+// the kernel does not support that stay in the plan and are reported.
 func (p *plan) holdLinks() {
 	held := func(link string) bool { return !p.hides(link) && holdLink(link) == nil }
 	p.loose, p.links = slices.DeleteFunc(p.loose, held), slices.DeleteFunc(p.links, held)
 }
 
-// holdLink mounts a link over itself, unless it is mounted already. A path that is missing, or no longer a link, is
-// not an error: its replacement belongs to another path.
+// holdLink mounts a link over itself, unless it is a mount point already. It returns nil if the path is missing or no
+// longer a link. Another path of the plan covers the replacement.
 func holdLink(link string) error {
 	info, err := os.Lstat(link)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeSymlink == 0 || isMounted(link) {
@@ -40,7 +40,7 @@ func holdLink(link string) error {
 	if err != nil {
 		return err
 	}
-	if err = again(link, 0); errors.Is(err, unix.ENOENT) { // it was removed meanwhile
+	if err = again(link, 0); errors.Is(err, unix.ENOENT) { // the link was removed meanwhile
 		return nil
 	}
 	return err

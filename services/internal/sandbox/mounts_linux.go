@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mount is a line of mountinfo (proc_pid_mountinfo(5)).
+// mount is a line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 type mount struct {
 	device, root, point, kind string
 }
@@ -32,13 +32,13 @@ func mounts() ([]mount, error) {
 	return all, nil
 }
 
-// plain resolves the escapes of mountinfo.
+// plain resolves the escapes in mountinfo.
 func plain(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// aliases returns the other paths of a file or folder: one file system can be mounted at many places, as a whole or
-// in part, and the part may be inside the folder.
+// aliases returns the other paths of a file or folder. A file system can be mounted in several places, as a whole or
+// in part, and a mounted part may be inside the folder.
 func aliases(path string, all []mount) []string {
 	var home mount
 	for _, m := range all {
@@ -88,16 +88,16 @@ func clone(path string) (int, error) {
 	return fd, nil
 }
 
-// place attaches a copy at a path and closes its descriptor.
+// place attaches a copy of mounts at a path and closes the copy's descriptor.
 func place(fd int, path string) error {
-	defer unix.Close(fd) //nolint:errcheck // the mount stays
+	defer unix.Close(fd) //nolint:errcheck // the mount stays after its descriptor was closed
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount over %s: %w", path, err)
 	}
 	return nil
 }
 
-// restrict adds attributes to a copy, such as read-only.
+// restrict adds attributes to a copy of mounts, for example read-only.
 func restrict(fd int, attributes uint64) error {
 	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
 	if err != nil {
@@ -106,7 +106,7 @@ func restrict(fd int, attributes uint64) error {
 	return nil
 }
 
-// again mounts a copy of a path over itself, with attributes. A mount can be neither renamed nor removed.
+// again mounts a copy of a path over itself, with attributes. A mount point can be neither renamed nor removed.
 func again(path string, attributes uint64) error {
 	fd, err := clone(path)
 	if err != nil {

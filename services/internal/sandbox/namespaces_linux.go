@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare are the attributes of a mount that allows no use of its files.
+// bare contains the attributes of a mount whose files can't be used.
 const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
-// enterNamespaces hides everything that the rules hide in the namespaces of which this process is the first process.
-// The returned function hides replaced paths again; it does not return.
+// enterNamespaces applies the rules in the namespaces whose first process is this process. The returned function
+// hides replaced paths again. It does not return.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")
@@ -47,7 +47,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	return report, p.watch, err
 }
 
-// mount applies all mounts of the plan.
+// mount makes all mounts of the plan.
 func (p *plan) mount(o *order) error {
 	opened := make(map[string]int)
 	for _, op := range p.open {
@@ -92,11 +92,11 @@ func (p *plan) mount(o *order) error {
 	return settleSystem(o.AsRoot)
 }
 
-// hide mounts a file that can't be opened, or an empty folder, over a path.
+// hide mounts an empty folder over a folder, or a file that can't be opened over a file.
 func hide(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // it was removed meanwhile
+		return nil // the path was removed meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("hide %s: %w", path, err)
@@ -112,13 +112,13 @@ func hide(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := restrict(fd, bare); err != nil { // if devices can't be opened, this one can't either
+	if err := restrict(fd, bare); err != nil { // devices can't be opened on this mount, and neither can /dev/null
 		return err
 	}
 	return place(fd, path)
 }
 
-// reopen mounts the opened paths into the folder that hides them, and then makes that folder read-only.
+// reopen mounts the opened paths into the folder that hides them. Then it makes that folder read-only.
 func (p *plan) reopen(hidden string, opened map[string]int) error {
 	info, err := os.Stat(hidden)
 	if err != nil || !info.IsDir() {
@@ -159,7 +159,7 @@ func makePoint(path string, folder bool) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// ownTerminals gives the namespace its own terminals instead of those of others, which the plan has hidden.
+// ownTerminals gives the namespace separate terminals. The plan has hidden the terminals of other programs.
 func ownTerminals() error {
 	if len(terminals()) == 0 {
 		return nil
@@ -170,8 +170,8 @@ func ownTerminals() error {
 	return nil
 }
 
-// settleSystem makes the system's settings read-only: cgroups, which can end processes outside, and for root those of
-// the kernel.
+// settleSystem makes the settings of the system read-only. These are the cgroups, which can end processes outside of
+// the sandbox, and for root also the settings of the kernel.
 func settleSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {
@@ -188,7 +188,7 @@ func settleSystem(asRoot bool) error {
 	return nil
 }
 
-// separate applies what is not done by mounts, and returns what is enforced.
+// separate applies the rules that mounts do not cover. It returns what is enforced.
 func separate(o *order, p *plan) (Report, error) {
 	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets, heldPrograms}}
 	if o.Rules.NoNetwork {
@@ -197,7 +197,7 @@ func separate(o *order, p *plan) (Report, error) {
 		}
 		r.Held = append(r.Held, heldNetwork)
 	}
-	// A network namespace has its own abstract sockets.
+	// A network namespace also has separate abstract sockets.
 	version, err := ll.LandlockGetABIVersion()
 	switch {
 	case err == nil && version >= scopesSince:
@@ -220,7 +220,7 @@ func separate(o *order, p *plan) (Report, error) {
 	return r, nil
 }
 
-// leaveNetwork gives this thread a network namespace with only a loopback device.
+// leaveNetwork moves this thread into a network namespace with only a loopback device.
 func leaveNetwork() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("leave the network: %w", err)
@@ -229,7 +229,7 @@ func leaveNetwork() error {
 	if err != nil {
 		return fmt.Errorf("start loopback: %w", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // it is only for a command
+	defer unix.Close(fd) //nolint:errcheck // the socket is needed only for ioctl
 	loopback, err := unix.NewIfreq("lo")
 	if err != nil {
 		return fmt.Errorf("start loopback: %w", err)

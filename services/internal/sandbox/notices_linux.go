@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are descriptors that a launcher in namespaces has in addition to its order.
+// A launcher in namespaces has these descriptors in addition to the descriptor of its order.
 const (
 	// noticesFD is the inotify instance to which the launcher adds watches.
 	noticesFD = orderFD + 1
-	// wakeFD is a pipe that contains a byte when the launcher must check its paths again.
+	// wakeFD is the reading end of a pipe. The pipe contains a byte when the launcher must check its paths again.
 	wakeFD = orderFD + 2
 )
 
-// maxInotify is how many inotify instances a program in namespaces may have.
+// maxInotify is the maximum number of inotify instances of a program in namespaces.
 const maxInotify = 32
 
-// notices is the only inotify instance of all programs that this process starts, because a user may have few
-// (fs.inotify.max_user_instances). Launchers add watches to it, and are woken by a pipe each. The zero value creates
-// the instance when it is first needed. It is safe for concurrent use.
+// notices contains the only inotify instance for all programs that this process starts, because a user may have few
+// instances (fs.inotify.max_user_instances). Launchers add watches to the instance, and each is woken by a pipe. The
+// zero value creates the instance when it is first needed. notices is safe for concurrent use.
 type notices struct {
 	mu       sync.Mutex
 	instance *os.File
-	// wakes are the writing ends of the pipes of launchers that may still run.
+	// wakes contains the writing ends of the pipes of launchers that may still run.
 	wakes map[int]struct{}
 }
 
-// subscribe returns the instance, and the reading end of a pipe that wakes a launcher.
+// subscribe returns the instance and the reading end of a pipe that wakes a launcher.
 func (n *notices) subscribe() (instance, wake *os.File, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +51,7 @@ func (n *notices) subscribe() (instance, wake *os.File, err error) {
 	return n.instance, os.NewFile(uintptr(ends[0]), "wake"), nil
 }
 
-// begin creates the instance unless there is one. The caller must hold mu.
+// begin creates the instance if there is none. The caller must hold mu.
 func (n *notices) begin() error {
 	if n.instance != nil {
 		return nil
@@ -65,17 +65,17 @@ func (n *notices) begin() error {
 	return nil
 }
 
-// run wakes all launchers at every event, as long as this program runs.
+// run wakes all launchers at every event. It returns only if reading fails.
 func (n *notices) run(fd int) {
 	events := make([]byte, 64<<10)
 	for {
 		if _, err := unix.Read(fd, events); err != nil && !errors.Is(err, unix.EINTR) {
-			n.stop() // launchers whose pipe is closed end
+			n.stop() // launchers end when their pipe is closed
 			return
 		}
 		n.mu.Lock()
 		for wake := range n.wakes {
-			_, err := unix.Write(wake, []byte{0}) // a full pipe has not been read yet
+			_, err := unix.Write(wake, []byte{0}) // if the pipe is full, the launcher has not read it yet
 			if errors.Is(err, unix.EPIPE) {
 				n.forget(wake)
 			}
@@ -109,7 +109,7 @@ func (n *notices) forget(wake int) {
 	_ = unix.Close(wake)
 }
 
-// limitOfInotify adds the limit of inotify that an error stands for.
+// limitOfInotify adds the name and value of the inotify limit to an error that means that the limit is reached.
 func limitOfInotify(err error) error {
 	name := ""
 	switch {
@@ -125,7 +125,7 @@ func limitOfInotify(err error) error {
 		err, name, strings.TrimSpace(string(most)), name)
 }
 
-// boundInotify limits the inotify instances of this user namespace, so that its programs don't use up the user's
+// boundInotify limits the inotify instances in this user namespace, so that its programs can't use up the user's
 // limit. It returns what is not enforced.
 func boundInotify() []string {
 	const file = "/proc/sys/user/max_inotify_instances"

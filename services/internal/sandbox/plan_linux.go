@@ -13,37 +13,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plan is the result of the rules for the present files. All paths are real: they contain no links.
+// plan is the result of applying the rules to the present files. All its paths are real paths, without links.
 type plan struct {
-	// hidden are hidden files and folders, none of which is inside another.
+	// hidden lists hidden files and folders. None is inside another.
 	hidden []string
-	// programs are files that must not be changed, and folders that contain such files.
+	// programs lists files that must not be changed, and folders that contain these files.
 	programs []string
-	// above are the folders above hidden and programs, the highest first, without the root.
+	// above lists the folders above hidden and programs, except the root. A folder comes before the folders inside
+	// it.
 	above []string
-	// open are paths that are accessible although they are inside a hidden folder.
+	// open lists paths that are accessible although they are inside a hidden folder.
 	open []opening
-	// awaited are the nearest existing folders of paths that must be hidden if they appear.
+	// awaited lists the nearest existing folders of paths that must be hidden when they appear.
 	awaited []string
-	// watched are paths that may refer to something else later.
+	// watched lists paths that may later refer to another file.
 	watched []watched
-	// loose are links on the way to hidden paths that could be replaced. shared are hidden files in folders in which a
-	// program may write: a replacement is accessible for a moment.
+	// loose lists links on the paths to hidden files that could be replaced. shared lists hidden files in folders to
+	// which a program may write. A replacement of such a file is accessible for a moment.
 	loose, shared []string
-	// access are the read-only paths, and the writable paths in them, each folder before its contents.
+	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
 	access []access
-	// links are links on the way to read-only paths that could be replaced.
+	// links lists links on the paths to read-only files that could be replaced.
 	links []string
 }
 
-// watched is a path of the rules. program and link say whether it is that of a program, or a link on the way to such
-// a path.
+// watched is a path of the rules. program is true if it is the path of a program. link is true if it is a link on
+// such a path.
 type watched struct {
 	path          string
 	program, link bool
 }
 
-// opening is a file or folder that is accessible although it is hidden.
+// opening is a file or folder that is accessible although it is inside a hidden folder.
 type opening struct {
 	path  string
 	write bool
@@ -77,7 +78,7 @@ func newPlan(o *order) (*plan, error) {
 	for _, path := range p.unopened(slices.Concat(devices(o.AsRoot), terminals())) {
 		hidden[path] = true
 	}
-	for _, m := range all { // another view of all processes
+	for _, m := range all { // /proc of another process namespace shows other processes
 		if m.kind == "proc" && !isBelow(m.point, "/proc") {
 			hidden[m.point] = true
 		}
@@ -112,8 +113,8 @@ func nearest(path string) string {
 	return "/"
 }
 
-// own hides a whole folder if it contains only hidden paths, so that files that are created in it are hidden too.
-// Other hidden files are in folders that belong to others.
+// own hides a whole folder if all its contents are hidden, so that files that are created in it later are hidden too.
+// Hidden files in folders with other contents are added to shared.
 func (p *plan) own(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)
@@ -130,8 +131,8 @@ func (p *plan) own(hidden map[string]bool) {
 	}
 }
 
-// fix replaces a program by its folder if no program works in that folder, so that a replacement of the program can't
-// be changed either.
+// fix protects the whole folder of a program instead of the program if no program must write to that folder. Then a
+// replacement of the program can't be changed either.
 func (p *plan) fix(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)
@@ -148,26 +149,26 @@ func (p *plan) fix(programs, hidden map[string]bool, o *order) {
 	}
 }
 
-// unopened returns the paths without those that are opened.
+// unopened returns the paths that are not opened.
 func (p *plan) unopened(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool {
 		return slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(path, op.path) })
 	})
 }
 
-// add adds a path of the rules, at all places where it is mounted.
+// add adds a path of the rules, with all its aliases.
 func add(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
 		switch folder := filepath.Dir(link); {
-		case filepath.Base(link) == "..data": // Kubernetes replaces the link and its target
+		case filepath.Base(link) == "..data": // Kubernetes replaces this link and its target
 			to[folder] = true
 		case canWrite(folder):
 			loose[link] = true
 		}
 	}
 	if err != nil {
-		return // it is hidden when it appears
+		return // the path is hidden when it appears
 	}
 	to[real] = true
 	for _, other := range aliases(real, all) {
@@ -175,7 +176,7 @@ func add(to, loose map[string]bool, path string, all []mount) {
 	}
 }
 
-// openings finds the paths to open.
+// openings collects the paths to open.
 func (p *plan) openings(o *order) error {
 	add := func(path string, write bool) error {
 		real, err := filepath.EvalSymlinks(path)
@@ -212,17 +213,17 @@ func (p *plan) openings(o *order) error {
 	return nil
 }
 
-// hides reports whether a path is hidden or inside a hidden path.
+// hides reports whether a path is hidden or inside a hidden folder.
 func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
 
-// opens returns the openings inside a hidden path.
+// opens returns the opened paths inside a hidden path.
 func (p *plan) opens(hidden string) []opening {
 	return slices.DeleteFunc(slices.Clone(p.open), func(op opening) bool { return !isBelow(op.path, hidden) })
 }
 
-// foldersAbove returns the folders above all these paths, the highest first.
+// foldersAbove returns the folders above all the paths. A folder comes before the folders inside it.
 func foldersAbove(sets ...map[string]bool) []string {
 	above := make(map[string]bool)
 	for _, set := range sets {
@@ -235,7 +236,7 @@ func foldersAbove(sets ...map[string]bool) []string {
 	return slices.Sorted(maps.Keys(above)) // a folder sorts before its contents
 }
 
-// outermost returns the paths without those inside others.
+// outermost returns the paths that are not inside another one of the paths.
 func outermost(paths map[string]bool) []string {
 	var out []string
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -246,7 +247,7 @@ func outermost(paths map[string]bool) []string {
 	return out
 }
 
-// follow returns the real path of a path, and the links on the way.
+// follow returns the real path of a path, and the links that it passes.
 func follow(path string) (real string, links []string, err error) {
 	const most = 255
 	todo, real := strings.Split(strings.TrimPrefix(path, "/"), "/"), "/"

@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept are root's privileges for files and users, which a program of root keeps: none of them can undo the hiding.
+// kept contains the privileges for files and users that a program of root keeps. None of them can undo the hiding.
 const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
-// giveUp removes from this thread, and from programs that it starts, all privileges except kept, the ways to gain
-// others, and core dumps, which would contain memory.
+// giveUp removes privileges from this thread and from the programs that it starts. It removes all privileges except
+// those in kept, the ways to gain others, and core dumps, which would contain memory.
 func giveUp(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}
-	// The programs that the launcher starts can neither trace it nor read its memory.
+	// The programs that the launcher starts must not trace the launcher or read its memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid to be traced: %w", err)
 	}
@@ -33,7 +33,7 @@ func giveUp(asRoot bool) error {
 	if have[0].Effective&(1<<unix.CAP_SETPCAP) != 0 {
 		for cap := range uintptr(64) {
 			if !asRoot || cap > 31 || kept&(1<<cap) == 0 {
-				_ = unix.Prctl(unix.PR_CAPBSET_DROP, cap, 0, 0, 0) // the kernel knows fewer
+				_ = unix.Prctl(unix.PR_CAPBSET_DROP, cap, 0, 0, 0) // fails for privileges that this kernel does not have
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets returns the sockets at which programs of this user and of root listen, and this user's folder of sockets:
-// services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
+// sockets returns the sockets on which programs of this user and of root listen, and this user's folder of sockets.
+// Services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
 	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {
@@ -60,8 +60,8 @@ func holds(folder string, c *Command) bool {
 	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
 }
 
-// devices returns the devices from which hidden data could be read from disk or memory: all disks and, for root,
-// which owns all devices, every device that is not accessible to all users.
+// devices returns the devices from which hidden data on disk or in memory could be read. These are all disks and, for
+// root, every device that is not accessible to all users.
 func devices(asRoot bool) []string {
 	var out []string
 	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
@@ -81,7 +81,7 @@ func devices(asRoot bool) []string {
 	return out
 }
 
-// terminals returns the folder of terminals, in which people type, possibly tokens.
+// terminals returns the folder of terminals, on which people may type tokens.
 func terminals() []string {
 	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
 		return nil

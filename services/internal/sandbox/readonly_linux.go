@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access is a file or folder that is mounted over itself: read-only, or writable inside a read-only one.
+// access is a file or folder that is mounted over itself. It is read-only, or writable inside a read-only folder.
 type access struct {
 	path  string
 	write bool
 }
 
-// readOnly adds the read-only paths. Paths of Write stay writable with everything in them; working folders stay
+// readOnly adds the read-only paths. Paths in Rules.Write stay writable with everything in them. Working folders stay
 // writable inside read-only folders, except for read-only paths inside them.
 func (p *plan) readOnly(o *order, all []mount) {
 	fixed, replaceable := make(map[string]bool), make(map[string]bool)
@@ -52,9 +52,9 @@ func (p *plan) readOnly(o *order, all []mount) {
 	slices.Sort(p.links)
 }
 
-// writable reports whether a path is not inside a read-only one.
+// writable reports whether a path is not read-only.
 func (p *plan) writable(path string) bool {
-	for _, a := range slices.Backward(p.access) { // the innermost is last
+	for _, a := range slices.Backward(p.access) { // the innermost folder is the last one
 		if isBelow(path, a.path) {
 			return a.write
 		}
@@ -62,15 +62,15 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts read-only paths and the writable paths in them, each over itself. The copies of the writable
-// paths were made before.
+// mountAccess mounts read-only paths, and the writable paths inside them, over themselves. copies contains the copies
+// of the writable paths, which must be made before.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
 		switch {
 		case a.write:
 			err = place(copies[a.path], a.path)
-		case a.path == "/": // mounts over the root are not visible
+		case a.path == "/": // mounts over the root would not be visible
 			err = unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 		default:
 			err = again(a.path, unix.MOUNT_ATTR_RDONLY)
@@ -79,7 +79,7 @@ func (p *plan) mountAccess(copies map[string]int) error {
 			return err
 		}
 	}
-	// A copy covers the mounts over the folders in it, which prevent these folders from being renamed.
+	// A copy covers the mounts over the folders inside it, which prevent that these folders are renamed.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
 			if err := again(dir, 0); err != nil {
@@ -110,8 +110,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns what is not enforced for read-only files and folders: links to them that could be replaced, and
-// files in a folder where the program may create others, such as a module that the interpreter finds first.
+// notHeld returns what is not enforced for read-only files and folders. These are links to them that could be
+// replaced, and files in a folder in which the program may create other files, for example a module that an
+// interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {
@@ -126,7 +127,7 @@ func (p *plan) notHeld() []string {
 	return out
 }
 
-// reals returns the real paths, without those of missing files.
+// reals returns the real paths of the paths that exist.
 func reals(paths []string) []string {
 	var out []string
 	for _, path := range paths {
@@ -137,7 +138,7 @@ func reals(paths []string) []string {
 	return out
 }
 
-// accessible returns the folders above everything in access.
+// accessible returns the paths in access.
 func (p *plan) accessible() map[string]bool {
 	out := make(map[string]bool)
 	for _, a := range p.access {

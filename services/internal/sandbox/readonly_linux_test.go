@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// tampering are attempts of a program to change $APP, a folder with a program, in the shell: each has a name, and is
-// undone if it succeeds. $OWN is the folder that the program may write to.
+// tampering is a shell script in which a program tries to change $APP, a folder with a program. Each attempt has a
+// name and is undone if it succeeds. $OWN is the folder to which the program may write.
 const tampering = `
 try() { name=$1; shift; (eval "$@") >/dev/null 2>&1 && echo "$name"; }
 try overwrite ': >> $APP/cli.js'
@@ -36,7 +36,7 @@ try unmount 'umount -l $APP && : >> $APP/cli.js'
 try nested 'unshare -Urm sh -c "umount -l $APP; mount -o remount,rw,bind $APP; mount --bind $APP $OWN; : >> $APP/cli.js || : >> $OWN/cli.js"'
 `
 
-// installed adds a program to the house, and returns its folder.
+// installed adds a program to the house and returns the program's folder.
 func (h *house) installed(t *testing.T) string {
 	t.Helper()
 	app := filepath.Join(h.dir, "installed", "app")
@@ -46,18 +46,18 @@ func (h *house) installed(t *testing.T) string {
 	return app
 }
 
-// tamper returns the attempts that succeeded.
+// tamper returns the attempts that have succeeded.
 func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
 }
 
-// A read-only path can't be changed, replaced or renamed, and neither can the folders above it (X15).
+// Case X15. A read-only path, and the folders above it, can't be changed, replaced or renamed.
 func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
-		if s.Holds().By == "Landlock" { // modes and times are not protected, as its report says
+		if s.Holds().By == "Landlock" { // modes and times are not protected, as the report says
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
 		}
 		if got != "" {
@@ -75,8 +75,8 @@ func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 	})
 }
 
-// Working folders and opened writable paths stay writable inside read-only folders; hidden paths there stay hidden,
-// and can't be renamed (X15).
+// Case X15. Working folders and opened writable paths stay writable inside read-only folders. Hidden paths in them
+// stay hidden and can't be renamed.
 func TestX15FoldersToWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *house, app string){
 		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
@@ -107,8 +107,8 @@ func TestX15FoldersToWriteStayWritable(t *testing.T) {
 	}
 }
 
-// A path that the rules open for writing is writable with everything in it, except hidden paths in it, which stay
-// hidden (X15).
+// Case X15. A path that the rules open for writing is writable with everything in it, except hidden paths, which stay
+// hidden.
 func TestX15WriteOpensAWholeProgram(t *testing.T) {
 	var app string
 	ways(t, func(h *house) {
@@ -129,12 +129,12 @@ func TestX15WriteOpensAWholeProgram(t *testing.T) {
 	})
 }
 
-// A folder that an installer replaces is read-only again (X15).
+// Case X15. A folder that an installer replaces becomes read-only again.
 func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
-		go func() { // it may write for a moment, but not for long
+		go func() { // the program may write for a moment, but not for long
 			done <- h.shell(t, s, "exec 2>/dev/null; touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && (: >> "+app+"/cli.js) 2>/dev/null; do i=$((i+1)); done; "+
 				"(: >> "+app+"/cli.js) 2>/dev/null && echo writes")
 		}()
@@ -150,7 +150,7 @@ func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	})
 }
 
-// A link to a program that could be replaced is reported; one in a read-only folder can't be replaced (X15).
+// Case X15. A link to a program that could be replaced is reported. A link in a read-only folder can't be replaced.
 func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
@@ -177,7 +177,7 @@ func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	}
 }
 
-// A link in the root folder, as /bin is if all programs are in /usr, can't be replaced by root (X15).
+// Case X15. Root can't replace a link in the root folder, such as /bin if all programs are in /usr.
 func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
@@ -204,7 +204,8 @@ func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
 	}
 }
 
-// A program in a folder of others is protected alone, and the report says what is not (X15).
+// Case X15. If a program is in a folder with other files, only the program is protected, and the report says what is
+// not protected.
 func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
 	var file string
 	ways(t, func(h *house) {
@@ -227,8 +228,8 @@ func awaitFile(t *testing.T, path string) {
 	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
 }
 
-// A program for which everything is read-only can write to its own folder and to devices that store nothing, and to
-// nothing else: an installation is such a program (X21).
+// Case X21. A program for which everything is read-only, such as an installation, can write only to its own folder
+// and to devices that store nothing.
 func TestX21ReadOnly_RootLeavesTheOwnFolderAlone(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.ReadOnly = []string{"/"}
@@ -260,8 +261,8 @@ try hidden 'cat $TOKEN'
 	})
 }
 
-// A folder that a command may read is inside a hidden one, and is all that the program can access there; it can't be
-// changed (X21).
+// Case X21. A folder that a command may read is inside a hidden folder. The program can access nothing else in the
+// hidden folder, and can't change the folder.
 func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
 	ways(t, func(h *house) {
@@ -278,7 +279,7 @@ func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
 			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,
 		}
 		got := strings.Fields(run(t, s, command))
-		if s.Holds().By == "Landlock" { // modes and times are not protected, as its report says
+		if s.Holds().By == "Landlock" { // modes and times are not protected, as the report says
 			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
 		}
 		if strings.Join(got, " ") != "cli.js" {

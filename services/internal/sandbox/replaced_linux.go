@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look watches the folders of the watched paths; for missing ones their nearest existing ancestors. It returns the
-// folders that this user may not list. It is idempotent.
+// look watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It returns
+// the folders that this user may not list. It is idempotent.
 func (p *plan) look(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// The loop finds files that were created in a folder before it was watched.
+		// The loop finds folders that were created before their parent folder was watched.
 		for folder, at := "", nearest(filepath.Dir(w.path)); at != folder; at = nearest(filepath.Dir(w.path)) {
 			if folder = at; seen[folder] || p.hides(folder) {
 				continue
@@ -33,13 +33,13 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 	return unseen, nil
 }
 
-// watch hides replaced paths again: a mount disappears with the file that it is mounted over, for example when an
-// editor replaces the file. If a path disappears while it is hidden, watch checks again at once. If a path can't be
-// hidden any more, or if the wake pipe is closed, the launcher exits, and with it the program.
+// watch hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
+// editor replaces the file. If a path disappears while watch hides it, watch checks all paths again immediately. If a
+// path can't be hidden any more, or if the wake pipe is closed, the launcher exits, which also ends the program.
 func (p *plan) watch() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// look comes first, so that changes during the check are noticed: a folder may be new.
+		// look comes first, so that changes during the check wake the launcher. A folder may be new.
 		if _, err := p.look(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
@@ -61,14 +61,14 @@ func (p *plan) watch() {
 	}
 }
 
-// again hides what a path refers to now, unless it is hidden already.
+// again hides the file to which a path refers now, unless it is hidden already.
 func (p *plan) again(w watched) error {
 	if w.link {
-		_ = holdLink(w.path) // the kernel supported it for the previous link
+		_ = holdLink(w.path) // the kernel supported this for the previous link
 		return nil
 	}
 	real, err := filepath.EvalSymlinks(w.path)
-	if err != nil { // it is missing or inside a hidden path
+	if err != nil { // the path is missing, or inside a hidden folder
 		return nil //nolint:nilerr // there is nothing to hide
 	}
 	covered := func(hidden string) bool { return isBelow(real, hidden) && isMounted(hidden) }

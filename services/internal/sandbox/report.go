@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Report is how much of the rules the kernel enforces. The zero value: nothing.
+// Report says how much of the rules the kernel enforces. The zero value means nothing.
 type Report struct {
 	// By is the mechanism: `namespaces` or `Landlock`; empty for none.
 	By string `json:"by,omitzero"`
-	// Held and NotHeld are what is enforced and what is not, each a few words.
+	// Held and NotHeld list what is enforced and what is not, each in a few words.
 	Held    []string `json:"held,omitempty"`
 	NotHeld []string `json:"notHeld,omitempty"`
-	// Opened says, one sentence each, which programs the rules allow to be changed, and where the rules restrict
-	// access more than its entry suggests. This is the operator's choice, so mode [Required] allows it.
+	// Opened says, in one sentence each, which programs the rules allow to be changed, and where the rules restrict
+	// access more than the entry suggests. The operator has chosen these rules, so mode [Required] allows them.
 	Opened []string `json:"opened,omitempty"`
-	// Why is the reason why no better mechanism is used; empty if there is none.
+	// Why says why no better mechanism is used; empty if there is no better one.
 	Why string `json:"why,omitzero"`
 }
 
 // whole reports whether all rules are enforced. The limit of inotify instances is not a rule, because many systems
-// can't set it, such as containers whose /proc/sys is read-only.
+// can't set it, for example containers with a read-only /proc/sys.
 func (r *Report) whole() bool {
 	isRule := func(what string) bool { return what != heldInotify }
 	return r.By != "" && !slices.ContainsFunc(r.NotHeld, isRule)
@@ -48,11 +48,11 @@ func (r Report) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// offWhy is the reason if a server's sandbox is off.
+// offWhy is the value of [Report.Why] if a server's sandbox is off.
 const offWhy = "it is off"
 
-// Advice says how to enforce more; empty if all rules are enforced, or if the sandbox is off, which is the operator's
-// choice.
+// Advice says how more can be enforced. It returns "" if all rules are enforced, and if the sandbox is off, because
+// the operator has chosen that.
 func (r Report) Advice() string {
 	switch {
 	case r.whole() || r.Why == offWhy:
@@ -65,14 +65,14 @@ func (r Report) Advice() string {
 	}
 }
 
-// A Group is a group of servers with the same report.
+// A Group is a list of servers with the same report.
 type Group struct {
-	// Names are sorted; there is at least one.
+	// Names are the names of the servers, sorted. There is at least one.
 	Names  []string
 	Report Report
 }
 
-// Alike groups servers with equal reports, in the order of their first names.
+// Alike groups servers with the same report. The groups are in the order of their first names.
 func Alike(reports map[string]Report) []Group {
 	var out []Group
 	places := make(map[string]int)

@@ -1,8 +1,10 @@
-// Package sandbox starts programs without access to this program's own files, processes and terminal. The kernel
-// enforces the rules, set up by a launcher, which is this program started again: see [RunLauncher]. There are two
-// mechanisms. Namespaces hide exactly the hidden paths: the program has its own mounts and processes. If namespaces
-// can't be created, Landlock allows everything except the hidden paths; it does not cover sockets with a path and
-// modes of files, and with it nothing new can be created directly in a folder above a hidden one.
+// Package sandbox starts programs that have no access to this program's files, processes and terminal. A launcher,
+// which is this program started again, sets up the rules, and the kernel enforces them: see [RunLauncher].
+//
+// There are two mechanisms. With namespaces, the program has separate mounts and processes, and exactly the hidden
+// paths are missing. If namespaces can't be created, Landlock allows access to everything except the hidden paths.
+// Landlock does not cover sockets with a path and modes of files. With Landlock, nothing new can be created directly
+// in a folder that contains a hidden path.
 package sandbox
 
 import (
@@ -15,68 +17,70 @@ import (
 	"syscall"
 )
 
-// Mode says how much must be enforced. The zero value is the strictest.
+// Mode says how much of the rules must be enforced. The zero value is the strictest.
 type Mode string
 
-// These are the modes.
+// The values of [Mode].
 const (
-	// Required starts no program unless everything is enforced.
+	// Required starts no program unless all rules are enforced.
 	Required Mode = ""
-	// Auto enforces as much as this system can.
+	// Auto enforces as many rules as this system can.
 	Auto Mode = "auto"
-	// Off enforces nothing.
+	// Off enforces no rules.
 	Off Mode = "off"
 )
 
-// Rules say what a program must not access. All paths are absolute and clean; a missing path is hidden when it
-// appears.
+// Rules say what a program must not access. All paths are absolute and clean. A path that is missing is hidden when
+// it appears.
 type Rules struct {
-	// Mode says how much must be enforced.
+	// Mode says how much of the rules must be enforced.
 	Mode Mode
-	// Secret are files and folders that are hidden even if Read or Write name them.
+	// Secret lists files and folders that are hidden even if Read or Write name them.
 	Secret []string
-	// Private are files and folders that are hidden unless Read or Write name them or paths in them. They may be
+	// Private lists files and folders that are hidden unless Read or Write name them or paths in them. They may be
 	// inside a secret folder.
 	Private []string
-	// Programs are files that may be read and run, but neither changed nor replaced.
+	// Programs lists files that can be read and run, but neither changed nor replaced.
 	Programs []string
-	// ReadOnly are files and folders that the program can read but not change, such as other programs and files of the
-	// system. Paths that do not exist when the program starts are ignored. "/" means everything that no other rule
-	// opens.
+	// ReadOnly lists files and folders that the program can read but not change, for example other programs and files
+	// of the system. Paths that do not exist when the program starts are ignored. "/" means everything that no other
+	// rule opens.
 	ReadOnly []string
-	// Work are folders that stay writable inside a read-only folder.
+	// Work lists folders that stay writable inside a read-only folder.
 	Work []string
-	// Read and Write are hidden files and folders to open: private ones, and sockets. Paths of Write are writable with
-	// everything in them, even if they are read-only otherwise.
+	// Read and Write list hidden files and folders to open, which are private ones and sockets. Paths in Write are
+	// writable with everything in them, even if another rule makes them read-only.
 	Read, Write []string
 	// NoNetwork starts the program without a network.
 	NoNetwork bool
-	// Home is the user's folder, which stays open. If nothing new can be created in it and it is a program's HOME,
-	// common cache folders are created before. Empty for none.
+	// Home is the user's home folder, which stays open; empty if there is none. If it is the program's HOME and
+	// nothing new can be created in it, common cache folders are created before the program starts.
 	Home string
 }
 
 // Command is a program to start.
 type Command struct {
-	// Path is the file, Args are its arguments, of which the first is its name, and Env is its whole environment.
+	// Path is the program's file. Args are its arguments, of which the first is its name. Env is its whole
+	// environment.
 	Path string
 	Args []string
 	Env  []string
-	// Dir is its working folder, an absolute path.
+	// Dir is the working folder, an absolute path.
 	Dir string
-	// Own is a folder that the program may use although it is inside a hidden one; empty for none.
+	// Own is a folder that the program may use although the folder is inside a hidden one; empty if there is none.
 	Own string
-	// Read is a folder that the program can read but not change although it is inside a hidden one; empty for none.
+	// Read is a folder that the program can read but not change, although the folder is inside a hidden one; empty if
+	// there is none.
 	Read string
 }
 
-// Launcher says how to start this program again as the launcher: [RunLauncher] returns it. The zero value can't start
-// one.
+// Launcher says how to start this program again as the launcher. [RunLauncher] returns it. The zero value can't start
+// a launcher.
 type Launcher struct {
 	argv []string
-	// notices watch hidden paths for all programs.
+	// notices watches hidden paths for all programs.
 	notices *notices
-	// starter starts the launcher in namespaces.
+	// starter starts launchers in namespaces.
 	starter *starter
 }
 
@@ -87,8 +91,8 @@ const (
 	starterWord = "stdio-starter"
 )
 
-// RunLauncher runs the launcher if the program was started as one, and then does not return. A main function must
-// call it first; the returned value proves that it did.
+// RunLauncher runs the launcher if the program was started as a launcher, and then does not return. A main function
+// must call it first. The returned value proves that it did.
 func RunLauncher() Launcher {
 	self := Launcher{launcherArgs(), new(notices), new(starter)}
 	if len(os.Args) == len(self.argv) {
@@ -113,7 +117,7 @@ type Sandbox struct {
 	holds    Report
 }
 
-// mechanism is the kernel's mechanism.
+// mechanism is a mechanism of the kernel.
 type mechanism string
 
 const (
@@ -122,13 +126,13 @@ const (
 	byLandlock   mechanism = "Landlock"
 )
 
-// Nothing returns a sandbox that enforces nothing.
+// Nothing returns a sandbox that enforces no rules.
 func Nothing() *Sandbox {
 	return &Sandbox{rules: Rules{Mode: Off}, by: byNothing, holds: Report{Why: offWhy}}
 }
 
-// New finds out which rules this system can enforce, by trying. It returns an error if the rules contradict each
-// other, and in mode [Required] if not all of them can be enforced.
+// New returns a sandbox. It tries which rules this system can enforce. It returns an error if the rules contradict
+// each other, and in mode [Required] if not all rules can be enforced.
 func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	if rules.Mode == Off {
 		return Nothing(), nil
@@ -162,18 +166,18 @@ func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) 
 	return nil, fmt.Errorf("no program can be started: %s", strings.Join(why, "; "))
 }
 
-// Holds reports which rules the kernel enforces.
+// Holds returns a report of the rules that the kernel enforces.
 func (s *Sandbox) Holds() Report { return s.holds }
 
-// Start starts a program with the given standard input, output and error, as the leader of a process group. The
-// launcher writes its errors to that standard error, and then exits with 126.
+// Start starts a program with the given standard input, output and error, as the leader of a process group. If the
+// launcher fails, it writes an error to the given standard error and exits with 126.
 func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) (*os.Process, error) {
 	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
-// StartJoined is [Sandbox.Start] with a function that gets the process id before the program runs, so that limits for
-// that process apply to everything that the program starts. If the sandbox is off, the program already runs for a
-// moment.
+// StartJoined is like [Sandbox.Start], but calls join with the process id before the program runs. Limits that join
+// sets for the process apply to everything that the program starts. If the sandbox is off, join is called just after
+// the program has started.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
@@ -186,7 +190,7 @@ func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProc
 	return process, nil
 }
 
-// Check returns an error if Read or Write contain a path that can't be opened. The error begins with the name of the
+// Check returns an error if Read or Write contains a path that can't be opened. The error begins with the name of the
 // field in lower case.
 func (r *Rules) Check() error {
 	for _, path := range r.Read {
@@ -194,7 +198,7 @@ func (r *Rules) Check() error {
 			return fmt.Errorf("read: %w", err)
 		}
 	}
-	for _, path := range r.Write { // a folder may contain hidden paths, because it may also contain a program
+	for _, path := range r.Write { // a writable folder may contain hidden paths, because it may also contain a program
 		if err := r.MayOwn(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
@@ -202,8 +206,8 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// mayOpen returns why a path can't be opened: it is secret, or it contains hidden paths, which have to be named
-// themselves.
+// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. Other paths in
+// such a folder must be named separately.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.MayOwn(path); err != nil {
 		return err
@@ -220,7 +224,7 @@ func (r *Rules) mayOpen(path string) error {
 	return nil
 }
 
-// MayOwn returns an error if a program may not have a path because it is secret.
+// MayOwn returns an error if a program must not access a path because the path is secret.
 func (r *Rules) MayOwn(path string) error {
 	for _, path := range withReal(path) {
 		secret, private := deepest(path, r.Secret), deepest(path, r.Private)
@@ -231,7 +235,7 @@ func (r *Rules) MayOwn(path string) error {
 	return nil
 }
 
-// deepest returns the longest of the folders that contain a path; empty for none.
+// deepest returns the longest of the folders that contain a path; empty if there is none.
 func deepest(path string, folders []string) string {
 	found := ""
 	for _, folder := range folders {
@@ -244,7 +248,7 @@ func deepest(path string, folders []string) string {
 	return found
 }
 
-// withReal returns a path and, if links make it another, its real path.
+// withReal returns a path and, if the path contains links, its real path.
 func withReal(path string) []string {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		return []string{path, real}
@@ -252,7 +256,7 @@ func withReal(path string) []string {
 	return []string{path}
 }
 
-// isBelow reports whether a clean path is folder or inside it.
+// isBelow reports whether a clean path is equal to folder or inside it.
 func isBelow(path, folder string) bool {
 	rest, ok := strings.CutPrefix(path, folder)
 	return ok && (rest == "" || rest[0] == filepath.Separator || folder == string(filepath.Separator))

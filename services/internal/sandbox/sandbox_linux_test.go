@@ -23,10 +23,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// role makes this test program something else than a test.
+// role is the environment variable that makes the test binary run as something other than a test.
 const role = "SANDBOX_TEST_ROLE"
 
-// launcher is this program.
+// launcher starts the test binary as a launcher.
 var launcher sandbox.Launcher
 
 func TestMain(m *testing.M) {
@@ -47,11 +47,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	default:
-		os.Exit(unraced.Run(m)) // about a hundred processes, of which each would take a second to start
+		os.Exit(unraced.Run(m)) // runs about a hundred processes, each of which would take a second to start with the race detector
 	}
 }
 
-// beVictim is a process like the gateway: it prints when it is signalled.
+// beVictim is a process like the gateway. It prints a line when it receives a signal.
 func beVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
@@ -114,7 +114,7 @@ func put(t *testing.T, file, text string) {
 // listen opens sockets outside of hidden folders.
 func (h *house) listen(t *testing.T) {
 	t.Helper()
-	short, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is short
+	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func (h *house) startVictim(t *testing.T) {
 	t.Cleanup(h.stop)
 }
 
-// attack runs the hostile program and returns what it got.
+// attack runs the hostile program and returns the results of its attempts.
 func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	t.Helper()
 	raw, err := json.Marshal(h.targets)
@@ -174,7 +174,7 @@ func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	return got
 }
 
-// run runs a program to its end and returns its output.
+// run runs a program until it ends and returns its output.
 func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -202,8 +202,8 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	return string(out)
 }
 
-// sandbox returns a sandbox with a mechanism. If this system does not have the mechanism, the test fails, unless a
-// variable says that this is known.
+// sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails, unless
+// an environment variable says that this is expected.
 func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
@@ -216,7 +216,7 @@ func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	return s
 }
 
-// users runs a test as this user and, if this is root, as nobody too.
+// users runs a test as this user and, if this user is root, also as the user nobody.
 func users(t *testing.T, f func(t *testing.T)) {
 	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
 		f(t)
@@ -231,10 +231,10 @@ func users(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-// again runs the test, without its parent tests, in another process.
+// again runs the test in another process, without its parent tests.
 func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter that of the test
+	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's folder
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,8 @@ func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// Without a sandbox a hostile program gets everything; with one, only what its report says is not enforced.
+// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those succeed that the
+// report names as not enforced.
 func TestX6HostileProgram(t *testing.T) {
 	users(t, func(t *testing.T) {
 		open := build(t)
@@ -262,7 +263,7 @@ func TestX6HostileProgram(t *testing.T) {
 			"write journal", "write policy", "write config", "write program", "truncate key", "plant", "rename .sluice", "rename project", "replace config",
 			"proc environ", "proc mem", "proc root" + open.Token, "see process", "signal", "limits", "priority", "ptrace", "process_vm_readv", "inherited", "path socket", "abstract socket", "symbolic link", "hard link", "nested bind",
 		} {
-			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // it does not own root's files there
+			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // in the user namespace, root's files belong to nobody
 				t.Errorf("%s: without a sandbox the attempt failed too, so it shows nothing", name)
 			}
 		}
@@ -285,7 +286,7 @@ func TestX6HostileProgram(t *testing.T) {
 			t.Log(s.Holds())
 			for name, what := range h.attack(t, s) {
 				switch name {
-				case "see process", "path socket", "priority": // as its report says
+				case "see process", "path socket", "priority": // as the report says
 				case "nested ran", "nested failed":
 				default:
 					t.Errorf("%s: %s", name, what)

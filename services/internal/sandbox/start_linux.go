@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryFor is how long finding out what a mechanism enforces may take.
+// tryFor is how long the test of a mechanism may take.
 const tryFor = 10 * time.Second
 
-// order is the launcher's input. It is read from a descriptor, so that other processes can't see it.
+// order is the input of the launcher. It is sent over a pipe, so that other processes can't see it.
 type order struct {
 	By      mechanism
 	Rules   Rules
 	Command Command
 	// Try makes the launcher write a report to standard output instead of starting the program.
 	Try bool
-	// AsRoot reports whether the gateway may act for every user, as root may.
+	// AsRoot reports whether this process may act for every user, as root may.
 	AsRoot bool
 }
 
-// orderFD is the descriptor of the order.
+// orderFD is the descriptor from which the launcher reads its order.
 const orderFD = 3
 
 // start starts the launcher, which waits for its order until join has returned.
@@ -44,7 +44,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	if err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
 	}
-	defer write.Close() //nolint:errcheck // closed before if the order was written
+	defer write.Close() //nolint:errcheck // already closed if the order was written
 	files := []*os.File{stdio[0], stdio[1], stdio[2], read}
 	if s.by == byNamespaces {
 		instance, wake, err := s.launcher.notices.subscribe()
@@ -52,7 +52,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 			_ = read.Close()
 			return nil, err
 		}
-		defer wake.Close() //nolint:errcheck // the launcher has it
+		defer wake.Close() //nolint:errcheck // the launcher has a copy
 		files = append(files, instance, wake)
 	}
 	var process *os.Process
@@ -62,18 +62,18 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	} else {
 		process, err = os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
 	}
-	_ = read.Close() // the launcher has it
+	_ = read.Close() // the launcher has a copy
 	if err != nil {
 		return nil, err
 	}
 	join(process.Pid)
-	// A launcher that ends before it has read everything writes the reason to its standard error.
+	// If the launcher ends before it has read its whole order, it writes the reason to its standard error.
 	_, _ = write.Write(raw)
 	return process, nil
 }
 
-// ownNamespaces makes a child the first process of new user, mount and process namespaces, with the same user ids as
-// outside.
+// ownNamespaces makes a child the first process of new user, mount and process namespaces. User and group ids are the
+// same inside and outside.
 func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	sys.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_RESOURCE}
@@ -90,7 +90,7 @@ func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	return err
 }
 
-// sameIDs maps all ids to themselves.
+// sameIDs returns mappings of all ids in a file to themselves.
 func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -112,7 +112,7 @@ func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	return maps, nil
 }
 
-// try starts a launcher that applies the rules and reports, without a program.
+// try starts a launcher that applies the rules and writes a report. It starts no program.
 func (s *Sandbox) try() (Report, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -123,9 +123,9 @@ func (s *Sandbox) try() (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	defer outR.Close() //nolint:errcheck // it is read to its end
+	defer outR.Close() //nolint:errcheck // read until its end
 	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, func(int) {}, true)
-	_ = outW.Close() // the launcher has it
+	_ = outW.Close() // the launcher has a copy
 	if err != nil {
 		return Report{}, err
 	}
@@ -134,7 +134,7 @@ func (s *Sandbox) try() (Report, error) {
 	defer context.AfterFunc(ctx, func() { _ = process.Kill() })()
 	var text bytes.Buffer
 	_, err = bufio.NewReader(outR).WriteTo(&text)
-	if s.by != byNamespaces { // otherwise the starter waits for it
+	if s.by != byNamespaces { // otherwise the starter waits for the process
 		_, werr := process.Wait()
 		err = errors.Join(err, werr)
 	}
@@ -144,7 +144,7 @@ func (s *Sandbox) try() (Report, error) {
 	return heard(text.String())
 }
 
-// heard parses the output of a launcher that only tries.
+// heard parses the output of a launcher that writes a report.
 func heard(text string) (r Report, err error) {
 	if why, failed := strings.CutPrefix(text, complaint); failed {
 		first, _, _ := strings.Cut(why, "\n")

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// try returns an error: namespaces and Landlock exist only on Linux.
+// try returns an error, because namespaces and Landlock exist only on Linux.
 func (s *Sandbox) try() (Report, error) {
 	if s.by != byNothing {
 		return Report{}, errors.New("it is for Linux alone")
@@ -27,7 +27,7 @@ func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, jo
 
 func launch() int { return exitLauncher }
 
-// notices are used only on Linux.
+// notices is used only on Linux.
 type notices struct{}
 
 // starter is used only on Linux.

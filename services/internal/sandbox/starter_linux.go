@@ -16,52 +16,54 @@ import (
 )
 
 const (
-	// starterFD is the descriptor of a starter's socket.
+	// starterFD is the descriptor of the socket in the process of a starter.
 	starterFD = 3
-	// maxStart is the maximum size of a request to a starter and of its answer, in bytes, and maxFiles how many files
-	// a request has.
+	// maxStart is the maximum size of a request to a starter, and of its answer, in bytes. maxFiles is the maximum
+	// number of files of a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startWithin is how long a starter may take for one launcher: all other starts wait for it.
+	// startWithin is how long a starter may take to start one launcher. All other starts wait meanwhile.
 	startWithin = 10 * time.Second
 )
 
-// starter starts launchers in namespaces, in a small separate process. Go can't share its memory with a new process
-// that gets a user namespace (no CLONE_VM): the kernel copies the page tables of all memory, and every page that is
-// written afterwards causes a fault. In a gateway with hundreds of MiB this stopped everything for up to 0.4 s
-// (docs/decisions/0078-stdio-processes.md). The zero value starts its process when it is first needed. It is safe for
-// concurrent use.
+// starter starts launchers in namespaces, from a small separate process. Go can't share its memory with a new process
+// that gets a user namespace (no CLONE_VM). Therefore the kernel copies the page tables of all memory, and every page
+// that is written afterwards causes a fault. In a gateway with hundreds of MiB that stopped everything for up to 0.4
+// s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first needed.
+// starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
-	// socket is the socket to the process; nil if there is no process.
+	// socket is the socket to the separate process. It is nil if there is no process.
 	socket *os.File
 }
 
-// startRequest asks a starter for a launcher, whose files are sent with it.
+// startRequest requests a launcher from a starter. The launcher's files are sent with it.
 type startRequest struct {
-	// Setsid and Pdeathsig are as in [syscall.SysProcAttr].
+	// Setsid and Pdeathsig have the same meaning as in [syscall.SysProcAttr].
 	Setsid    bool
 	Pdeathsig syscall.Signal
 	AsRoot    bool
-	// Try makes the starter wait for the launcher. Otherwise the launcher is a child of the requesting process.
+	// Try makes the starter wait for the end of the launcher. Otherwise the launcher is a child of the process that
+	// sends the request.
 	Try bool
 }
 
-// startAnswer is the answer to a request.
+// startAnswer is the answer to a startRequest.
 type startAnswer struct {
-	// Pid is the launcher's process id, and Error the reason if it was not started.
+	// Pid is the process id of the launcher. If Error is not empty, it says why no launcher was started.
 	Pid   int
 	Error string
 }
 
-// start starts a launcher with these files. A request that may have reached the starter is not repeated: two
-// launchers would read one order, and the one without a waiting process could get it.
+// start starts a launcher with the given files. A request that may have reached the starter is not repeated.
+// Otherwise two launchers could read from the same pipe, and the order could reach the launcher for which no caller
+// waits.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	had := s.socket != nil
 	err := s.send(argv, r, files)
-	if err != nil && had { // the starter has ended: the next one gets the request
+	if err != nil && had { // the starter has ended, so the next one gets the request
 		s.drop()
 		err = s.send(argv, r, files)
 	}
@@ -87,7 +89,7 @@ func (s *starter) drop() {
 	}
 }
 
-// send sends a request to the process, which it starts if there is none. The caller must hold mu.
+// send sends a request to the process. If there is no process, send starts one. The caller must hold mu.
 func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {
@@ -124,7 +126,7 @@ func (s *starter) receive() (answer startAnswer, err error) {
 }
 
 // startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread
-// that started the starter, whose end Pdeathsig would report to them: so that thread is kept.
+// that has started the starter. If this thread ended, launchers would receive Pdeathsig, so it is kept.
 func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -137,7 +139,7 @@ func startStarter(argv []string) (*os.File, error) {
 		}
 	}
 	ours, theirs := os.NewFile(uintptr(ends[0]), "starter"), os.NewFile(uintptr(ends[1]), "starter")
-	defer theirs.Close() //nolint:errcheck // the starter has it
+	defer theirs.Close() //nolint:errcheck // the starter has a copy
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, errors.Join(err, ours.Close())
@@ -155,7 +157,7 @@ func startStarter(argv []string) (*os.File, error) {
 			return
 		}
 		_, _ = process.Wait()
-		select {} // children of an earlier starter may live
+		select {} // children of an earlier starter may still run
 	}()
 	if err := <-started; err != nil {
 		return nil, errors.Join(err, ours.Close())
@@ -163,7 +165,8 @@ func startStarter(argv []string) (*os.File, error) {
 	return ours, nil
 }
 
-// serveStarts is the starter's process: it answers requests until the requesting process has ended.
+// serveStarts is the main function of the starter's process. It answers requests until the requesting process has
+// ended.
 func serveStarts() int {
 	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
 	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {
@@ -222,12 +225,12 @@ func startLauncher(raw, oob []byte) (answer startAnswer) {
 	if r.Try {
 		go func() { _, _ = process.Wait() }()
 	} else {
-		_ = process.Release() // its parent waits for it
+		_ = process.Release() // the requesting process waits for it
 	}
 	return answer
 }
 
-// filesOf returns the files of a request.
+// filesOf returns the files that were sent with a request.
 func filesOf(oob []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -245,7 +248,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted repeats a system call while signals interrupt it.
+// uninterrupted calls a function again while signals interrupt its system call.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// inNamespaces returns a sandbox with namespaces, if this system has them.
+// inNamespaces returns a sandbox with namespaces. It skips the test if this system does not support them.
 func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, sandbox.Rules{Mode: sandbox.Auto}, sandbox.ByNamespaces)
@@ -24,7 +24,7 @@ func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	return s
 }
 
-// startTrue starts a program that ends at once, and returns how it ended.
+// startTrue starts a program that ends immediately, and returns how it ended.
 func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.ProcessState {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -44,11 +44,11 @@ func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.Proc
 	return state
 }
 
-// The kernel marks all memory of a process that forks, and each page that is written afterwards causes a fault: with
-// hundreds of MiB everything in the process stops for it.
+// The kernel write-protects all memory of a process that forks, and each page that is written afterwards causes a
+// fault. With hundreds of MiB this stops the whole process for a while.
 func TestStart_ForksNotTheMemoryOfThisProcess(t *testing.T) {
 	s := inNamespaces(t)
-	startTrue(t, s, func(int) {}) // allocated only once
+	startTrue(t, s, func(int) {}) // starts the starter, and allocates memory that is allocated only once
 	const pages = 16 << 10
 	size := os.Getpagesize()
 	memory, err := unix.Mmap(-1, 0, pages*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -56,7 +56,7 @@ func TestStart_ForksNotTheMemoryOfThisProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // not every kernel has huge pages
+	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE) // fails if the kernel has no huge pages
 	write := func(value byte) (faults int64) {
 		var before, after unix.Rusage
 		_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
@@ -86,7 +86,7 @@ func TestStart_ProgramIsAChildAndItsExitCodeIsKnown(t *testing.T) {
 	}
 }
 
-// A killed starter, as when memory runs out, is replaced.
+// A starter that was killed, for example because memory ran out, is replaced.
 func TestStart_StarterThatWasKilledIsReplaced(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
@@ -137,7 +137,7 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// A starter without an answer blocks no caller, and the next start uses another one.
+// A starter that does not answer blocks no caller. The next start uses another starter.
 func TestStart_StarterThatHangsIsGivenUp(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})

@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// redacted replaces a secret. It needs no escape in JSON.
+	// redacted replaces a secret. It needs no escapes in JSON.
 	redacted = "[redacted]"
-	// minLogged and minAnswered are the minimum lengths of secrets that are removed from logs and from answers, in
-	// bytes. Shorter ones occur in ordinary text, and answers must not be changed by mistake.
+	// minLogged and minAnswered are the minimum lengths, in bytes, of secrets that are removed from logs and from
+	// answers. Shorter secrets occur in ordinary text, and answers must not be changed by mistake.
 	minLogged, minAnswered = 6, 8
 )
 
-// Scrubber removes the secrets that a server was configured with. The zero value removes nothing from answers. It is
+// Scrubber removes the secrets with which a server was configured. The zero value removes nothing from answers. It is
 // safe for concurrent use.
 type Scrubber struct {
 	log *strings.Replacer
-	// logged are what log replaces, longer texts first.
+	// logged lists the texts that log replaces, longer ones first.
 	logged []string
-	// secrets are the secrets to remove from answers, the longer ones first, and begins the bytes with which a
-	// spelling of one can begin.
+	// secrets lists the secrets to remove from answers, longer ones first. begins reports for each byte whether a
+	// spelling of a secret can begin with it.
 	secrets []string
 	begins  [256]bool
 }
 
-// New returns a scrubber that removes secrets from answers, and secrets and the values of variables, which may be
-// secrets, from logs.
+// New returns a scrubber. It removes secrets from answers and logs. From logs it also removes the values of the
+// environment variables env, which may be secrets.
 func New(env map[string]string, secrets []string) *Scrubber {
 	var pairs []string
 	logged := longLines(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLogged)
@@ -49,8 +49,8 @@ func New(env map[string]string, secrets []string) *Scrubber {
 	return s
 }
 
-// longLines returns the lines of values that have a minimum length, the longer ones first, because one secret may
-// contain another.
+// longLines returns the lines of the values that have at least the given length. Longer lines come first, because one
+// secret may contain another.
 func longLines(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -64,11 +64,11 @@ func longLines(values []string, length int) []string {
 	return out
 }
 
-// Log removes secrets from a text for the log. It panics for the zero value.
+// Log removes secrets from a text for a log. It panics for the zero value.
 func (s *Scrubber) Log(text string) string { return s.log.Replace(text) }
 
-// Answer removes secrets from the strings of a JSON text, in any spelling: a misled server may return what it was
-// given. Everything else is unchanged, so valid JSON stays valid and invalid JSON invalid.
+// Answer removes secrets from the strings of a JSON text, in any spelling. A misled server may return its own
+// secrets. Everything else is unchanged, so valid JSON stays valid, and invalid JSON stays invalid.
 func (s *Scrubber) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
 		return raw
@@ -99,7 +99,7 @@ func (s *Scrubber) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects reports whether a text may contain a secret, verbatim or with escapes.
+// suspects reports whether a text may contain a secret, either literally or with escapes.
 func (s *Scrubber) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false
@@ -108,8 +108,8 @@ func (s *Scrubber) suspects(raw []byte) bool {
 		slices.ContainsFunc(s.secrets, func(secret string) bool { return bytes.Contains(raw, []byte(secret)) })
 }
 
-// secretAt returns how many bytes at the beginning of text, which is inside a JSON string, spell a secret; 0 if they
-// spell none.
+// secretAt returns the number of bytes that spell a secret at the beginning of text, or 0 if there is no secret. text
+// is inside a JSON string.
 func (s *Scrubber) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
 		if n := spells(text, secret); n > 0 {
@@ -132,8 +132,8 @@ func spells(text []byte, secret string) int {
 	return at
 }
 
-// nextChar returns the character at the beginning of text, which is inside a JSON string, and how many bytes spell
-// it: a byte or an escape. At the string's end and for an invalid escape it returns none.
+// nextChar returns the first character of text, which is inside a JSON string, and the number of bytes that spell it.
+// These are one byte, or an escape. At the end of the string, and for an invalid escape, it returns "" and 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {
@@ -158,7 +158,7 @@ func nextChar(text []byte) (string, int) {
 	return string(high), 6
 }
 
-// codeUnit parses an escape such as \u00e9.
+// codeUnit parses an escape of the form \u00e9.
 func codeUnit(text []byte) (rune, bool) {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return 0, false

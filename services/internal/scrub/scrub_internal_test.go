@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// S1: a secret is removed from an answer in every spelling of JSON, and nothing else is.
+// Case S1. A secret is removed from an answer in every JSON spelling, and nothing else is removed.
 func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
 	t.Parallel()
 	s := New(nil, []string{`ghp_"12\é/🐟`, "first-line\n  second-line\n", "short", "12345678", "true,null,", "first-line-and-more", `quote","quote`})
@@ -45,7 +45,7 @@ func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
 	}
 }
 
-// S1: a client reads the original answer, with each secret replaced.
+// Case S1. A client reads the original answer with each secret replaced.
 func TestS1ScrubbedAnswersMeanTheSame(t *testing.T) {
 	t.Parallel()
 	const secret = `a"b\cé🐟a`

@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Spellings returns a secret and the forms in which programs repeat one: encoded for URLs, for JSON, in base64 as a
-// part of any text, and in hexadecimal digits. A secret of less than 6 bytes has none, because it occurs in ordinary
-// text.
+// Spellings returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 as a
+// part of any text, and in hexadecimal digits. It returns nil for a secret of less than 6 bytes, because that occurs
+// in ordinary text.
 func Spellings(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLogged {
@@ -30,7 +30,7 @@ func Spellings(secret string) []string {
 		}
 	}
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 { // bytes of other text in the group of three where the secret begins
+		for before := range 3 { // bytes of other text in the group of three in which the secret begins
 			text := encoding.EncodeToString(append(make([]byte, before), secret...))
 			out = append(out, text[(before*8+5)/6:(before+len(secret))*8/6])
 		}
@@ -39,8 +39,8 @@ func Spellings(secret string) []string {
 	return slices.Compact(out)
 }
 
-// Every returns a scrubber for texts that people read. It removes each line of a value in all of its [Spellings],
-// because a program or a server may write a value in another form.
+// Every returns a scrubber for texts that people read. It removes each line of the values in all of its [Spellings],
+// because a program or a server may have changed the form of a value.
 func Every(values []string) *Scrubber {
 	var all []string
 	for _, line := range longLines(values, minLogged) {
@@ -51,17 +51,18 @@ func Every(values []string) *Scrubber {
 
 var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
 
-// A Stream removes secrets from a text that arrives in pieces, also across pieces. It is for one goroutine.
+// A Stream removes secrets from a text that arrives in pieces, even if a secret is split between pieces. It is not
+// safe for concurrent use.
 type Stream struct {
 	scrubber *Scrubber
 	tell     func(string)
 	held     string
 }
 
-// Stream returns a stream that passes the text without secrets to tell.
+// Stream returns a stream that calls tell with the text without secrets.
 func (s *Scrubber) Stream(tell func(string)) *Stream { return &Stream{scrubber: s, tell: tell} }
 
-// Write adds a piece. It holds back an end that may be the beginning of a secret.
+// Write adds a piece of text. It holds back the end of the text if that may be the beginning of a secret.
 func (s *Stream) Write(piece string) {
 	text := s.scrubber.Log(s.held + piece)
 	at := len(text) - s.scrubber.begun(text)
@@ -69,7 +70,7 @@ func (s *Stream) Write(piece string) {
 	s.pass(text[:at])
 }
 
-// Close passes the text that was held back.
+// Close passes on the text that was held back.
 func (s *Stream) Close() {
 	s.pass(s.held)
 	s.held = ""
@@ -81,7 +82,7 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns the length of the longest end of a text with which a secret begins, in bytes.
+// begun returns the length, in bytes, of the longest end of a text that is the beginning of a secret.
 func (s *Scrubber) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {

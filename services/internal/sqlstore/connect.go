@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// connectPause is the minimum time between attempts to connect while they fail.
+// connectPause is the minimum time between attempts to connect after an attempt has failed.
 const connectPause = 100 * time.Millisecond
 
-// connector opens connections. While that fails, it makes one attempt every connectPause, and other callers get the
-// error of the last one: a PostgreSQL server starts a process for each attempt before it can refuse it, and after its
-// recovery has to end all of them before it accepts new connections. It is safe for concurrent use.
+// connector opens connections. After an attempt has failed, it makes one attempt every connectPause, and all other
+// callers get the error of the last attempt. A PostgreSQL server starts a process for each attempt, even for one that
+// it refuses. After a recovery it must end all these processes before it accepts new connections. A connector is safe
+// for concurrent use.
 type connector struct {
 	driver.Connector
 
 	mu     sync.Mutex
 	failed error     // the error of the last attempt, or nil
-	next   time.Time // when the next attempt may be made, if the last one failed
+	next   time.Time // the earliest time of the next attempt, if the last one failed
 }
 
 // Connect implements [driver.Connector].
@@ -28,7 +29,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil && ctx.Err() != nil {
-		return nil, err // the caller gave up, which says nothing about the server
+		return nil, err // the caller has given up, which does not show that the server is unavailable
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +37,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// turn returns nil if an attempt may be made, otherwise the last error.
+// turn returns nil if an attempt may be made now, otherwise the last error.
 func (c *connector) turn() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// asks is how long a caller of the store waits, as the gateway does.
+	// asks is how long a caller of the store waits, as in the gateway.
 	asks = 2 * time.Second
-	// back is the time within which a store works after it is reachable again.
+	// back is the time within which a store must work after it can be reached again.
 	back = 5 * time.Second
 )
 
-// distant is a store with one counter, behind a network.
+// distant returns a store with one counter, and the network between the test and the store.
 func distant(t *testing.T) (*sqlstore.DB, *network.Proxy) {
 	t.Helper()
 	server := sqlstoretest.Start(t)
@@ -36,7 +36,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// ask counts once, like a caller that waits for the answer.
+// ask adds 1 to the counter, with the deadline of a caller.
 func ask(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), asks)
@@ -64,8 +64,8 @@ func comesBack(t *testing.T, db *sqlstore.DB) {
 	}
 }
 
-// Callers of a server that resets every connection do not keep it busy with new ones: otherwise it would still be
-// ending them when it could answer again.
+// While a server resets every connection, its callers open few new ones. Otherwise the server would still be busy
+// with ending them when it could work again.
 func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -85,8 +85,9 @@ func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// Each of the pool's 16 connections may have begun before one had failed, and after that there are 10 in a second.
-	// For each the driver opens three: with TLS, without, and one to cancel the query.
+	// The pool has 16 connections. Each may have begun to connect before the first one failed. After that there are
+	// 10 attempts in a second. For each attempt, the driver opens three connections: with TLS, without TLS, and to
+	// cancel the query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
 	if opened = proxy.Opened() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
@@ -95,7 +96,7 @@ func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 	comesBack(t, db)
 }
 
-// The locks of a lost connection are released, although the server does not notice the loss.
+// The locks of a lost connection are released although the server does not notice the loss.
 func TestALostTransactionLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -116,7 +117,7 @@ func TestALostTransactionLeavesNoLock(t *testing.T) {
 	}
 }
 
-// Transactions that were lost while they waited get no locks that they would hold against others.
+// A transaction that is lost while it waits does not get the lock, so it can't hold the lock against others.
 func TestLostWaitersHaveNoTurn(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -148,7 +149,7 @@ func TestLostWaitersHaveNoTurn(t *testing.T) {
 	comesBack(t, db)
 }
 
-// awaitWaiters returns when that many transactions wait for a lock in this database.
+// awaitWaiters returns when the given number of transactions waits for a lock in this database.
 func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) {
 	t.Helper()
 	for n := 0; n < many; {
@@ -161,8 +162,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// If the answer to a commit is lost, it is unknown whether the change was made; here it was, and a repetition finds
-// it, once.
+// If the answer to a commit is lost, it is unknown whether the change was made. In this test it was made, and a
+// repetition finds that out.
 func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -176,7 +177,7 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Connections that were lost while unused are not all tried one after the other.
+// If unused connections were lost, they are not all tried one after the other.
 func TestLostConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -187,7 +188,7 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 		wg.Go(func() {
 			if err := db.Look(t.Context(), func(context.Context, *sqlstore.Tx) error {
 				ready.Done()
-				ready.Wait() // each has a connection of its own
+				ready.Wait() // each goroutine has a separate connection
 				return nil
 			}); err != nil {
 				t.Error(err)
@@ -195,14 +196,14 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	<-time.After(1500 * time.Millisecond) // none was used recently
+	<-time.After(1500 * time.Millisecond) // all connections are unused for longer than stale
 	proxy.Lose(t)
 	proxy.Mend(t)
 	comesBack(t, db)
 }
 
-// There are more callers than connections, and none gets an answer: when the network is back, connections that were
-// being opened block no caller.
+// There are more callers than connections, and no connection gets an answer. When the network works again,
+// connections that were being opened must not block a caller.
 func TestManyWhoAskASilentStore(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
@@ -232,8 +233,8 @@ func TestManyWhoAskASilentStore(t *testing.T) {
 	}
 }
 
-// A working store is not unavailable for callers that wait until others are done, however many they are and however
-// long that takes: each waits as long as its own deadline.
+// If many callers wait for each other for a long time, the store does not count as unavailable. Each caller waits
+// until its own deadline.
 func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	t.Parallel()
 	db, _ := distant(t)
@@ -245,7 +246,7 @@ func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	for range many {
 		wg.Go(func() {
 			err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-				<-time.After(40 * time.Millisecond) // as on a busy machine
+				<-time.After(40 * time.Millisecond) // like on a busy machine
 				return count(ctx, tx)
 			})
 			if err != nil {
@@ -259,23 +260,22 @@ func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	}
 }
 
-// A store that answers everything late is not unavailable because there are many queries, on a connection that is
-// known to work.
+// A store whose every answer is late does not count as unavailable because a transaction has many queries.
 func TestASlowStoreIsNotAway(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
-	if err := db.Do(t.Context(), count); err != nil { // an idle connection is tested, with less time
+	if err := db.Do(t.Context(), count); err != nil { // an unused connection is tested first, which has a shorter timeout
 		t.Fatal(err)
 	}
 	proxy.Slow(t, 350*time.Millisecond)
-	// Three answers until it has begun, one to the change, one to its commit.
+	// Beginning the transaction takes three answers, the change one, and the commit one.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}
 	proxy.Mend(t)
 }
 
-// A caller without a deadline does not wait forever, and holds no connection meanwhile.
+// A caller without a deadline gets an error after a while, and its connection is free again.
 func TestWhoSetsNoBoundIsTold(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)

@@ -10,29 +10,29 @@ import (
 )
 
 const (
-	// maxOpen is how many connections to PostgreSQL one process has.
+	// maxOpen is the maximum number of connections of one process to PostgreSQL.
 	maxOpen = 16
 	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
-	// connectTime is how long opening a connection may take if the address has no connect_timeout. The pool opens some
-	// connections by itself for waiting callers, and one without an answer would block forever.
+	// connectTime is how long opening a connection may take if the address has no connect_timeout. The pool itself
+	// opens some connections for waiting callers. Without a limit, an attempt without an answer would block forever.
 	connectTime = 2 * time.Second
-	// stale is how long a connection may be unused before it is tested, and pingTime how long the test may take. Many
-	// connections may be lost silently, and callers wait for the tests.
+	// stale is how long a connection may be unused before it is tested. pingTime is how long the test may take. Many
+	// connections may be lost without a notice, and callers wait for their tests.
 	stale    = time.Second
 	pingTime = 500 * time.Millisecond
-	// answerTime is how long each answer may take until a transaction has begun: no transaction waits longer than
-	// patience for another one, so a slower store is unavailable.
+	// answerTime is how long the store may take for each answer until a transaction has begun. No transaction waits
+	// for another one for longer than patience, so a store that takes longer counts as unavailable.
 	answerTime = 2 * time.Second
 	// transactionTime is how long a transaction may take.
 	transactionTime = time.Minute
 )
 
-// openPostgres creates a pool of connections, without opening one.
+// openPostgres creates a pool of connections. It does not open a connection yet.
 func openPostgres(source string) (*sql.DB, error) {
 	cfg, err := pgx.ParseConfig(source)
 	if err != nil {
-		return nil, err // the cause contains the password
+		return nil, err // err wraps a cause that contains the password
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTime
@@ -44,8 +44,8 @@ func openPostgres(source string) (*sql.DB, error) {
 	return db, nil
 }
 
-// works tests a connection that was not used lately. A lost connection has been closed by then, which the ping
-// notices at once.
+// works tests a connection that was unused for longer than stale, and reports whether the pool must ping it again. If
+// the test times out, it has closed the connection, so the ping fails immediately.
 func works(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
 	if p.IdleDuration <= stale {
 		return false

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// sharedTable is the table of versions of releases in which a database could belong to only one role.
+	// sharedTable is the table of versions in releases in which a database could belong to only one role.
 	sharedTable = "goose_db_version"
-	// adoptLock is the advisory lock under which a role takes that table over.
+	// adoptLock is the advisory lock that a role holds while it takes over that table.
 	adoptLock = 0x736c7569636501
 )
 
@@ -19,23 +19,23 @@ var nameGrammar = regexp.MustCompile(`^[a-z]{1,32}$`)
 
 func isName(name string) bool { return nameGrammar.MatchString(name) }
 
-// versionTable returns the table that contains the version of a role's tables in PostgreSQL.
+// versionTable returns the name of the table that contains the version of a role's tables in PostgreSQL.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
-// isOurs reports whether the current schema, and no other on the search path, contains the shared table and all
-// tables of the role's first migration: another application's table of versions is not touched.
+// isOurs reports whether the current schema contains the shared table and all tables of the role's first migration.
+// Other schemas on the search path don't count, so another application's table of versions is not changed.
 const isOurs = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adopt renames the table of versions of an earlier release if it belongs to the role's own tables. A copy would not
-// do: a program of that release would still read the old table, and not notice that the tables are newer than it
-// knows.
+// adopt renames an earlier release's table of versions if it belongs to the role's tables. Copying it would not be
+// enough. A program of the earlier release would still read the old table, and would not notice that the tables are
+// newer.
 func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(adoptLock)); err != nil {
 		return err
 	}

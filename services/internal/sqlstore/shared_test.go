@@ -29,7 +29,7 @@ func toolbox(source string) sqlstore.Config {
 	return sqlstore.Config{Source: source, Name: "toolbox", Marker: "tools"}
 }
 
-// works checks that a store can be written to.
+// works checks that a store accepts changes.
 func works(t *testing.T, db *sqlstore.DB, statement string) {
 	t.Helper()
 	err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -72,7 +72,7 @@ func TestOpen_RolesThatStartTogetherOnAnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// earlier migrates a database like releases in which all roles had the same table of versions.
+// earlier migrates a database like a release in which all roles used the same table of versions.
 func earlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)

@@ -17,47 +17,49 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// SQLite is the source that means a file in the role's own data folder.
+// SQLite is the value of [Config.Source] for a file in the role's data folder.
 const SQLite = "sqlite"
 
-// ErrAway means that the store could not be reached, or that its answer to a commit was lost: then it is unknown
-// whether the change was made, and a repetition finds out.
+// ErrAway means that the store could not be reached, or that its answer to a commit was lost. In the second case it
+// is unknown whether the change was made; a repetition finds out.
 var ErrAway = errors.New("the store is unavailable")
 
-// Config is the configuration of a store. Every field except Queue and Now is required; File is required for SQLite.
+// Config is the configuration of a store. All fields except Queue, Now and File are required. File is required for
+// SQLite.
 type Config struct {
 	// Source is [SQLite], or the URL of a PostgreSQL database, `postgres://…`.
 	Source string
-	// File is the path of SQLite's file, which is created if it does not exist.
+	// File is the path of the file of SQLite. The file is created if it does not exist.
 	File string
-	// Name is the role that the tables belong to, `[a-z]{1,32}`. Roles may share a PostgreSQL database: each has a
-	// table of versions of its own, and no two have a table of the same name.
+	// Name is the role that the tables belong to, `[a-z]{1,32}`. Roles may share a PostgreSQL database. Each role
+	// then has a separate table of versions, and no two roles have a table with the same name.
 	Name string
-	// Marker names the tables of the first migration, separated by spaces. They show which role a database of an
-	// earlier release belongs to, because then all roles had the same table of versions.
+	// Marker lists the tables of the first migration, separated by spaces. They show to which role a database of an
+	// earlier release belongs, because in these releases all roles used the same table of versions.
 	Marker string
-	// Migrations are goose's, in SQL, in the root of the file system.
+	// Migrations contains the migrations of goose, in SQL, in its root.
 	Migrations fs.FS
-	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they do not
-	// collide. Empty: they collide, and are repeated.
+	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they don't
+	// collide. If it is empty, transactions may collide and are then repeated.
 	Queue string
 	// Log receives the messages of migrations.
 	Log *slog.Logger
-	// Now is SQLite's clock, for tests; nil means time.Now. PostgreSQL has its own.
+	// Now is the clock for SQLite, in tests. If it is nil, time.Now is used. PostgreSQL uses the server's clock.
 	Now func() time.Time
 }
 
 // DB is an open store. It is safe for concurrent use.
 type DB struct {
 	sql   *sql.DB
-	queue string           // SQL that waits for the transactions before; empty for none
-	now   func() time.Time // nil: the database's
-	// working has a slot for each transaction that has a connection; nil for SQLite, which has one connection.
+	queue string           // SQL that waits for earlier transactions; empty for none
+	now   func() time.Time // if nil, the database's clock is used
+	// working has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one
+	// connection.
 	working chan struct{}
 }
 
-// Open opens a store and migrates its tables forward. The caller closes the store. An error names the source without
-// its password.
+// Open opens a store and applies the missing migrations. The caller must close the store. The error names the source
+// without its password.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Migrations == nil || cfg.Log == nil || cfg.Marker == "" || !isName(cfg.Name) {
 		return nil, errors.New("sqlstore: a name, a marker, migrations and a log are required")
@@ -78,8 +80,8 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if err := private(cfg.File); err != nil {
 			return nil, "", err
 		}
-		// There is one connection, because SQLite has one writer anyway, and so reads never fail as busy. FULL makes
-		// commits survive a loss of power.
+		// SQLite has only one writer, so one connection is enough, and reads never fail because the database is busy.
+		// With FULL, commits survive a loss of power.
 		dsn := "file:" + (&url.URL{Path: cfg.File}).EscapedPath() +
 			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&_pragma=busy_timeout(5000)"
 		db, err := sql.Open("sqlite", dsn)
@@ -107,8 +109,8 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	}
 }
 
-// private creates the file, if it does not exist, with access for this user only: SQLite would allow every user to
-// read it who may read the folder. SQLite creates its other files with the same mode.
+// private creates the file if it does not exist, with access only for this user. Otherwise SQLite would let every
+// user read the file who has access to the folder. SQLite creates its other files with the same mode.
 func private(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -117,8 +119,8 @@ func private(file string) error {
 	return f.Close()
 }
 
-// migrate applies the migrations that the store does not have yet. Processes that start at the same time wait for
-// each other in PostgreSQL.
+// migrate applies the migrations that the store does not have yet. In PostgreSQL, processes that start together wait
+// for each other.
 func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config) error {
 	opts := []goose.ProviderOption{goose.WithSlog(cfg.Log), goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
@@ -148,7 +150,7 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 	return nil
 }
 
-// name returns the source for errors, without credentials.
+// name returns the source for error messages, without credentials.
 func name(cfg Config) string {
 	if u, err := url.Parse(cfg.Source); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host + u.Path

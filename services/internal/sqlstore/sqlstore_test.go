@@ -31,7 +31,7 @@ func migrations(texts ...string) fs.FS {
 	return out
 }
 
-// each runs a test on every kind of store. config is for a store of the test's own.
+// each runs a test on every kind of store, with the configuration of a new store.
 func each(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
 	t.Helper()
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 	})
 }
 
-// Only its user can read a store, even if others may read its folder.
+// Only its owner can read a store's file, even if others have access to the folder.
 func TestAFileIsItsUsersAlone(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
@@ -124,8 +124,8 @@ func TestAFileIsItsUsersAlone(t *testing.T) {
 	}
 }
 
-// Reading and then writing a result of it loses nothing, with many concurrent callers over several connections to one
-// store.
+// If a transaction reads a value and writes a result of it, no change is lost, with many concurrent callers on
+// several connections to one store.
 func TestTransactionsDoNotMeet(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
@@ -165,8 +165,9 @@ func TestTransactionsDoNotMeet(t *testing.T) {
 	})
 }
 
-// Transactions with changes wait for each other, and hardly any is repeated: on a busy machine PostgreSQL sometimes
-// reports a collision where there is none (13.2.3, Serializable Isolation Level). Without a queue most are repeated.
+// With a queue, transactions with changes wait for each other, and hardly any is repeated. On a busy machine
+// PostgreSQL sometimes reports a collision without a reason (13.2.3, Serializable Isolation Level). Without a queue,
+// most transactions are repeated.
 func TestWhoHasAQueueDoesNotCollide(t *testing.T) {
 	t.Parallel()
 	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)
@@ -289,7 +290,7 @@ func TestOpenRefusesWhatItCanNotOpen(t *testing.T) {
 	for source, want := range map[string]string{
 		"":                                  "no store is called",
 		"mysql://u:secret@h/d":              "write `sqlite`, or `postgres://",
-		"sqlite":                            "no store is called", // without a file
+		"sqlite":                            "no store is called", // File is not set
 		"postgres://u:secret@127.0.0.1:1/d": "the store is unavailable",
 		"postgres://u:secret@h:port/d":      "invalid port",
 		"postgres:secret":                   "no store is called",

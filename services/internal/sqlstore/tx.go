@@ -15,10 +15,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx is a transaction. Its statements see one moment of the store.
+// Tx is a transaction. All its statements see the same state of the store.
 type Tx struct {
 	*sql.Tx
-	// Now is the store's clock when the transaction began, to the microsecond.
+	// Now is the store's time when the transaction began, in microseconds.
 	Now time.Time
 }
 
@@ -37,29 +37,34 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 	return rows.Err()
 }
 
-// These are timeouts of PostgreSQL, in milliseconds. silence is how long a process may be silent within a
-// transaction: as long as callers wait for an answer. patience is how long a transaction waits for its turn before it
-// joins the end of the queue again, so that processes that the network has lost don't hold turns for long.
+// These are timeouts of PostgreSQL, in milliseconds.
+//
+// silence is how long a process may be silent during a transaction. It equals the time for which callers wait for an
+// answer.
+//
+// patience is how long a transaction waits in the queue before it returns to the end of the queue. A process that the
+// network has lost therefore does not hold up others for long.
 const (
 	silence  = "2000"
 	patience = "1000"
 )
 
-// These bound the pause between attempts, which is random.
+// These bound the pause between two attempts, which is random.
 const (
 	firstPause = 2 * time.Millisecond
 	lastPause  = 100 * time.Millisecond
 )
 
-// Do runs fn in one serializable transaction, after the transactions before it, and commits it if fn returns nil. If
-// it collides with another transaction, fn runs again, so fn must do nothing except use its transaction. Errors are
-// those of fn, and [ErrAway], also if ctx has ended. A transaction takes at most a minute, even if ctx allows more.
+// Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
+// transaction collides with another one, Do runs fn again, so fn must have no effects outside of the transaction. Do
+// returns an error of fn, or [ErrAway], also if ctx has ended. A transaction takes at most a minute, even if ctx
+// allows more.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
 
-// Look is Do for a function that rarely changes anything: it does not wait for other transactions, unless it has
-// collided.
+// Look is like [DB.Do] for a function that rarely changes anything. It does not wait for other transactions until it
+// has collided with one.
 func (d *DB) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, "", fn)
 }
@@ -74,13 +79,13 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrAway, ctx.Err())
-		case <-time.After(rand.N(pause)): //nolint:gosec // not a secret
+		case <-time.After(rand.N(pause)): //nolint:gosec // this is not a secret
 		}
 	}
 }
 
-// begin waits for a free connection until ctx ends. It has no shorter timeout, because the connections in use work,
-// so the store is available. The returned function ends the use.
+// begin waits for a free connection until ctx ends. It has no shorter timeout, because the connections are in use, so
+// the store is available. The caller must call end after the use.
 func (d *DB) begin(ctx context.Context) (end func(), err error) {
 	if d.working == nil {
 		return func() {}, nil
@@ -93,7 +98,7 @@ func (d *DB) begin(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// once runs fn in a transaction, which begins with the SQL of queue.
+// once runs fn in a transaction. The transaction begins with the SQL in queue.
 func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	end, err := d.begin(ctx)
 	if err != nil {
@@ -104,14 +109,14 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	defer giveUp()
 	answer := time.AfterFunc(answerTime, giveUp)
 	defer answer.Stop()
-	if d.now != nil { // SQLite begins a transaction only after all earlier ones have ended
+	if d.now != nil { // SQLite begins a transaction only when earlier ones have ended
 		answer.Stop()
 	}
 	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return err
 	}
-	defer inner.Rollback() //nolint:errcheck // nothing to roll back after a commit
+	defer inner.Rollback() //nolint:errcheck // after Commit there is nothing to roll back
 	tx := &Tx{Tx: inner}
 	if queue != "" {
 		answer.Reset(answerTime)
@@ -130,9 +135,10 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	return inner.Commit()
 }
 
-// clock returns the store's time, not that of this process: replicas must agree on what has expired. The query also
-// makes PostgreSQL end the transaction if this process is silent, so that locks are released when the network has
-// lost it. This is set here and not when the connection is opened, because poolers refuse settings then.
+// clock returns the store's time instead of the time of this process, because replicas must agree on what has
+// expired. The query also sets a timeout, after which PostgreSQL ends the transaction of a silent process. The locks
+// of a process that the network has lost are released then. The timeout is not set when the connection is opened,
+// because poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -143,7 +149,7 @@ func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	return Time(micros), err
 }
 
-// Micros returns a time in the form of tables; 0 for the zero time.
+// Micros returns a time in the form in which tables store it; 0 for the zero time.
 func Micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -151,7 +157,7 @@ func Micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// Time returns the time for a result of Micros.
+// Time returns the time for a result of [Micros].
 func Time(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}
@@ -160,22 +166,23 @@ func Time(micros int64) time.Time {
 }
 
 // collided reports whether a transaction was rolled back because of another one (PostgreSQL, appendix A, class 40),
-// or has waited too long for it (55P03).
+// or has waited too long for another one (55P03).
 func collided(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
 }
 
-// queueFor returns the SQL that waits for all transactions that write to a table. It does not fix the transaction's
-// snapshot (PostgreSQL, LOCK), so the transaction sees the changes of those before. The silence is limited before the
-// wait, because the process may be lost when the wait ends.
+// queueFor returns the SQL that waits for all transactions that write to a table. LOCK does not fix the snapshot of
+// the transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier ones. The timeout for silence is
+// set before the wait, because the process may be lost when the wait ends.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silence + "; SET LOCAL lock_timeout = " + patience +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// away marks errors that mean that the store could not be reached or did not answer, or that it is shutting down
-// (class 57), has too many connections (class 53), or has ended the transaction of a silent process (25P03).
+// away wraps errors which mean that the store is unavailable in [ErrAway]. The store could not be reached, did not
+// answer, is shutting down (class 57), has too many connections (class 53), or has ended the transaction of a silent
+// process (25P03).
 func away(err error) error {
 	if err == nil || errors.Is(err, ErrAway) {
 		return err

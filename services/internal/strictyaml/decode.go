@@ -13,9 +13,10 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// An Explainer is a struct that explains some unknown keys.
+// An Explainer is a struct that can explain unknown keys.
 type Explainer interface {
-	// ExplainKey returns what is wrong with key and what to do about it, and false if it has no explanation.
+	// ExplainKey says what is wrong with a key and what to do about it. It returns false if it has no explanation for
+	// the key.
 	ExplainKey(key string) (message, suggestion string, ok bool)
 }
 
@@ -24,14 +25,14 @@ type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode reads the document over the value that into points to: values that the document does not name stay, entries
-// are added to maps, lists are replaced. An empty document changes nothing. The error is an [Errors]; the value must
-// then not be used.
+// Decode decodes the document into the value that into points to. Values that the document does not name stay,
+// entries are added to maps, and lists are replaced. An empty document changes nothing. The error is an [Errors].
+// After an error, the value must not be used.
 //
-// Fields are named by their tag `yaml:"name"`, otherwise by their name in lower case; `yaml:"-"` hides a field and
-// `yaml:",inline"` adds a struct's fields to its parent's. Fields may be booleans, numbers, text, time.Duration,
-// structs, pointers, slices, maps by text, any, [yaml.Node], [OneOrMany], [encoding.TextUnmarshaler] and
-// [yaml.Unmarshaler]. Other types panic.
+// A field is named by its tag `yaml:"name"`, or without a tag by its name in lower case. The tag `yaml:"-"` hides a
+// field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans, numbers, text,
+// time.Duration, structs, pointers, slices, maps with text as keys, any, [yaml.Node], [OneOrMany],
+// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -46,7 +47,7 @@ func (s *Source) Decode(into any) error {
 	return d.problems.Err()
 }
 
-// A decoder sets Go values from nodes. It does not repeat what survey has reported.
+// A decoder sets Go values from nodes. It does not report again what survey has reported.
 type decoder struct {
 	reader
 	fields map[reflect.Type][]field
@@ -55,7 +56,7 @@ type decoder struct {
 func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
 	n := at.value
 	switch {
-	case len(d.problems) >= maxProblems: // there are enough problems
+	case len(d.problems) >= maxProblems: // no more problems are reported
 	case n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || n.Tag == "!":
 	case v.Type() == reflect.TypeFor[yaml.Node]():
 		v.Set(reflect.ValueOf(*n))
@@ -77,7 +78,7 @@ func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
 	}
 }
 
-// decodeItself calls the type's own decoding method, and reports whether it has one.
+// decodeItself calls the decoding method of the value's type, and reports whether there is one.
 func (d *decoder) decodeItself(at spot, path *trail, v reflect.Value) bool {
 	var err error
 	switch target := v.Addr().Interface().(type) {
@@ -105,7 +106,7 @@ func (d *decoder) decodeKind(at spot, path *trail, v reflect.Value) {
 		d.decodeDuration(at, path, v)
 		return
 	}
-	switch v.Kind() { //nolint:exhaustive // the others are refused
+	switch v.Kind() { //nolint:exhaustive // other kinds are refused
 	case reflect.Struct:
 		d.decodeStruct(at, path, v)
 	case reflect.Map:
@@ -190,7 +191,7 @@ func (d *decoder) decodeSlice(at spot, path *trail, v reflect.Value) {
 	v.Set(items)
 }
 
-// pairs yields the keys and values of a mapping whose keys are text.
+// pairs yields the entries of a mapping whose keys are text.
 func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		for i := 0; i+1 < len(n.Content); i += 2 {
@@ -201,7 +202,7 @@ func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// A field is a key of a struct, and the field that it sets.
+// A field is a key of a struct and the field that the key sets.
 type field struct {
 	name  string
 	index []int
@@ -215,7 +216,7 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
-		case options == "inline": // the fields of an unexported embedded struct are exported
+		case options == "inline": // the fields of an embedded struct are exported, even if its type is not
 			for _, inner := range d.fieldsOf(f.Type) {
 				fields = append(fields, field{inner.name, append(slices.Clone(f.Index), inner.index...)})
 			}

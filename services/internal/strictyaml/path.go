@@ -9,11 +9,11 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxShown is how many bytes of a key are shown.
+// maxShown is the maximum number of bytes of a key that are shown.
 const maxShown = 64
 
-// Key returns the path of the value of key in the mapping at path. The empty path is the document. A key that would
-// be ambiguous in a path is quoted: `tools["a.b"].action`.
+// Key returns the path of the value of a key in the mapping at path. The empty path is the whole document. A key that
+// would make a path ambiguous is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !plain(key):
@@ -25,7 +25,7 @@ func Key(path, key string) string {
 	}
 }
 
-// Index returns the path of the item at index i, from 0, of the list at path.
+// Index returns the path of item i, from 0, in the list at path.
 func Index(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }
@@ -38,7 +38,7 @@ func plain(key string) bool {
 	return key != "" && len(key) <= maxShown && !strings.ContainsFunc(key, special)
 }
 
-// quote quotes text from the document: on one line, without control characters, and shortened.
+// quote quotes text from the document in one line, without control characters, and shortened.
 func quote(text string) string {
 	if len(text) <= maxShown {
 		return strconv.Quote(text)
@@ -46,12 +46,12 @@ func quote(text string) string {
 	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
 }
 
-// A trail is the path to a value while a document is walked. Its text is made only when there is a problem. A nil
-// trail is the document.
+// A trail is the path to a value while a document is walked. Its text is made only when there is a problem. The nil
+// trail is the whole document.
 type trail struct {
 	up    *trail
 	key   string
-	index int // index in a list if key is not set
+	index int // the index in a list if item is true
 	item  bool
 }
 
@@ -70,11 +70,11 @@ func (t *trail) String() string {
 	}
 }
 
-// A spot is a value of a document and, in a mapping, its key.
+// A spot is a value in a document. If the value is in a mapping, the spot also contains the key.
 type spot struct{ key, value *yaml.Node }
 
-// find returns the value at path below at, or its nearest ancestor that exists, and the path in the document: an item
-// that is written without a list has no index there.
+// find returns the value at path below at, or its nearest existing ancestor. It also returns the path as it is in the
+// document: an item that is written without a list has no index.
 func find(at spot, walked, path string) (spot, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
@@ -98,7 +98,7 @@ func find(at spot, walked, path string) (spot, string) {
 // children yields each child of n with its name in a path.
 func children(n *yaml.Node) iter.Seq2[string, spot] {
 	return func(yield func(string, spot) bool) {
-		switch n.Kind { //nolint:exhaustive // the other kinds have no children with paths
+		switch n.Kind { //nolint:exhaustive // nodes of other kinds have no children with paths
 		case yaml.MappingNode:
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				if !yield(Key("", n.Content[i].Value), spot{n.Content[i], n.Content[i+1]}) {
@@ -115,8 +115,8 @@ func children(n *yaml.Node) iter.Seq2[string, spot] {
 	}
 }
 
-// position returns the line and column of a spot: those of a scalar that is written out, otherwise those of the key,
-// where people look for a mapping or a list.
+// position returns the line and column of a spot. A scalar that is written out has its own position. All other values
+// have the position of their key, where people look for a mapping or a list.
 func (s spot) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

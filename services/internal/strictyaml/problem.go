@@ -10,23 +10,23 @@ import (
 // maxProblems is the maximum number of problems reported for one document.
 const maxProblems = 100
 
-// A Problem is one problem of a document.
-type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
+// A Problem is one problem in a document.
+type Problem struct { //nolint:errname // an item of a list of errors
 	// File is the name that the caller gave the document.
 	File string
-	// Line and Column are the place, both from 1, the column in characters. Both are 0 for a problem of the whole
-	// document.
+	// Line and Column are the position, both from 1; the column is in characters. Both are 0 if the problem concerns
+	// the whole document.
 	Line, Column int
-	// Path is the path of the value, for example `tools.export.rate_limit.max`; empty for the document itself. For an
-	// unknown key it is that of the mapping.
+	// Path is the path of the value, for example `tools.export.rate_limit.max`. It is empty for the document itself.
+	// For an unknown key it is the path of the mapping.
 	Path string
 	// Message says what is wrong.
 	Message string
-	// Suggestion says what to do about it; may be empty.
+	// Suggestion says what to do about the problem. It may be empty.
 	Suggestion string
 }
 
-// Error returns `file:line:column: path: message; suggestion` without the parts that are empty.
+// Error returns `file:line:column: path: message; suggestion` without the empty parts.
 func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -46,8 +46,8 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Errors contains all problems of a document, at least one, in the order of the document. Use errors.AsType[Errors]
-// to find it.
+// Errors contains all problems of a document, in their order in the document. There is at least one. Use
+// errors.AsType[Errors] to find it in an error.
 type Errors []Problem
 
 // Error returns one line for each problem.
@@ -59,8 +59,8 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems in the order of their places, or nil if there are none, so that a nil list is never a
-// non-nil error.
+// Err returns the problems in the order of their positions, or nil if there are none. A nil list therefore never
+// becomes a non-nil error.
 func (e Errors) Err() error {
 	if len(e) == 0 {
 		return nil

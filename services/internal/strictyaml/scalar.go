@@ -11,14 +11,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// A number is decimal. YAML has other forms that parsers read differently: 010 is 8 or 10.
+// Only decimal numbers are accepted. Parsers read other forms differently: 010 may be 8 or 10.
 var (
 	wholeNumber   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
-// decodeText sets v to a scalar that is text, and reports whether it is text. A problem does not show the value: text
-// may be a secret.
+// decodeText sets v to a scalar that is text. It reports whether the scalar is text. A problem does not show the
+// value, because text may be a secret.
 func (d *decoder) decodeText(at spot, path *trail, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
@@ -65,7 +65,8 @@ func (d *decoder) decodeBool(at spot, path *trail, v reflect.Value) {
 	d.report(at, path, "wanted true or false, found "+shown(n), suggestion)
 }
 
-// truth reads a scalar that YAML calls a boolean: true, True or TRUE.
+// truth returns the value of a scalar that YAML resolves to a boolean: true, True or TRUE, or false in one of these
+// forms.
 func truth(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
 
 func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
@@ -91,12 +92,12 @@ func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
 	}
 }
 
-// looseBool matches other words that YAML 1.1 reads as booleans.
+// looseBool maps words that YAML 1.1 reads as booleans to their values.
 var looseBool = map[string]bool{
 	"yes": true, "on": true, "y": true, "true": true, "no": false, "off": false, "n": false, "false": false,
 }
 
-// number returns the text of a number if it has the form, otherwise "".
+// number returns the text of a number if it matches form, otherwise "".
 func number(n *yaml.Node, form *regexp.Regexp) string {
 	if n.Kind == yaml.ScalarNode && (n.Tag == intTag || n.Tag == floatTag) && form.MatchString(n.Value) {
 		return n.Value
@@ -117,9 +118,9 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	}
 }
 
-// wholeRange returns the range of whole numbers of type t, and panics for other types.
+// wholeRange returns the range of whole numbers of type t. It panics for other types.
 func wholeRange(t reflect.Type) string {
-	switch t.Kind() { //nolint:exhaustive // the others are refused
+	switch t.Kind() { //nolint:exhaustive // other kinds are refused
 	case reflect.Int, reflect.Int64, reflect.Float32, reflect.Float64:
 		return "a whole number"
 	case reflect.Int8, reflect.Int16, reflect.Int32:
@@ -134,7 +135,7 @@ func wholeRange(t reflect.Type) string {
 	}
 }
 
-// kindOf returns the kind of a node, without its value.
+// kindOf returns the kind of a node. It does not show the value.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -154,7 +155,7 @@ func kindOf(n *yaml.Node) string {
 	}
 }
 
-// shown returns the kind of a node, with the value of a scalar.
+// shown returns the kind of a node. For a scalar it adds the value.
 func shown(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == nullTag {
 		return kindOf(n)
@@ -166,7 +167,7 @@ func shown(n *yaml.Node) string {
 }
 
 // untyped converts a node to nil, bool, int64, float64, string, []any or map[string]any. A number that fits neither
-// type stays text.
+// int64 nor float64 stays text.
 func untyped(n *yaml.Node) any {
 	switch n.Kind { //nolint:exhaustive // aliases are reported elsewhere
 	case yaml.MappingNode:

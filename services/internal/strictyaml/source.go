@@ -16,11 +16,11 @@ import (
 const (
 	// MaxBytes is the maximum size of a document.
 	MaxBytes = 4 << 20
-	// maxDepth is the maximum nesting of mappings and lists, counted separately for each style.
+	// maxDepth is the maximum nesting of mappings and lists. Block style and flow style are counted separately.
 	maxDepth = 64
 )
 
-// These are YAML's tags of scalars.
+// These are the tags that YAML gives to scalars.
 const (
 	nullTag  = "!!null"
 	strTag   = "!!str"
@@ -30,14 +30,14 @@ const (
 	mergeTag = "!!merge"
 )
 
-// A Source is a document that parses as YAML. It is immutable, and safe for concurrent use.
+// A Source is a document that has been parsed as YAML. It is immutable and safe for concurrent use.
 type Source struct {
 	file string
 	root *yaml.Node // nil if the document is empty
 }
 
-// Parse parses data, at most [MaxBytes], as one YAML document. The name of the file is for messages. The error is an
-// [Errors].
+// Parse parses data, at most [MaxBytes], as a single YAML document. file is the name of the document in messages. The
+// error is an [Errors].
 func Parse(file string, data []byte) (*Source, error) {
 	s := &Source{file: file}
 	if len(data) > MaxBytes {
@@ -70,15 +70,15 @@ func Parse(file string, data []byte) (*Source, error) {
 	return s, nil
 }
 
-// File returns the name that the source was given.
+// File returns the name of the document in messages.
 func (s *Source) File() string { return s.file }
 
 // Empty reports whether the document is empty.
 func (s *Source) Empty() bool { return s.root == nil }
 
-// Problem returns a problem of the value at path, as [Key] and [Index] make it, with its place: that of a scalar
-// itself, otherwise that of its key. If the value does not exist, the place is that of its nearest ancestor. The
-// index of a [OneOrMany] that is written without a list is removed from the path.
+// Problem returns a problem of the value at path, with its position. Make path with [Key] and [Index]. A scalar has
+// its own position, other values have the position of their key. If the value does not exist, the position is that of
+// its nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {
@@ -93,7 +93,7 @@ func (s *Source) refuse(line, column int, message string) error {
 	return Errors{{File: s.file, Line: line, Column: column, Message: message}}
 }
 
-// explain converts an error of the YAML parser to a problem with its place.
+// explain converts an error of the YAML parser to a problem with a position.
 func (s *Source) explain(err error) error {
 	parse, ok := errors.AsType[*yaml.LoadError](err)
 	if !ok {
@@ -111,8 +111,8 @@ func (s *Source) explain(err error) error {
 	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
 }
 
-// badText finds the first character that no document may contain: other encodings, and line breaks that YAML parsers
-// treat differently.
+// badText finds the first character that no document may contain. These are invalid UTF-8, control characters, and
+// line breaks that YAML parsers treat differently.
 func badText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {

@@ -19,14 +19,14 @@ type limit struct {
 	Window time.Duration `yaml:"window"`
 }
 
-// ExplainKey implements strictyaml.Explainer.
+// ExplainKey implements [strictyaml.Explainer].
 func (*limit) ExplainKey(key string) (message, suggestion string, ok bool) {
 	return `"` + key + `" is for later`, "take it out", key == "burst"
 }
 
 type color string
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText implements [encoding.TextUnmarshaler].
 func (c *color) UnmarshalText(text []byte) error {
 	known := []string{"red", "green"}
 	if slices.Contains(known, string(text)) {
@@ -38,7 +38,7 @@ func (c *color) UnmarshalText(text []byte) error {
 
 type window int
 
-// UnmarshalYAML implements yaml.Unmarshaler.
+// UnmarshalYAML implements [yaml.Unmarshaler].
 func (w *window) UnmarshalYAML(n *yaml.Node) error {
 	if n.Value == "short" {
 		*w = 1
@@ -75,7 +75,7 @@ type target struct {
 	private   int
 }
 
-// decode reads a text over a value.
+// decode decodes a text into a value.
 func decode(file string, text []byte, into any) error {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -415,7 +415,7 @@ func TestErrorsOfNothingIsNoError(t *testing.T) {
 	}
 }
 
-// The decoder must ignore the unexported field: it has no key.
+// This field is unexported, so the decoder must ignore it.
 var _ = target{}.private
 
 func BenchmarkDecode(b *testing.B) {

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Suggest returns `did you mean "x"?` with the known word that is closest to word, or the list of the known words if
-// none is close.
+// Suggest returns `did you mean "x"?`, where x is the known word that is closest to word. If none is close, it
+// returns the list of known words.
 func Suggest(word string, known []string) string {
 	if best, ok := Closest(word, known); ok {
 		return `did you mean "` + best + `"?`
@@ -16,8 +16,9 @@ func Suggest(word string, known []string) string {
 	return "known are: " + strings.Join(known, ", ")
 }
 
-// Closest returns the known word that is closest to word by edit distance, the first among equals, and whether it is
-// close enough: a third of its letters may differ. Case, and `-` for `_`, don't count.
+// Closest returns the known word that is closest to word by edit distance, and whether it is close enough. If several
+// are equally close, it returns the first. At most a third of the letters may differ. Upper and lower case are equal,
+// and so are - and _.
 func Closest(word string, known []string) (string, bool) {
 	if word == "" || len(word) > maxShown {
 		return "", false
@@ -36,10 +37,10 @@ func fold(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 
-// editDistance counts the letters to insert, delete, replace or swap with their neighbour between a and b (optimal
-// string alignment).
+// editDistance returns how many letters must be inserted, deleted, replaced or swapped with their neighbour to turn a
+// into b (optimal string alignment).
 func editDistance(a, b string) int {
-	var before []int // the row before the previous one
+	var before []int // the row before the last one
 	last := make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

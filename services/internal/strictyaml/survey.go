@@ -6,7 +6,7 @@ import (
 
 const noAnchors = "anchors and aliases are not supported"
 
-// A reader collects the problems of one document. It is used once.
+// A reader collects the problems of one document. It must not be used again.
 type reader struct {
 	file     string
 	problems Errors
@@ -22,12 +22,12 @@ func (r *reader) report(at spot, path *trail, message, suggestion string) {
 	})
 }
 
-// survey reports what no document may contain, independent of the target.
+// survey reports everything that no document may contain, whatever the target is.
 func (r *reader) survey(at spot, path *trail) {
 	n := at.value
 	switch {
 	case len(r.problems) >= maxProblems:
-		return // there are enough problems
+		return // no more problems are reported
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		r.report(spot{value: n}, path, noAnchors, "write the value out in each place")
 		return
@@ -55,7 +55,7 @@ func (r *reader) survey(at spot, path *trail) {
 	}
 }
 
-// surveyKey reports a key that no mapping may have as a problem, and returns whether the key is allowed.
+// surveyKey reports whether a key is allowed. If not, it reports a problem.
 func (r *reader) surveyKey(key *yaml.Node, path *trail) bool {
 	at := spot{value: key}
 	switch {

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// exporterVariable is OpenTelemetry's variable for whether metrics are exported: "none" disables them.
+// exporterVariable is the environment variable of OpenTelemetry that disables the export of metrics if it is "none".
 const exporterVariable = "OTEL_METRICS_EXPORTER"
 
-// startMetrics exports metrics every minute, or at the interval in OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL, which
-// the reader reads.
+// startMetrics exports metrics every minute, or at the interval in the variable OTEL_METRIC_EXPORT_INTERVAL of
+// OpenTelemetry, which the periodic reader reads.
 func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resource.Resource) error {
 	if cfg.Endpoint == "" || os.Getenv(exporterVariable) == "none" {
 		t.Meters = noop.NewMeterProvider()
@@ -28,7 +28,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	}
 	exporter, err := otlpmetricgrpc.New(ctx,
 		otlpmetricgrpc.WithEndpointURL(cfg.Endpoint),
-		otlpmetricgrpc.WithDialOption(grpc.WithDisableServiceConfig()), // as for spans
+		otlpmetricgrpc.WithDialOption(grpc.WithDisableServiceConfig()), // as for traces, see startTraces
 	)
 	if err != nil {
 		return fmt.Errorf("export metrics to %s: %w", cfg.Endpoint, err)
@@ -41,15 +41,15 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	return countGoroutines(provider)
 }
 
-// wanted exports to a collector that may accept only spans, such as Jaeger: then it logs that once, and does not
-// return errors.
+// wanted exports metrics to a collector that may accept only spans, for example Jaeger. In that case it returns only
+// the first error, which is logged.
 type wanted struct {
 	sdkmetric.Exporter
 
 	said atomic.Bool
 }
 
-// Export implements sdkmetric.Exporter.
+// Export implements [sdkmetric.Exporter].
 func (w *wanted) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	err := w.Exporter.Export(ctx, m)
 	if status.Code(err) == codes.Unimplemented && w.said.Swap(true) {

@@ -16,17 +16,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// metrics is a collector that stores the exported counts.
+// metrics is a collector that stores exported counts.
 type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of are the attributes of the process that exported last, and counts are its counters.
+	// of contains the attributes of the process that exported last, and counts the values of its counters.
 	of     map[string]string
 	counts map[string]int64
 }
 
-// Export implements metricsv1.MetricsServiceServer.
+// Export implements [metricsv1.MetricsServiceServer].
 func (m *metrics) Export(_ context.Context, req *metricsv1.ExportMetricsServiceRequest) (*metricsv1.ExportMetricsServiceResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +61,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// Sampling does not matter to metrics: they count everything.
+// Metrics count everything, whatever the sampling is.
 func TestCloseExportsTheLastCounts(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
@@ -80,7 +80,7 @@ func TestCloseExportsTheLastCounts(t *testing.T) {
 	}
 }
 
-// OpenTelemetry's own variable sets the interval.
+// A variable of OpenTelemetry sets the interval.
 func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
@@ -119,7 +119,7 @@ func TestReplicasAreToldApart(t *testing.T) {
 	}
 }
 
-// A collector that accepts only spans, such as Jaeger, is not an error.
+// A collector that accepts only spans, for example Jaeger, does not cause an error.
 func TestACollectorThatTakesNoMetricsIsNoFailure(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -159,7 +159,7 @@ func TestMetricsCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-// If nothing is exported, counting works anyway.
+// Counting works even if nothing is exported.
 func TestCountingWithoutACollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})

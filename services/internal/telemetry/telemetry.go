@@ -1,6 +1,6 @@
-// Package telemetry starts OpenTelemetry for a process: traces over OTLP, sampled at the root, and metrics over OTLP
-// to the same collector. It makes trace ids even if nothing is exported, so that journals, logs and servers always
-// name the same trace.
+// Package telemetry starts OpenTelemetry in a process. Traces, which are sampled at the root, and metrics are
+// exported over OTLP to the same collector. The package makes trace ids even if nothing is exported, so journals,
+// logs and servers always name the same trace.
 package telemetry
 
 import (
@@ -27,43 +27,44 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endpointVariable is OpenTelemetry's variable for the collector. The configuration has precedence.
+// endpointVariable is the environment variable of OpenTelemetry for the collector. The configuration has precedence.
 const endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-// flushTimeout is how long a stop waits for the remaining data to be exported.
+// flushTimeout is how long a process that stops waits until the remaining data is exported.
 const flushTimeout = 3 * time.Second
 
 // Config is the configuration of traces and metrics. The zero value exports nothing and samples nothing.
 type Config struct {
-	// Service is the process's `service.name`.
+	// Service is the attribute `service.name` of the process.
 	Service string
-	// Version is its `service.version`.
+	// Version is the attribute `service.version` of the process.
 	Version string
-	// Endpoint is the collector, as an OTLP/gRPC URL such as "http://localhost:4317"; empty exports nothing.
+	// Endpoint is the collector, as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty, the
+	// variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
 	Endpoint string
-	// Sample is the part of traces that are sampled if this process is their root: 0 to 1.
+	// Sample is the part of traces that are sampled if this process is their root, from 0 to 1.
 	Sample float64
-	// Log receives OpenTelemetry's errors, such as that the collector is unavailable; required. OpenTelemetry has one
-	// error handler for each process, so the log of the last Start receives them.
+	// Log receives the errors of OpenTelemetry, for example that the collector is unavailable. It is required.
+	// OpenTelemetry has one error handler per process, so the log of the last Start receives all errors.
 	Log *slog.Logger
 }
 
-// Telemetry makes the traces and metrics of a process. It is safe for concurrent use.
+// Telemetry makes the traces and the metrics of a process. It is safe for concurrent use.
 type Telemetry struct {
 	// Provider makes tracers.
 	Provider trace.TracerProvider
-	// Meters makes meters. If nothing is exported, counting costs nothing.
+	// Meters makes meters. If nothing is exported, counting has no cost.
 	Meters metric.MeterProvider
-	// Propagator carries W3C Trace Context, and nothing else: the baggage of untrusted clients is dropped.
+	// Propagator carries only W3C Trace Context. The baggage of untrusted clients is dropped.
 	Propagator propagation.TextMapPropagator
 
-	// flush exports the remaining data and stops.
+	// flush contains functions that export the remaining data and stop an exporter.
 	flush []func(context.Context) error
 }
 
 // Start starts telemetry. The caller must close it.
 func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
-	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // false for NaN
+	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // the condition is false for NaN
 		return nil, fmt.Errorf("telemetry: sample %v is not between 0 and 1", cfg.Sample)
 	}
 	if cfg.Log == nil {
@@ -86,8 +87,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process returns the resource that identifies the process in exported data. The instance id tells replicas apart,
-// whose counts would otherwise be taken for those of one; an operator may set it.
+// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas;
+// without it, their counts would be mixed up. An operator may set it.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())
@@ -108,7 +109,8 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	if cfg.Endpoint != "" {
 		exporter, err := otlptracegrpc.New(ctx,
 			otlptracegrpc.WithEndpointURL(cfg.Endpoint),
-			// Without this the client would wait for a service config from DNS, which never arrives on a closed network.
+			// Without this option the client waits for a service config from DNS, which never arrives on a closed
+			// network.
 			otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()),
 		)
 		if err != nil {
@@ -121,11 +123,11 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	return nil
 }
 
-// Close exports the remaining data, for at most 3 s, and stops.
+// Close exports the remaining data, for at most 3 s, and stops telemetry.
 func (t *Telemetry) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	var group errgroup.Group // at the same time: if the collector is unavailable, each takes the whole time
+	var group errgroup.Group // concurrently, because each takes the whole time if the collector is unavailable
 	for _, flush := range t.flush {
 		group.Go(func() error { return flush(ctx) })
 	}
@@ -140,7 +142,8 @@ func (t *Telemetry) Close() error {
 	}
 }
 
-// countGoroutines counts the goroutines of the process (OpenTelemetry semantic conventions, Go runtime).
+// countGoroutines adds a metric with the number of goroutines of the process (OpenTelemetry semantic conventions, Go
+// runtime).
 func countGoroutines(of metric.MeterProvider) error {
 	_, err := of.Meter("runtime").Int64ObservableUpDownCounter("go.goroutine.count",
 		metric.WithUnit("{goroutine}"), metric.WithDescription("Goroutines of the process"),

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// collector stores the exported spans.
+// collector stores exported spans.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	url     string
@@ -43,7 +43,7 @@ func newCollector(t *testing.T) *collector {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(lis) // it ends with the test
+		_ = server.Serve(lis) // ends when the test ends
 	}()
 	t.Cleanup(func() {
 		server.Stop()
@@ -52,7 +52,7 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-// Export implements collectorv1.TraceServiceServer.
+// Export implements [collectorv1.TraceServiceServer].
 func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServic
 	return new(collectorv1.ExportTraceServiceResponse), nil
 }
 
-// names returns the spans that arrived, as SERVICE/VERSION/NAME.
+// names returns the exported spans as SERVICE/VERSION/NAME.
 func (c *collector) names() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func TestNothingIsExportedThatIsNotSampled(t *testing.T) {
 	}
 }
 
-// A parent decides for its children: a trace is sampled as a whole.
+// The parent decides for its children, so a trace is sampled as a whole.
 func TestAParentDecides(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []trace.TraceFlags{0, trace.FlagsSampled} {
@@ -155,7 +155,7 @@ func TestAParentDecides(t *testing.T) {
 	}
 }
 
-// A client's baggage is untrusted and is not sent on.
+// A client's baggage is untrusted and is not passed on.
 func TestBaggageIsDropped(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})
@@ -185,13 +185,13 @@ func TestALogIsRequired(t *testing.T) {
 	}
 }
 
-// OpenTelemetry's errors are records of the log.
-func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel: there is one error handler in a process
+// Errors of OpenTelemetry are logged.
+func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel, because a process has only one error handler
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer() // knows neither traces nor metrics
+	server := grpc.NewServer() // supports neither traces nor metrics
 	var served sync.WaitGroup
 	served.Go(func() { _ = server.Serve(lis) })
 	t.Cleanup(func() {
@@ -212,7 +212,7 @@ func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel: there is one er
 	}
 }
 
-// writer passes lines on.
+// writer passes log lines on to a channel.
 type writer chan string
 
 func (w writer) Write(line []byte) (int, error) {
@@ -220,7 +220,7 @@ func (w writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// An unavailable collector delays a stop by at most its timeout, and is not an error.
+// An unavailable collector delays the end of a process by at most the timeout, and does not cause an error.
 func TestACollectorThatIsAwayDoesNotHoldAStop(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})

@@ -7,8 +7,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// TraceParent returns a span's context in the form of W3C Trace Context, in 55 bytes, even if it is not sampled, so
-// that journals, approvals and servers name the same trace. It is empty if there is no trace.
+// TraceParent returns the context of a span as a traceparent of W3C Trace Context, in 55 bytes. It does so even if
+// the span is not sampled, so that journals, approvals and servers name the same trace. It returns "" if there is no
+// trace.
 func TraceParent(span trace.SpanContext) string {
 	if !span.IsValid() {
 		return ""
@@ -16,8 +17,8 @@ func TraceParent(span trace.SpanContext) string {
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
-// Link links a span to the one that parent, a result of [TraceParent], names. It does nothing if parent names none or
-// one of the span's own trace, or if the span is not sampled.
+// Link links a span to the span that parent names. parent is a result of [TraceParent]. Link does nothing if parent
+// names no span or a span of the same trace, or if span is not sampled.
 func Link(span trace.Span, parent string) {
 	if parent == "" || !span.IsRecording() {
 		return

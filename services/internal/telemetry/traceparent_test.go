@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A span is linked to another trace, which need not be sampled, and to nothing else.
+// A span can be linked to another trace, sampled or not, and to nothing else.
 func TestLink(t *testing.T) {
 	t.Parallel()
 	recorder := tracetest.NewSpanRecorder()
@@ -21,7 +21,7 @@ func TestLink(t *testing.T) {
 	if len(other) != 55 || telemetry.TraceParent(trace.SpanContext{}) != "" {
 		t.Fatalf("the parents are %q, %q", other, telemetry.TraceParent(trace.SpanContext{}))
 	}
-	telemetry.Link(unsampled, other) // it has no place for one
+	telemetry.Link(unsampled, other) // an unsampled span stores no links
 	_, span := tracer.Start(t.Context(), "x")
 	for _, parent := range []string{"", "what", other[:54], strings.Replace(other, "00-", "ff-", 1), telemetry.TraceParent(span.SpanContext()), other} {
 		telemetry.Link(span, parent)

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// longStint is how long work may keep a processor before others run.
+	// longStint is how long work may keep a processor before it lets others run.
 	longStint = 250 * time.Microsecond
-	// longestStint is the maximum if its rests take as long: otherwise small work without end could delay long work
-	// forever.
+	// longestStint is the maximum of that time after long rests. After a rest, work may continue for as long as the
+	// rest took; otherwise short work without end could delay long work forever.
 	longestStint = 10 * time.Millisecond
-	// fewSteps is how many steps are done without reading the clock.
+	// fewSteps is the number of steps between two readings of the clock.
 	fewSteps = 64
 )
 
-// A Stint is work that may keep a processor for long: the runtime preempts it only after 10 ms, and all others wait
-// meanwhile. Short work never rests. The zero value is ready, for one goroutine.
+// A Stint is work that may keep a processor for long. The runtime preempts work only after 10 ms, and other work
+// waits meanwhile. Short work never rests. The zero value is ready for use by one goroutine.
 type Stint struct {
-	// Longest is how long it may keep a processor at most; 0: 10 ms.
+	// Longest is the maximum time for which the work keeps a processor. 0 means 10 ms.
 	Longest time.Duration
 
 	steps int
@@ -30,14 +30,14 @@ type Stint struct {
 	rested time.Duration
 }
 
-// Step ends a step that takes at most some microseconds, and rests if the work has run for long.
+// Step ends a step that takes at most some microseconds. It rests if the work has run for long.
 func (s *Stint) Step() {
 	if s.steps++; s.steps%fewSteps == 0 {
 		s.Part()
 	}
 }
 
-// Part is [Stint.Step] for a step that may take longer.
+// Part is like [Stint.Step] for a step that may take longer.
 func (s *Stint) Part() {
 	switch {
 	case s.began.IsZero():
@@ -51,28 +51,29 @@ func (s *Stint) Part() {
 	}
 }
 
-// Rest lets all other goroutines run that can run, including those for which the network has data. [runtime.Gosched]
-// is not enough: the runtime polls the network only if nothing else can run, or after 10 ms, and the goroutine that
-// calls Gosched can run. So Rest waits for the network too, by a pipe that is ready at once.
+// Rest lets all other goroutines run that can run, including those for which data from the network has arrived.
+// [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine can run, or after 10 ms, and
+// the goroutine that calls Gosched can run. Therefore Rest also waits for the network, by means of a pipe that
+// becomes readable at once.
 func Rest() {
 	if network == nil || !network.wait() {
 		runtime.Gosched()
 	}
 }
 
-// bell is a pipe, which the runtime polls like the network.
+// bell is a pipe. The runtime polls it together with the network.
 type bell struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting are unlocked when the byte was read. They are mutexes because a goroutine in a bubble of
-	// testing/synctest can't be woken by a channel from outside. broken is set when no byte will be read any more.
+	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes because a channel
+	// from outside can't wake a goroutine in a synctest bubble. broken is true when no more bytes will be read.
 	waiting []*sync.Mutex
 	broken  bool
 }
 
-// network is the process's bell; nil if there is none. It is created at the start, before the process can run out of
-// file descriptors.
+// network is the bell of the process; nil if there is none. It is created at the start, before the process can run
+// out of file descriptors.
 var network = newBell()
 
 func newBell() *bell {
@@ -85,7 +86,7 @@ func newBell() *bell {
 	return b
 }
 
-// wait writes a byte and waits until it was read. It returns false if the bell is broken.
+// wait writes a byte and waits until the byte has been read. It returns false if the bell is broken.
 func (b *bell) wait() bool {
 	heard := new(sync.Mutex)
 	heard.Lock()
@@ -97,7 +98,7 @@ func (b *bell) wait() bool {
 	b.waiting = append(b.waiting, heard)
 	first := len(b.waiting) == 1
 	b.mu.Unlock()
-	if first { // otherwise a byte was written already
+	if first { // otherwise the byte has been written already
 		if _, err := b.out.Write([]byte{0}); err != nil {
 			b.heard(true)
 		}
@@ -116,7 +117,7 @@ func (b *bell) listen() {
 	}
 }
 
-// heard wakes all waiters.
+// heard wakes all waiting goroutines.
 func (b *bell) heard(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting

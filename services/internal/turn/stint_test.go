@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestRestLetsTheNetworkGoBefore uses one processor, which a goroutine that only rests keeps busy. Data that arrived
-// from the network before a rest is read during it.
+// The test uses one processor, which a goroutine keeps busy that only rests. Data that has arrived from the network
+// before a rest must be read during the rest.
 func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,12 +52,12 @@ func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 			}
 		}
 	}
-	if late > rounds/10 { // the system may deliver a byte later
+	if late > rounds/10 { // the system may deliver a byte late
 		t.Errorf("%d of %d bytes were not read while somebody rested", late, rounds)
 	}
 }
 
-// TestRestOfMany has more goroutines rest at a time than there are processors.
+// More goroutines than there are processors rest at a time.
 func TestRestOfMany(t *testing.T) {
 	done := make(chan bool)
 	for range 50 {
@@ -73,7 +73,7 @@ func TestRestOfMany(t *testing.T) {
 	}
 }
 
-// TestStint rests once work has run for long, and never while no time passes.
+// Work rests after it has run for long, and never if no time has passed.
 func TestStint(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var s turn.Stint

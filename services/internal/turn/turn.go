@@ -1,5 +1,6 @@
-// Package turn bounds work that uses the processor for long: the amount at a time in all and for each owner. Owners
-// take turns, so an owner with much work delays only itself.
+// Package turn contains a fair queue for work that uses the processor for long. The queue bounds how much of the work
+// runs at a time, in total and for each owner. Owners take turns, so an owner with much work delays only its own
+// work.
 package turn
 
 import (
@@ -13,38 +14,41 @@ import (
 )
 
 const (
-	// maxWaiting is how many pieces of one owner's work may wait.
+	// maxWaiting is the maximum number of waiting pieces of one owner's work.
 	maxWaiting = 1024
-	// shortTurn is the longest time slice that needs no rest, and maxRest the longest rest.
+	// shortTurn is the maximum length of a time slice that needs no rest. maxRest is the maximum length of a rest.
 	shortTurn, maxRest = time.Millisecond, time.Second
 )
 
-// ErrBusy means that too much of an owner's work waits already. Compare with errors.Is.
+// ErrBusy means that too much of an owner's work is waiting. Compare with errors.Is.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
-// Turns are the time slices for one kind of work for owners of type K. Create them with [New]. They are safe for
-// concurrent use.
+// Turns is a fair queue for one kind of work of owners of type K. Create it with [New]. It is safe for concurrent
+// use.
 type Turns[K comparable] struct {
 	all, each int
-	// rests is set if an owner must rest after a slice for as long as the slice took.
+	// rests is true if an owner must rest after a time slice for as long as the slice took.
 	rests bool
 
 	mu      sync.Mutex
 	working int
 	owners  map[K]*owner
-	// line contains the owners that wait, the next one first.
+	// line contains the waiting owners, the next one first.
 	line []*owner
 }
 
-// An owner has work under way or waits for a time slice.
+// An owner has time slices or waits for one.
 type owner struct {
-	// working is how many slices it has, and resting how many of them rest.
+	// working is the number of the owner's time slices. resting is how many of its slices have ended and are followed
+	// by a rest.
 	working, resting int
-	// waiting are closed when their slice begins, in order.
+	// waiting contains a channel for each waiting piece of work, in order. The channel is closed when the time slice
+	// begins.
 	waiting []chan struct{}
 }
 
-// New returns Turns with all time slices at a time, of which one owner may have each; both are at least 1.
+// New returns a fair queue with at most all time slices at a time, of which one owner may have each. Both must be at
+// least 1.
 func New[K comparable](all, each int) (*Turns[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("turn: all and each must be at least 1")
@@ -52,19 +56,20 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
 }
 
-// Processors returns how many processors the process can use: those of the machine, or GOMAXPROCS if that is less.
+// Processors returns how many processors the process can use. That is the number of the machine's processors, or
+// GOMAXPROCS if it is less.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// ForProcessor returns Turns for work that keeps a processor busy: it may use half of the processors, and one owner
-// half of that, but at least one; and an owner for only half of the time, because after a slice of more than a
-// millisecond it rests for as long, at most 1 s.
+// ForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors,
+// and one owner half of that, but at least one. An owner may use only half of the time: after a slice of more than a
+// millisecond it rests for as long as the slice took, at most 1 s.
 func ForProcessor[K comparable]() *Turns[K] {
 	all := max(1, Processors()/2)
 	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
-// Take waits for a time slice of an owner. The returned function ends the slice and must be called once. Errors:
-// [ErrBusy], and the cause of ctx if ctx ends before.
+// Take waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
+// [ErrBusy], and the cause of ctx if ctx ends while Take waits.
 func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
@@ -84,7 +89,7 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	return func() { t.end(of, time.Since(began)) }, nil
 }
 
-// join adds a waiter for an owner, and begins slices that can begin.
+// join adds a waiting piece of work for an owner, and begins the slices that can begin.
 func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +110,7 @@ func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	return mine, nil
 }
 
-// begin begins slices that can begin. An owner whose slice begins goes to the end of the line.
+// begin begins the slices that can begin. An owner whose slice begins moves to the end of the line.
 func (t *Turns[K]) begin() {
 	for t.working < t.all {
 		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working+o.resting < t.each })
@@ -124,7 +129,7 @@ func (t *Turns[K]) begin() {
 	}
 }
 
-// end ends a slice of that length.
+// end ends a slice that has taken the given time.
 func (t *Turns[K]) end(of K, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +154,7 @@ func (t *Turns[K]) rested(of K, o *owner) {
 	t.forget(of, o)
 }
 
-// giveUp removes a waiter. It returns false if the slice had begun already.
+// giveUp removes a waiting piece of work. It returns false if its slice has already begun.
 func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -169,7 +174,7 @@ func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	return true
 }
 
-// forget removes an owner that has no slice, no rest and no waiter.
+// forget removes an owner that has no slice, no rest and no waiting work.
 func (t *Turns[K]) forget(of K, o *owner) {
 	if o.working == 0 && o.resting == 0 && len(o.waiting) == 0 {
 		delete(t.owners, of)

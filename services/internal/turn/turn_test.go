@@ -34,7 +34,7 @@ func take(t *testing.T, turns *turn.Turns[string], of string) func() {
 	return end
 }
 
-// X1: an owner with endless work has a quota, and any other owner is next.
+// Case X1. Each owner has a quota, so an owner with endless work does not delay other owners: they are next.
 func TestX1OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,6 +68,7 @@ func TestX1OwnersTakeTurns(t *testing.T) {
 	})
 }
 
+// Case X1.
 func TestX1OneOwnerHasAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +87,7 @@ func TestX1OneOwnerHasAShare(t *testing.T) {
 	})
 }
 
-// A waiter ends with its context, and leaves the line.
+// Case X1. A waiting piece of work ends with its context, and leaves the queue.
 func TestX1WaitingEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +116,7 @@ func TestX1WaitingEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// In any order of taking, giving up and ending slices, there are never too many, and none is lost.
+// Whatever the order of taking, giving up and ending slices is, there are never too many slices, and none is lost.
 func TestBoundsHold(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -159,7 +160,7 @@ func TestBoundsHold(t *testing.T) {
 	})
 }
 
-// X1: only maxWaiting pieces of one owner's work may wait, and a waiter that gives up holds nothing.
+// Case X1. At most maxWaiting pieces of one owner's work may wait. A piece that gives up makes space for another.
 func TestX1SoManyWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +208,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// X1: an owner that keeps a processor busy rests for as long, at most a second, while others have their slices.
+// Case X1. An owner that has kept a processor busy rests for as long, at most a second. Other owners have their
+// slices meanwhile.
 func TestX1AfterLongWorkAnOwnerRests(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{

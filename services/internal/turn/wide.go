@@ -9,31 +9,33 @@ import (
 // wideFor is how long GOMAXPROCS stays raised after long work.
 const wideFor = time.Second
 
-// width is the state of raising GOMAXPROCS. The zero value never raises it.
+// width is the state of [Widen]. The zero value never raises GOMAXPROCS.
 var width struct {
-	// usual is GOMAXPROCS without long work, and most with it; 0: never raised.
+	// usual is GOMAXPROCS without long work, and most is GOMAXPROCS with long work. If most is 0, GOMAXPROCS is never
+	// raised.
 	usual, most atomic.Int32
-	// wide is set while most is in force. worked is when there was long work last, in nanoseconds since 1970.
+	// wide is true while GOMAXPROCS is raised. worked is the time of the last long work, in nanoseconds since 1970.
 	wide   atomic.Bool
 	worked atomic.Int64
 }
 
-// Widen raises GOMAXPROCS to most while there is long work and for a second after it: then two pieces of long work
-// can't occupy all threads, and the system, which knows which thread has waited, divides the processors. Otherwise
-// GOMAXPROCS is unchanged, because a higher value costs each call a tenth. Widen must be called once, at the start.
+// Widen makes long work raise GOMAXPROCS to most, until a second after the work has ended. Two pieces of long work
+// then can't occupy all threads. The operating system, which knows which thread has waited, shares the processors
+// between the threads. GOMAXPROCS is not raised all the time, because a higher value makes each call a tenth more
+// expensive. Widen must be called at most once, when the process starts.
 func Widen(most int) {
 	width.usual.Store(int32(runtime.GOMAXPROCS(0)))
 	width.most.Store(int32(most))
 }
 
-// longWork notes that there is long work.
+// longWork records that there is long work.
 func longWork() {
 	if width.most.Load() == 0 {
 		return
 	}
 	width.worked.Store(time.Now().UnixNano())
 	if width.wide.CompareAndSwap(false, true) {
-		// This runs in another goroutine, because the runtime waits until its garbage collector is done.
+		// GOMAXPROCS is set in another goroutine, because the runtime waits until its garbage collector is done.
 		go func() {
 			runtime.GOMAXPROCS(int(width.most.Load()))
 			narrowLater(wideFor)
@@ -41,7 +43,7 @@ func longWork() {
 	}
 }
 
-// narrowLater restores GOMAXPROCS after a while, unless there is long work meanwhile.
+// narrowLater restores GOMAXPROCS after the given time, unless there has been long work meanwhile.
 func narrowLater(after time.Duration) {
 	time.AfterFunc(after, func() {
 		if left := wideFor - time.Since(time.Unix(0, width.worked.Load())); left > 0 {

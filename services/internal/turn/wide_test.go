@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestWiden checks that GOMAXPROCS is raised during long work, and for only a while after it.
+// GOMAXPROCS is raised during long work, and only for a while after it.
 func TestWiden(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer turn.Widen(0)

@@ -4,5 +4,5 @@ package unraced
 
 import "testing"
 
-// Run runs the package's tests, and returns the code to exit with.
+// Run runs the tests of a package and returns the exit code.
 func Run(m *testing.M) int { return m.Run() }

@@ -11,15 +11,14 @@ import (
 	"testing"
 )
 
-// Run runs the package's tests in a program without the race detector, and returns the
-// code to exit with.
+// Run runs the tests of a package in a program without the race detector, and returns the exit code.
 func Run(*testing.M) int {
 	dir, err := os.MkdirTemp("", "unraced-*")
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // the rest is removed with the system's temporary files
+	defer os.RemoveAll(dir) //nolint:errcheck // the system removes remaining temporary files
 	program := filepath.Join(dir, "unraced.test")
 	if out, err := exec.Command("go", "test", "-c", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
 		fmt.Printf("build the tests: %v\n%s", err, out)

@@ -1,3 +1,3 @@
-// Package unraced runs tests without the race detector, for packages that compute without concurrency: with it they
-// would take about twenty times as long, and find nothing.
+// Package unraced runs tests without the race detector. It is for packages that compute without concurrency: with the
+// race detector their tests would take about twenty times as long and detect nothing.
 package unraced

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// blanks are characters that Unicode counts as printable and that show nothing, or change how their neighbour shows.
+// blanks are characters that are printable according to Unicode, but are invisible or change how their neighbour
+// looks.
 var blanks = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
@@ -17,12 +18,12 @@ var blanks = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// Hides reports whether a character is shown as an escape: controls, formats such as bidirectional overrides,
-// separators except the space, other blanks, and invalid characters.
+// Hides reports whether a character is shown as an escape. These are control characters, format characters such as
+// bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
 func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }
 
-// Escape returns a text in which everything is visible: hidden characters, and the backslash, are written as `\u` and
-// four hexadecimal digits for each UTF-16 unit.
+// Escape returns a text in which every character is visible. A hidden character is written as `\u` and four
+// hexadecimal digits for each UTF-16 code unit. A backslash is doubled.
 func Escape(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || Hides(r) }) {
 		return text
@@ -41,7 +42,7 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// Quote returns a text as a JSON string with the same escapes.
+// Quote returns a text as a JSON string in which hidden characters are escaped as in [Escape].
 func Quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')
@@ -60,13 +61,14 @@ func Quote(text string) string {
 	return out.String()
 }
 
-// Line returns a text as one line without effect on a terminal. Unlike [Escape] it leaves the backslash, because some
-// such texts are escaped already, and characters that only show nothing: no decision depends on these texts.
+// Line returns a text as one line that has no effect on a terminal. Unlike [Escape] it leaves backslashes, because
+// the text may already contain escapes. It also leaves characters that are only invisible, because no decision
+// depends on these texts.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// replace writes characters as escapes, and invalid bytes as the replacement character.
+// replace writes the characters for which gone is true as escapes, and invalid bytes as U+FFFD.
 func replace(text string, gone func(rune) bool) string {
 	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
 		return text
@@ -82,7 +84,7 @@ func replace(text string, gone func(rune) bool) string {
 	return out.String()
 }
 
-// Lines does the same for each line of a text, in which a tab becomes four spaces.
+// Lines is like [Line] for each line of a text. A tab becomes four spaces.
 func Lines(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -95,7 +97,8 @@ func Lines(text string) string {
 	return out.String()
 }
 
-// units writes a character as escapes. It must be fast, because a call of 4 MiB may consist of them.
+// units returns the escapes of a character. It must be fast, because a call of 4 MiB may consist of hidden
+// characters.
 func units(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {
 		return unit(a) + unit(b)

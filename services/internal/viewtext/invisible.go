@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Code points whose meaning for [Invisible] depends on their neighbours.
+// These are code points that [Invisible] accepts or finds depending on their neighbours.
 const (
 	zeroWidthNonJoiner = 0x200c
 	zeroWidthJoiner    = 0x200d
@@ -18,30 +18,32 @@ const (
 	cancelTag          = 0xe007f
 )
 
-// maxFlagTags is the maximum number of tag characters in a region's flag: `gbeng`, and one more.
+// maxFlagTags is the maximum number of tag characters in the flag of a region, for example the five of `gbeng` and
+// one more.
 const maxFlagTags = 6
 
-// joining lists the scripts in which words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
+// joining lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
 var joining = []*unicode.RangeTable{
 	unicode.Arabic, unicode.Syriac, unicode.Mongolian, unicode.Nko, unicode.Devanagari, unicode.Bengali, unicode.Gurmukhi, unicode.Gujarati,
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeft lists the scripts in which marks of direction occur between words.
+// rightToLeft lists the scripts between whose words direction marks occur.
 var rightToLeft = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
-// Invisible returns the offset in bytes of the first character that shows nothing or changes how its neighbours show;
-// -1 if there is none. The characters are those of [Hides], except for line ends, tabs and the blanks of French and of
-// Chinese, Japanese and Korean. Characters that emoji or a script need at their place are also excepted: a joiner
-// between emoji, a selector after a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of
-// direction next to right-to-left scripts.
+// Invisible returns the offset in bytes of the first character that is invisible or changes how its neighbours look,
+// or -1 if there is none. These are the characters of [Hides], with two exceptions.
+//
+// Line ends, tabs, and the spaces of French and of Chinese, Japanese and Korean are accepted everywhere. Characters
+// that emoji or a script need are accepted where they are needed: a joiner between emoji, a selector after a symbol,
+// the tags of a flag, joiners in scripts whose letters join, and direction marks next to right-to-left scripts.
 func Invisible(text string) int {
-	var before, base rune // the previous character, and the last visible one
+	var before, base rune // the previous character, and the last visible character
 	for at := 0; at < len(text); {
 		r, size := utf8.DecodeRuneInString(text[at:])
 		after, _ := utf8.DecodeRuneInString(text[at+size:])
 		switch {
-		case r == utf8.RuneError && size == 1: // invalid: shown as the replacement character
+		case r == utf8.RuneError && size == 1: // invalid bytes are shown as U+FFFD
 		case r == '\n', r == '\t', r == '\r' && after == '\n', r == 0xa0, r == 0x202f, r == 0x3000, isNewEmoji(r), !Hides(r):
 		case r == blackFlag:
 		case firstTag <= r && r <= lastTag && before == blackFlag:
@@ -63,11 +65,12 @@ func Invisible(text string) int {
 	return -1
 }
 
-// isNewEmoji reports whether r is in the blocks of emoji and not assigned in this version of Unicode.
+// isNewEmoji reports whether r is in the blocks of emoji, including code points that this version of Unicode has not
+// assigned.
 func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
 
-// flagEnd returns the length of the tags at the beginning of a text, including the final tag; 0 if they do not belong
-// to a flag.
+// flagEnd returns the length of the tags at the beginning of a text, including the cancel tag. It returns 0 if the
+// tags are not those of a flag.
 func flagEnd(tags string) int {
 	for at, count := 0, 0; at < len(tags); count++ {
 		r, size := utf8.DecodeRuneInString(tags[at:])
@@ -75,7 +78,7 @@ func flagEnd(tags string) int {
 		switch {
 		case r == cancelTag && count > 0:
 			return at
-		case count == maxFlagTags, r < 0xe0030 || 0xe0039 < r && r < 0xe0061 || 0xe007a < r: // digits and small letters
+		case count == maxFlagTags, r < 0xe0030 || 0xe0039 < r && r < 0xe0061 || 0xe007a < r: // only digits and small letters are tags of a flag
 			return 0
 		}
 	}
@@ -100,7 +103,7 @@ func needed(r, before, base, after rune) bool {
 	return 0xe0100 <= r && r <= 0xe01ef && before == base && unicode.Is(unicode.Han, base)
 }
 
-// isSymbol reports whether emoji can contain r.
+// isSymbol reports whether r can be part of an emoji.
 func isSymbol(r rune) bool {
 	return unicode.In(r, unicode.So, unicode.Sk, unicode.Sm) || isNewEmoji(r) || r == 0x203c || r == 0x2049 || r == 0x3030 || r == 0x303d
 }

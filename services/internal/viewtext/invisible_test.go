@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Each of these characters shows nothing, or changes how its neighbours show, in a text of Latin letters.
+// Case T7. Each of these characters, in a text of Latin letters, is invisible or changes how its neighbours look.
 func TestT7CharactersThatShowNothingAreFound(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rune{
@@ -36,20 +36,20 @@ func TestInvisible_WhatEmojiAndScriptsNeedIsNone(t *testing.T) {
 	}
 }
 
-// Characters that emoji and scripts need elsewhere are found at places where they hide something.
+// Characters that emoji and scripts need are found in positions where they are not needed.
 func TestInvisible_NeededCharactersAreFoundWhereNothingNeedsThem(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
-		"❤\ufe0f\ufe0f":  6, // data after an emoji
+		"❤\ufe0f\ufe0f":  6, // a second selector after an emoji, which can carry data
 		"❤\ufe0e\ufe0f":  6,
 		"👩\u200d\u200d💻": 4,
 		"👩\u200dcode":    4,
 		"می\u200cabc":    4,
 		"क\u200d\u200d":  6,
 		"abc\u200f def":  3,
-		"🏴\U000e0067abc": 4, // a flag that does not end
+		"🏴\U000e0067abc": 4, // a flag without a cancel tag
 		"🏴\U000e007f":    4, // a flag without a region
-		"🏴\U000e0069\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065\U000e0061\U000e006c\U000e007f": 4, // a text in a flag
+		"🏴\U000e0069\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065\U000e0061\U000e006c\U000e007f": 4, // a text in the tags of a flag
 		"a\U000e0067\U000e007f": 1,
 		"葛\U000e0100\U000e0101": 7,
 		"a\r b":                 1,

@@ -1,5 +1,5 @@
-// Package viewtext writes the view of a call, which a person must see before deciding, as plain text, and an approval
-// in machine-readable form. The command line, chats, mails and webhooks use it.
+// Package viewtext writes the view of a call, which people must see before they decide, as plain text. It also writes
+// an approval in machine-readable form. The command line, chats, mails and webhooks use the package.
 package viewtext
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Facts returns everything of a view except its params, one line for each fact. The view's hidden characters are
-// escaped, so every line is fully visible and each fact stays on its line.
+// Facts returns everything in a view except the params, with one line for each fact. Hidden characters in the view
+// are escaped, so every line is fully visible and each fact stays on its line.
 func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", Call(v.GetServer(), v.GetMethod(), v.GetName()))
@@ -46,7 +46,8 @@ func Facts(v *approvalv1.View) string {
 	return out.String()
 }
 
-// Call returns the called item in one line: the server's tool or, for another method, what that method addresses.
+// Call returns the called item in one line. It is the server's tool or, for another method, the method and what the
+// method addresses.
 func Call(server, method, name string) string {
 	if !isTools(method) {
 		server += " " + method
@@ -54,10 +55,10 @@ func Call(server, method, name string) string {
 	return server + " " + name
 }
 
-// isTools reports whether a method, which may be absent, calls a tool.
+// isTools reports whether a method calls a tool. The empty method does.
 func isTools(method string) bool { return method == "" || method == "tools/call" }
 
-// lines are facts in two columns.
+// lines is a list of facts in two columns.
 type lines struct{ strings.Builder }
 
 func (l *lines) add(name, text string) {
@@ -95,7 +96,7 @@ func rule(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// Who says in words who may decide under terms.
+// Who returns a text that says who may decide under the given terms.
 func Who(t *policyv1.ApprovalTerms) string {
 	people := "an operator or approver"
 	if n := t.GetQuorum(); n > 1 {

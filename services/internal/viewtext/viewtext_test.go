@@ -42,7 +42,7 @@ redacted       /arguments/key
 	}
 }
 
-// A call of another method than tools/call is described by its method, and has no class.
+// A call of another method than tools/call is described by its method and has no class.
 func TestFactsOfAnotherMethod(t *testing.T) {
 	t.Parallel()
 	v := &approvalv1.View{Server: "files", Name: "note://plan", Method: "resources/read", Subject: "bot"}
@@ -80,7 +80,7 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// Unusual properties of an approval are in the machine-readable form too.
+// The machine-readable form also contains the grant and the confirmation of an approval.
 func TestOfTellsOfGrantsAndConfirmations(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -7,21 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes text with escapes for hidden characters, so that no untrusted text can control a terminal, even if it
-// was not escaped before. Line breaks and tabs are unchanged, because columns and completions need them, so those in
-// untrusted text must be escaped before, by [Line]. JSON keeps its meaning: there such a character is inside a
-// string, and its escape is equivalent. It is safe for concurrent use.
+// Writer writes text in which hidden characters are escaped. Untrusted text can't control a terminal then, even if it
+// was not escaped before. Line breaks and tabs are unchanged, because columns and completions need them. Therefore
+// line breaks in untrusted text must be escaped before, with [Line]. JSON keeps its meaning: a hidden character in
+// JSON is inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
 type Writer struct {
 	to io.Writer
 
 	mu   sync.Mutex
-	rest []byte // text to write next; between writes the beginning of a character
+	rest []byte // text to write next; between two writes it is the beginning of a character
 }
 
-// NewWriter returns a writer whose output goes to w, which may be a terminal.
+// NewWriter returns a writer that writes to w, which may be a terminal.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
-// Write implements io.Writer.
+// Write implements [io.Writer].
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,10 +35,10 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// steers reports whether a character is neither one that a terminal just shows nor a separator.
+// steers reports whether a character may control a terminal. Printable characters, line breaks and tabs do not.
 func steers(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// unfinished returns how many bytes at the end of a text are the beginning of a character.
+// unfinished returns the number of bytes at the end of a text that are the beginning of a character.
 func unfinished(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if begin := text[len(text)-n:]; utf8.RuneStart(begin[0]) {

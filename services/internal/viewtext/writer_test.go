@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// X7: no output, in any pieces, can control a terminal, and JSON keeps its meaning.
+// Case X7. No output can control a terminal, however it is split into pieces, and JSON keeps its meaning.
 func FuzzX7NothingSteersTheTerminal(f *testing.F) {
 	for _, seed := range []string{"x", "\x1b[2J\r\n\t", "\u009b2J", "\xc2", "é\u202e\U000e0001", "\x9b2J", `{"a":"\u001b"}`} {
 		f.Add(seed, 1)

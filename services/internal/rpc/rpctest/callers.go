@@ -31,14 +31,14 @@ type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface
 	behalf *identityv1.Principal
-	// refusal is the code with which a contract refuses the caller; OK if it does not.
+	// refusal returns the code with which a contract refuses the caller, or OK if it allows the caller.
 	refusal func(*authv1.Callers) codes.Code
 }
 
-// CheckCallers calls every method of every service of a package of contracts, each with a request that its contract
-// accepts, as every kind of caller: each role with and without a principal, each kind of token, no token, and an
-// unknown token. Callers that the contract does not name must be refused. Others must get UNIMPLEMENTED, except from
-// the methods in implemented, by their full names.
+// CheckCallers calls every method of every service in a protobuf package, as every kind of caller. These are each
+// role with and without a principal, each kind of token, no token, and an unknown token. The requests satisfy the
+// contracts. Callers that the contract does not name must be refused. Other callers must get UNIMPLEMENTED, except
+// from the methods in implemented, which are full names.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -61,8 +61,8 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	}
 }
 
-// methodsOf returns the methods of a package of contracts. No methods are an error: a wrong name would pass every
-// check.
+// methodsOf returns the methods of a protobuf package. It returns an error if there are none, because every check
+// would pass for a misspelled package.
 func methodsOf(contracts protoreflect.FullName) ([]protoreflect.MethodDescriptor, error) {
 	var out []protoreflect.MethodDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
@@ -125,7 +125,7 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "a stranger", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// somebody is a principal on whose behalf every signing role may call.
+// somebody returns a principal on whose behalf every role may call that signs principals.
 func somebody() *identityv1.Principal {
 	p := Principal("default", "agent:default/1")
 	p.Chain = []*identityv1.Principal{Principal("default", "creator")}
@@ -154,7 +154,7 @@ func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, imple
 	}
 }
 
-// call calls a method, and of a stream waits for the first message.
+// call calls a method. For a stream it waits for the first message.
 func (c *caller) call(t *testing.T, method protoreflect.MethodDescriptor) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -172,7 +172,7 @@ func (c *caller) call(t *testing.T, method protoreflect.MethodDescriptor) error 
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) { // EOF: RecvMsg returns the reason
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) { // on EOF, RecvMsg returns the reason
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {

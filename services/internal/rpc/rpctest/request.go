@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// samples are texts, at least one of which matches each pattern of the contracts.
+// samples are texts. Each pattern in the contracts matches at least one of them.
 var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
-// Request returns the smallest request that the contract of a method accepts.
+// Request returns the smallest request that satisfies the contract of a method.
 func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	req := message(t, method.Input())
@@ -28,7 +28,7 @@ func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	return req
 }
 
-// fill sets every field whose zero value the contract refuses.
+// fill sets every field whose zero value violates the contract.
 func fill(m protoreflect.Message) {
 	oneofs := m.Descriptor().Oneofs()
 	for i := range oneofs.Len() {
@@ -46,7 +46,7 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// needed reports whether the zero value of a field is refused.
+// needed reports whether the zero value of a field violates its rules.
 func needed(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bool {
 	if field.IsList() {
 		return rules.GetRepeated().GetMinItems() > 0
@@ -70,9 +70,9 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, rules *vali
 	m.Set(field, value(m.NewField(field), field, rules))
 }
 
-// value returns the smallest value that rules accept; zero is the type's own.
+// value returns the smallest value that satisfies the rules. zero is the zero value of the field's type.
 func value(zero protoreflect.Value, field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) protoreflect.Value {
-	switch field.Kind() { //nolint:exhaustive // the zero value of other kinds is accepted
+	switch field.Kind() { //nolint:exhaustive // for other kinds the zero value satisfies the rules
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString(text(rules.GetString()))
 	case protoreflect.BytesKind:
@@ -97,7 +97,7 @@ func value(zero protoreflect.Value, field protoreflect.FieldDescriptor, rules *v
 	return zero
 }
 
-// text returns a text that rules accept.
+// text returns a text that satisfies the rules.
 func text(rules *validatev1.StringRules) string {
 	if len(rules.GetIn()) > 0 {
 		return rules.GetIn()[0]

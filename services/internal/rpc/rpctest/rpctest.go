@@ -1,5 +1,5 @@
-// Package rpctest serves one role to that role's own tests as the mesh does: over pipes to the other roles, over
-// loopback to people.
+// Package rpctest serves a role in the tests of that role. As in the mesh, other roles connect over pipes, and people
+// over loopback.
 package rpctest
 
 import (
@@ -23,21 +23,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Options say how a service is served. The zero value is usable.
+// Options configure [Serve]. The zero value is usable.
 type Options struct {
-	// Tokens identifies people; nil contains those of [Records].
+	// Tokens identifies people. If it is nil, the tokens of [Records] are valid.
 	Tokens *authn.Tokens
-	// Log receives the server's log; nil discards it.
+	// Log receives the server's log. If it is nil, the log is discarded.
 	Log *slog.Logger
 }
 
-// Server is a role that serves until the test ends.
+// Server is a server of one role. It runs until the test ends.
 type Server struct {
 	addr  string
 	roles map[authv1.Role]grpc.ClientConnInterface
 }
 
-// Serve serves svc as role. Each connection of a role is a [Witness].
+// Serve serves svc as the given role. The connections of roles are [Witness]es.
 func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Server {
 	t.Helper()
 	if opts.Log == nil {
@@ -65,7 +65,7 @@ func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Serve
 	return s
 }
 
-// pipe connects a role to the server, with a signer if the role signs principals.
+// pipe connects a role to the server. The connection has a signer if the role signs principals.
 func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()
 	id, err := pki.Ephemeral(from)
@@ -103,14 +103,14 @@ func (s *Server) run(t testing.TB, server *rpc.Server) {
 	})
 }
 
-// Role returns the connection of another role.
+// Role returns the connection of a role.
 func (s *Server) Role(role authv1.Role) grpc.ClientConnInterface { return s.roles[role] }
 
 // Gateway returns the connection of the gateway.
 func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role_ROLE_GATEWAY] }
 
-// Person returns a connection with a token that [Record] made, or, for an empty name, without a token. It is closed
-// with the test.
+// Person returns a connection with a token that [Record] has made, or without a token if the name is empty. The
+// connection is closed when the test ends.
 func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	t.Helper()
 	secret := ""
@@ -125,8 +125,8 @@ func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	return conn
 }
 
-// CheckHealth waits until the service reports to the operator that it serves, and checks that it reports the same
-// without a token.
+// CheckHealth waits until the service reports to the operator that it is serving. It checks that the service reports
+// the same without a token.
 func (s *Server) CheckHealth(t *testing.T, role string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -151,10 +151,10 @@ func (s *Server) CheckHealth(t *testing.T, role string) {
 	}
 }
 
-// Secret returns the text of a token that [Record] made.
+// Secret returns the text of a token that [Record] has made.
 func Secret(token string) string { return "the-text-of-the-token-that-is-named-" + token }
 
-// Record returns a token. Its subject has the name of the token.
+// Record returns a token. The token's subject has the same name as the token.
 func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord {
 	hash := authn.HashSecret(Secret(name))
 	return &identityv1.TokenRecord{
@@ -163,7 +163,7 @@ func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord 
 	}
 }
 
-// Records returns a token of each role in the tenant "default": agent, operator, approver and viewer.
+// Records returns one token of each role in the tenant "default": agent, operator, approver and viewer.
 func Records() []*identityv1.TokenRecord {
 	var records []*identityv1.TokenRecord
 	for _, role := range tokenRoles() {
@@ -177,7 +177,7 @@ func Principal(tenant, subject string) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: tenant, Subject: subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// roles and tokenRoles are all roles of the contract.
+// roles returns all roles of the contract.
 func roles() []authv1.Role {
 	var out []authv1.Role
 	for _, n := range slices.Sorted(maps.Keys(authv1.Role_name))[1:] {
@@ -194,7 +194,7 @@ func tokenRoles() []authv1.TokenRole {
 	return out
 }
 
-// WantStatus fails the test unless err has that code and reason.
+// WantStatus fails the test unless err has the given code and reason.
 func WantStatus(t testing.TB, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || rpc.Reason(err) != reason {

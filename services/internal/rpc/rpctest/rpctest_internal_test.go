@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// scribbler serves policy, and changes what it is asked and what it has said.
+// scribbler serves policy. It changes the requests that it receives and the responses that it has sent.
 type scribbler struct {
 	policyv1.UnimplementedPolicyServiceServer
 	said *policyv1.Decision

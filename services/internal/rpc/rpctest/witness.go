@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Witness is a connection that records every message of every unary call as it was when it was sent or received.
-// Inside one process both ends have the same messages, so neither may change them afterwards. It is safe for
-// concurrent use.
+// A Witness is a connection that records every message of every unary call when it is sent or received. Inside one
+// process both ends share the messages, so neither may change a message afterwards. A Witness is safe for concurrent
+// use.
 type Witness struct {
 	grpc.ClientConnInterface
 	mu   sync.Mutex
@@ -28,7 +28,7 @@ type memory struct {
 	then   []byte
 }
 
-// NewWitness returns a witness of conn, and at the end of the test fails it for every message that was changed.
+// NewWitness returns a witness of conn. When the test ends, the witness fails it for every message that was changed.
 func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()
 	w := &Witness{ClientConnInterface: conn}
@@ -40,7 +40,7 @@ func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	return w
 }
 
-// Invoke implements grpc.ClientConnInterface.
+// Invoke implements [grpc.ClientConnInterface].
 func (w *Witness) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	w.remember(method, "request", args)
 	err := w.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
@@ -50,7 +50,7 @@ func (w *Witness) Invoke(ctx context.Context, method string, args, reply any, op
 	return err
 }
 
-// Methods returns the full names of the methods that were called, sorted.
+// Methods returns the full names of the methods that were called, sorted and each once.
 func (w *Witness) Methods() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,7 +69,7 @@ func (w *Witness) remember(method, what string, message any) {
 	w.seen = append(w.seen, memory{method, what, m, encode(m)})
 }
 
-// changed returns the messages that were changed.
+// changed returns descriptions of the messages that were changed.
 func (w *Witness) changed() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// startTime is how long a server may take until it answers.
+	// startTime is how long a server may take to start.
 	startTime = time.Minute
 	// missing says what to do if PostgreSQL is not installed.
 	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
 		"(Debian: apt-get install postgresql; macOS: brew install postgresql), or name their folder in PG_BIN"
 )
 
-// Server is a PostgreSQL server that belongs to one test program.
+// Server is a PostgreSQL server that a test program has started.
 type Server struct {
 	bin, dir string
 	addr     string
@@ -42,8 +42,8 @@ var shared struct {
 	err    error
 }
 
-// Main runs a test program's tests and then stops the servers that they have started. Every package that calls
-// [Postgres] calls Main in its TestMain.
+// Main runs the tests of a test program, and then stops the servers that the tests have started. Every package that
+// calls [Postgres] must call Main in its TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if shared.server != nil {
@@ -55,8 +55,9 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Postgres returns the URL of an empty database on a server that all tests of the program share. A connection may
-// take as long to open as a busy machine needs: a test of an unavailable server starts its own with [Start].
+// Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s
+// to connect, because the machine may be busy. A test of an unavailable server must start a separate server with
+// [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
 	shared.once.Do(func() { shared.server, shared.err = newServer() })
@@ -66,7 +67,7 @@ func Postgres(t testing.TB) string {
 	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
-// Start starts a server for one test, which may stop and restart it. It is removed with the test.
+// Start starts a server for one test, which may stop and restart it. The server is removed when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s, err := newServer()
@@ -81,7 +82,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Addr returns the address where the server listens.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() string { return s.addr }
 
 // Database creates an empty database and returns its URL.
@@ -92,21 +93,21 @@ func (s *Server) Database(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = db.Close() }() // nothing is lost with it
+	defer func() { _ = db.Close() }() // an error has no consequences
 	if _, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatal(err)
 	}
 	return s.url(s.addr, name)
 }
 
-// Through returns a database's URL with another address, such as that of a proxy.
+// Through returns a database's URL with another address, for example the address of a proxy.
 func (s *Server) Through(addr, database string) string { return s.url(addr, filepath.Base(database)) }
 
 func (*Server) url(addr, database string) string {
 	return "postgres://postgres@" + addr + "/" + database
 }
 
-// Kill ends the server as a crash does.
+// Kill stops the server like a crash.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if err := s.stop("immediate"); err != nil {
@@ -114,7 +115,7 @@ func (s *Server) Kill(t testing.TB) {
 	}
 }
 
-// Restart starts the server again, at the same address.
+// Restart starts the server again at the same address.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if err := s.start(); err != nil {
@@ -182,19 +183,19 @@ func (s *Server) remove() error {
 	return os.RemoveAll(s.dir)
 }
 
-// run runs one of PostgreSQL's programs to its end.
+// run runs one of PostgreSQL's programs until it ends.
 func (s *Server) run(name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*startTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...) //nolint:gosec // its own programs
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...) //nolint:gosec // runs only PostgreSQL's programs
 	cmd.SysProcAttr = s.as
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+s.dir)
-	out, err := os.CreateTemp(s.dir, name) // the server would keep a pipe open
+	out, err := os.CreateTemp(s.dir, name) // a pipe would stay open in the server
 	if err != nil {
 		return err
 	}
-	defer func() { _ = out.Close() }() // as above
+	defer func() { _ = out.Close() }() // the file is removed with the folder
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(out.Name())
@@ -204,7 +205,7 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// programs finds the folder of PostgreSQL's programs.
+// programs returns the folder that contains PostgreSQL's programs.
 func programs() (string, error) {
 	if bin := os.Getenv("PG_BIN"); bin != "" {
 		return bin, nil

@@ -4,7 +4,7 @@ package sqlstoretest
 
 import "syscall"
 
-// unprivileged does nothing, because there is no root.
+// unprivileged returns nil, because this system has no root.
 func unprivileged(string) (*syscall.SysProcAttr, error) {
-	return nil, nil //nolint:nilnil // as for other users than root
+	return nil, nil //nolint:nilnil // nil, as for users other than root on Unix
 }

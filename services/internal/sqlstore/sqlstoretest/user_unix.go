@@ -10,10 +10,11 @@ import (
 	"syscall"
 )
 
-// unprivileged makes a command of root run as another user, as PostgreSQL requires, and gives that user the folder.
+// unprivileged returns attributes that make root run a command as another user, as PostgreSQL requires. It also gives
+// the folder to that user.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // nothing to change
+		return nil, nil //nolint:nilnil // nil means that nothing changes
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)

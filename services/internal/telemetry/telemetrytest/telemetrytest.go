@@ -1,5 +1,4 @@
-// Package telemetrytest reads docs/telemetry.md, so that tests can hold the code to
-// it.
+// Package telemetrytest reads docs/telemetry.md, so that tests can compare it with the code.
 package telemetrytest
 
 import (
@@ -8,9 +7,8 @@ import (
 	"testing"
 )
 
-// Documented returns the rows of the tables that stand in a file below a heading,
-// without those at their head. A row starts with a name in backquotes; the name is
-// its first cell.
+// Documented returns the rows of the tables below a heading in a file, without the rows of headings. A row begins
+// with a name in backquotes. The first cell contains the name without the backquotes.
 func Documented(t testing.TB, file, heading string) [][]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
