@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	// defaultPage is how many entries a page has if the request does not say.
+	// defaultPage is the number of entries on a page if the request sets no page size.
 	defaultPage = 100
-	// maxList is the maximum size of the records in one answer, in bytes.
+	// maxList is the maximum size of the records in one response, in bytes.
 	maxList = 3 << 20
 )
 
@@ -40,11 +40,12 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 // errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// home is the tenant of the installation. Its people see the servers, which belong to the installation.
+// home is the tenant of the installation. Only its persons see the servers, which belong to no other tenant.
 const home = "default"
 
-// GetStatus implements gatewayv1.GatewayServiceServer. Servers and the journal's counts concern all tenants. People
-// of other tenants than the installation's get neither, and only the sessions of their own tenant.
+// GetStatus implements gatewayv1.GatewayServiceServer. Callers of the installation's tenant get the servers, the
+// journal's counts, and the number of all sessions. Callers of any other tenant get neither servers nor counts, and the
+// number of their tenant's sessions.
 func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
 	resp := &gatewayv1.GetStatusResponse{
@@ -74,8 +75,8 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	return resp, nil
 }
 
-// seesAll reports whether a caller may read what belongs to no single tenant: people of the installation's tenant
-// may, and roles that call for themselves or for one of these people.
+// seesAll reports whether a caller may read data that belongs to no single tenant. Persons of the installation's tenant
+// may, and so may roles that call for themselves or on behalf of such a person.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -89,8 +90,8 @@ func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// serverStatuses returns the states of the configured servers, sorted by name. With inDetail it includes what only
-// operators may read.
+// serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the states include
+// data that only operators may read.
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
@@ -114,7 +115,7 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 }
 
 // ListSessions implements gatewayv1.GatewayServiceServer. A session that is used between two pages moves to the front
-// of the list, so the next page does not contain it; all others are listed once.
+// of the list, so the next page does not contain that session. Every other session is listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := listedBefore(req.GetPageToken())
 	if err != nil {
@@ -142,7 +143,7 @@ func pageToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
 
-// listedBefore returns a function that reports whether a session is at or before the position of a token.
+// listedBefore returns a function that reports whether a session is at or before the position in a page token.
 func listedBefore(token string) (func(session.State) bool, error) {
 	if token == "" {
 		return func(session.State) bool { return false }, nil
@@ -181,7 +182,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// placeOf reads the token of a page of records. Without a token the list begins with the newest record.
+// placeOf parses the page token of a list of records. An empty token means the position of the newest record.
 func placeOf(token string) (at journal.Place, err error) {
 	if token == "" {
 		return at, nil
@@ -215,8 +216,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see; empty for a caller that may see nothing: an
-// unauthenticated one, or a role without a person or principal.
+// tenantOf returns the tenant whose data the caller may see. It returns "" if the caller may see nothing: if the caller
+// is not authenticated, or is a role without a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -225,8 +226,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns what the caller may see and asks for. Counts of unauthenticated requests belong to the installation:
-// operators of the tenant "default" see them.
+// filter returns a filter for the records that the caller may see and that f selects. Counts of unauthenticated
+// requests belong to the installation: operators of the tenant "default" see those counts.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
@@ -253,11 +254,11 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	}
 }
 
-// toStatus is the only place that maps this service's errors to gRPC codes.
+// toStatus maps this service's errors to gRPC codes. No other function does that.
 func toStatus(err error) error {
 	if refused, ok := errors.AsType[refusedError](err); ok {
 		code := codes.InvalidArgument
-		switch refused.Code { //nolint:exhaustive // all others say what is wrong with the message
+		switch refused.Code { //nolint:exhaustive // every other code reports a fault in the message
 		case commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_POLICY_UNAVAILABLE:
 			code = codes.Unavailable
 		case commonv1.Code_CODE_ABUSE_LIMITED, commonv1.Code_CODE_TOO_MANY_SESSIONS:

@@ -66,7 +66,7 @@ func newAdmin(t *testing.T) *Service {
 	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: turn.ForProcessor[string]()}
 }
 
-// record writes a refusal of a tenant and returns the id of its decision.
+// record writes a refusal for a tenant into the journal and returns the id of the decision.
 func (s *Service) record(t *testing.T, tenant, subject string) string {
 	t.Helper()
 	id := fmt.Sprintf("%s-%s", tenant, subject)
@@ -93,7 +93,7 @@ func subjects(records []*gatewayv1.Record) []string {
 	return out
 }
 
-// I4: callers see the decisions of their own tenant. Counts of unauthenticated requests are visible in the tenant
+// Case I4. Callers see the decisions of their own tenant. Counts of unauthenticated requests are visible in the tenant
 // default. A role without a person or principal sees nothing.
 func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 	t.Parallel()
@@ -105,17 +105,17 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 		ctx  context.Context
 		want []string
 	}{
-		"acme":                    {as(t, "acme"), []string{"acme/ana"}},
-		"default":                 {as(t, "default"), []string{"default/dora", "/nobody"}},
-		"another":                 {as(t, "evil"), nil},
-		"a tenant that is empty":  {as(t, ""), nil},
-		"a role for itself":       {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE}), nil},
-		"a role for somebody":     {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE, Principal: &identityv1.Principal{Tenant: "acme"}}), []string{"acme/ana"}},
-		"nobody who was verified": {t.Context(), nil},
+		"acme":                   {as(t, "acme"), []string{"acme/ana"}},
+		"default":                {as(t, "default"), []string{"default/dora", "/nobody"}},
+		"another":                {as(t, "evil"), nil},
+		"a tenant that is empty": {as(t, ""), nil},
+		"a role for itself":      {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE}), nil},
+		"a role for a principal": {authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_CONSOLE, Principal: &identityv1.Principal{Tenant: "acme"}}), []string{"acme/ana"}},
+		"no verified caller":     {t.Context(), nil},
 	} {
 		resp, err := s.ListDecisions(tt.ctx, &gatewayv1.ListDecisionsRequest{})
 		got := subjects(resp.GetRecords())
-		slices.Reverse(got) // the newest came first
+		slices.Reverse(got) // the newest record was first
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s lists %v, %v; want %v", name, got, err, tt.want)
 		}
@@ -134,7 +134,7 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It ends when it has received what it wants.
+// stream is the server side of a watch. It ends when it has received the record that the test waits for.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -159,7 +159,8 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 	return nil
 }
 
-// watch returns what a caller sees of the newest records, and of a record that is written during the watch.
+// watch returns the subjects that a caller sees: in the newest records, and in a record that is written during the
+// watch.
 func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -200,8 +201,8 @@ func TestDecisionsAreFiltered(t *testing.T) {
 	}
 }
 
-// A list is complete, whatever the number of its pages: a page larger than 3 MiB is cut, and the next one continues
-// after it.
+// Checks that a list is complete for each page size. A page larger than 3 MiB is cut, and the next page continues after
+// the cut.
 func TestAListComesInPages(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -244,7 +245,7 @@ func TestAListComesInPages(t *testing.T) {
 	}
 }
 
-// oneServer is a server that answers as a test sets.
+// oneServer is a server whose answers are set by the test.
 type oneServer struct {
 	upstream.Transport
 
@@ -271,7 +272,7 @@ func reached(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// The status shows a server that is unavailable, and one that is busy.
+// Checks that the status shows a server that is unavailable, and a server that is busy.
 func TestStatusTellsHowServersAre(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -339,7 +340,7 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page, and calls between after each page.
+// pages lists a tenant's sessions page by page, and calls the function between after each page.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
 	var out []string
@@ -364,8 +365,8 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 	return nil
 }
 
-// I4: callers see the sessions of their own tenant. A list continues where it stopped, whatever happens to the
-// sessions meanwhile.
+// Case I4. Callers see the sessions of their own tenant. The next page continues where the previous page ended, even if
+// sessions were opened, used or closed between the two.
 func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -397,7 +398,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newAdmin(t)
-		var all []*session.Session // the last used first
+		var all []*session.Session // the session that was used last comes first
 		for range 6 {
 			all = append([]*session.Session{s.add(t, "acme")}, all...)
 			time.Sleep(time.Second)
@@ -416,7 +417,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 					time.Sleep(time.Second)
 					done()
 				}
-			case 2: // and one has ended
+			case 2: // the same, and one session has ended
 				if err := s.sessions.End(all[4].ID, all[4].Key); err != nil {
 					t.Error(err)
 				}
@@ -430,7 +431,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 	})
 }
 
-// closeAll closes what must not outlive the bubble.
+// closeAll closes everything that must end before the test's bubble ends.
 func closeAll(t *testing.T, s *Service) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -27,7 +27,7 @@ const (
 	maxResult = 6 << 20
 	// maxTool is the maximum size of a definition in ListTools, in bytes.
 	maxTool = 1 << 20
-	// maxProgress is how many progress messages of a call wait to be sent.
+	// maxProgress is the maximum number of progress messages of one call that wait to be sent.
 	maxProgress = 64
 )
 
@@ -37,7 +37,7 @@ var errRepeat = errors.New("CallToolRequest.idempotency_key is not served in thi
 // errArguments means that arguments are not a JSON object.
 var errArguments = errors.New("arguments_json is not a JSON object")
 
-// refusedError is a refusal that is returned as an error instead of an answer.
+// refusedError is a refusal that is returned as a gRPC error instead of an answer.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -87,10 +87,10 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: toolAnswer(done)}})
 }
 
-// toolCall returns the request that an MCP client would send, with this id.
+// toolCall returns the JSON-RPC request with this id that an MCP client would send for the same call.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// Package gate checks the contents. Here it must be one complete value, so that nothing can follow it.
+	// Package gate checks the contents. The arguments must be one complete value, so that no text can follow the value.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}
@@ -113,7 +113,7 @@ func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	return append(out, "}}}"...), nil
 }
 
-// progressIn returns the progress that a server reports in a message; nil for any other message.
+// progressIn returns the progress in a server's notification. It returns nil for any other message.
 func progressIn(message []byte) *gatewayv1.Progress {
 	dec := jsontext.NewDecoder(bytes.NewReader(message))
 	params := field(dec, "params")
@@ -128,7 +128,7 @@ func progressIn(message []byte) *gatewayv1.Progress {
 	return &gatewayv1.Progress{Progress: number("progress"), Total: number("total"), Message: string(text)}
 }
 
-// field returns the value of an object's field; nil if the object does not have it.
+// field returns the value of an object's member, or nil if the object does not have that member.
 func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return nil
@@ -150,7 +150,7 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	return nil
 }
 
-// toolAnswer returns the answer to a caller inside the mesh.
+// toolAnswer returns the answer to a CallTool request.
 func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {
@@ -162,7 +162,7 @@ func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 		return out
 	}
 	result := parsed.Result.Of(parsed.Raw)
-	if parsed.Error.Present() { // sent by the server, or because no session could be opened
+	if parsed.Error.Present() { // sent by the server, or by the gateway because no session could be opened
 		out.IsError = true
 		text := field(jsontext.NewDecoder(bytes.NewReader(parsed.Error.Of(parsed.Raw))), "message")
 		if text == nil {
@@ -204,8 +204,8 @@ func decisionInfo(done edge.Done) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. A page is a part of a page of the server's list; the page
-// token contains the server's cursor.
+// ListTools implements gatewayv1.GatewayServiceServer. A page of ListTools is a part of one page of the server's list.
+// The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := toolsToken(req.GetPageToken())
 	if err != nil {
@@ -255,7 +255,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// toolsToken returns where a page token continues a list: at a tool of the server's page after a cursor.
+// toolsToken parses a page token: the index of a tool in a page of the server's list, and the cursor of that page.
 func toolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// T5: arguments cannot leave their place in the message.
+// Case T5. Checks that arguments cannot add members to the message around them.
 func TestT5ArgumentsStayArguments(t *testing.T) {
 	t.Parallel()
 	for _, arguments := range []string{
@@ -24,7 +24,7 @@ func TestT5ArgumentsStayArguments(t *testing.T) {
 	}
 }
 
-// FuzzToolCall searches for a tool, arguments and an approval that package gate reads differently.
+// FuzzToolCall searches for a tool, arguments and an approval that package gate reads differently than they were given.
 func FuzzToolCall(f *testing.F) {
 	f.Add("t", `{"a":[1,{"b":"\\u0000"}]}`, "a-1")
 	f.Add(`t","arguments":{}`, ` {"a":1,"a":2} `, `"`)

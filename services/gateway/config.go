@@ -21,17 +21,17 @@ import (
 type Config struct {
 	// Listen is the address on which MCP is served.
 	Listen string
-	// CertFile and KeyFile are the certificate and key for TLS; empty for no TLS.
+	// CertFile and KeyFile are the certificate and key for TLS. Both are empty if MCP is served without TLS.
 	CertFile, KeyFile string
 	// Proxies are networks of trusted proxies in front of the gateway.
 	Proxies []netip.Prefix
-	// Hosts and Origins are accepted in addition to those on loopback.
+	// Hosts and Origins are accepted in addition to loopback names.
 	Hosts, Origins []string
-	// TrustParent continues a client's trace instead of linking to it.
+	// TrustParent makes the gateway continue a client's trace instead of linking to that trace.
 	TrustParent bool
 	// Data is the folder for the gateway's journal, its servers' working folders and, separately, its keys.
 	Data string
-	// SyncAlways makes every record of the journal survive a loss of power.
+	// SyncAlways makes every journal record survive a loss of power.
 	SyncAlways bool
 	// JournalBytes is the maximum size of the journal's records of calls, in bytes. JournalShare is the fraction of
 	// it that one principal may use: above 0, at most 1.
@@ -41,17 +41,17 @@ type Config struct {
 	KeepDecisions bool
 	// SessionIdle is how long a session lives without a request.
 	SessionIdle time.Duration
-	// MaxSessions is how many sessions one principal may have.
+	// MaxSessions is the maximum number of sessions of one principal.
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is how long a call that waits for approvers is held open; 0 gives the ticket at once.
+	// Hold is how long a call that waits for approvers is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
-	// Clients set other times for some clients.
+	// Clients set other hold times for some clients.
 	Clients []approvals.Client
-	// MaxPending is how many calls of one principal may wait for approvers; positive.
+	// MaxPending is the maximum number of calls of one principal that wait for approvers. It must be positive.
 	MaxPending int
-	// Execute is how long an approved call can be made; positive.
+	// Execute is how long an approved call can be made after its approval. It must be positive.
 	Execute time.Duration
 	// Secrets are the mesh's own files and folders that no server may read. Documents are those that a server may
 	// read if its entry says so. Both are absolute paths.
@@ -60,58 +60,61 @@ type Config struct {
 	Version string
 }
 
-// Server is one MCP server. Exactly one of URL, Command and Target is set.
+// Server is the configuration of one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
-	// Target is a gRPC server: a role, or host:port. CA is a PEM file with the certificates to trust instead of the
-	// system's, and Plaintext means that the server speaks no TLS. Headers are its metadata.
+	// Target is a gRPC server: a role of the mesh, or host:port. CA is a PEM file with certificates that are trusted
+	// instead of the system's. Plaintext means that the server does not use TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the proxy for it with its
-	// credentials, empty for none. ProxyHint is added to errors if a proxy may be missing.
+	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the address of the proxy with its
+	// credentials; empty for no proxy. ProxyHint is added to errors if a proxy may be missing.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
-	// Command is a program to start, and Env its environment besides PATH and HOME. Shared means that one process
-	// serves all principals. Dir is its working folder; if it is empty, each process has its own.
+	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. Shared
+	// means that one process serves all principals. Dir is the working folder; if Dir is empty, each process gets a
+	// folder of its own.
 	Command []string
 	Env     map[string]string
 	Shared  bool
 	Dir     string
-	// Remove are files in a process's own folder that are removed before a process is started.
+	// Remove lists files in a process's own folder that are removed before a process is started.
 	Remove []string
-	// Recycle is after how many calls a process is replaced; 0 means never.
+	// Recycle is the number of calls after which a process is replaced; 0 means never.
 	Recycle int
 	// Limits are the resource limits of one process; the zero value means the defaults.
 	Limits stdio.Limits
-	// Processes is how many processes all principals may have together; 0 means 256.
+	// Processes is the maximum number of processes of all principals together; 0 means 256.
 	Processes int
-	// SecretEnv are the names of the variables in Env that contain a secret.
+	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
-	// InstallEachStart leaves the installation of a package to the command, at each start of a process.
+	// InstallEachStart makes the command install its package at each start of a process, instead of the gateway once.
 	InstallEachStart bool
-	// Start is how long a process may take to start; 0 means 60 s, and longer while it writes to standard error.
+	// Start is how long a process may take to start; 0 means 60 s. A process that writes to standard error may take
+	// longer.
 	Start time.Duration
-	// Sandbox says what the program must not reach; with the zero value the program starts only if everything is
-	// enforced.
+	// Sandbox says what the program must not reach. With the zero value, the program starts only if the whole sandbox
+	// is enforced.
 	Sandbox Sandbox
 	// Secrets are the values of the references in Headers or Env. They are redacted in the server's answers.
 	Secrets []string
-	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude Flow does, otherwise empty.
+	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude Flow does. It is empty for any
+	// other server.
 	Unwrap string
 	// Timeout limits one request.
 	Timeout time.Duration
-	// MaxTimeout limits a request during which the server reports progress; if it is below Timeout, progress changes
-	// nothing.
+	// MaxTimeout limits a request during which the server reports progress. If MaxTimeout is below Timeout, progress
+	// does not extend the time.
 	MaxTimeout time.Duration
-	// Embedded is the name of a server that this process itself serves; empty for any other. Its address changes at
-	// every start, so it does not identify the server.
+	// Embedded is the name of a server that this process itself serves; empty for any other server. The address of an
+	// embedded server changes at every start, so the name identifies the server instead.
 	Embedded string
 }
 
-// identity identifies the server behind the name; approvals are bound to it (sluice/approval/v1/binding.proto). Calls
-// of a server whose identity is longer than 8,192 bytes cannot be approved.
+// identity returns a text that identifies the server behind its configured name. Approvals are bound to it
+// (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer than 8,192 bytes cannot be approved.
 func (s *Server) identity() string {
 	if s.Embedded != "" {
 		return "embedded " + s.Embedded
@@ -127,14 +130,14 @@ func (s *Server) identity() string {
 	return "stdio " + canonical.Texts(s.Command)
 }
 
-// isRole reports whether the server is a service of the mesh itself.
+// isRole reports whether the server is a role of the mesh.
 func (s *Server) isRole() bool { return config.IsRole(s.Target) }
 
-// httpIdentity returns the normal form of a URL, for identities: equivalent URLs have one form.
+// httpIdentity returns the normal form of a URL for identities. Equivalent URLs have the same normal form.
 func httpIdentity(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
-		return "http " + text // Validate and the client refuse it
+		return "http " + text // Validate and the client refuse the URL
 	}
 	u.Scheme, u.Host = strings.ToLower(u.Scheme), strings.ToLower(u.Host)
 	if port := u.Port(); port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
@@ -240,15 +243,15 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 	return out, bad
 }
 
-// resolve returns the values that are sent to a server, the secrets in them, and an error for each value that cannot
-// be resolved.
+// resolve returns the values that are sent to a server, the secrets in these values, and an error for each value that
+// cannot be resolved.
 func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, bad []error) {
 	out = make(map[string]string, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
 		text, err := value.Resolve(f, env)
 		if err != nil {
-			for line := range strings.Lines(err.Error()) { // each of its references
+			for line := range strings.Lines(err.Error()) { // one line for each reference
 				bad = append(bad, fmt.Errorf("%s: %s", key, strings.TrimSuffix(line, "\n")))
 			}
 			continue
@@ -266,10 +269,10 @@ func resolve(f *config.File, values map[string]config.Secret, env config.Env) (o
 	return out, secrets, bad
 }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns an error that names every fault of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.Listen == "" { // it would mean every address of this machine
+	if c.Listen == "" { // an empty address would mean every address of this machine
 		errs = append(errs, errors.New("gateway: listen is empty"))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {

@@ -54,7 +54,8 @@ func TestValidateRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// S1: an error for a secret that cannot be resolved names its place, and the server is not used without it.
+// Case S1. Checks that the error for a secret that cannot be resolved names the secret's place, and that the server is
+// not used without its secret.
 func TestFromFileResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -82,7 +83,7 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	}
 }
 
-// The error names each reference that cannot be resolved.
+// Checks that the error names each reference that cannot be resolved.
 func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -110,8 +111,8 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 }
 
-// Every setting that the gateway reads changes its own part of the configuration and nothing else, and every such
-// part has a setting.
+// Checks that every setting that the gateway reads changes its own field of the configuration and no other field, and
+// that every field has a setting.
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
@@ -214,7 +215,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	}
 }
 
-// settings returns the result of FromFile for a changed file, by field.
+// settings returns the fields of the configuration that FromFile returns for a changed file.
 func settings(t *testing.T, change func(*config.File)) map[string]any {
 	t.Helper()
 	file := config.Default()

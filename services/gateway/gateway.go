@@ -382,7 +382,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
-	server := s.edge.Server()
+	server := s.edge.HTTPServer()
 	s.warnOfPrograms(ctx)
 	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
 	group.Go(func() error {

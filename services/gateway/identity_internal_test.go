@@ -2,7 +2,7 @@ package gateway
 
 import "testing"
 
-// The identities of sluice/approval/v1/binding.proto.
+// Checks the identities that sluice/approval/v1/binding.proto defines.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Server{

@@ -20,16 +20,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// programsFolder is the folder of the servers' installed packages in the gateway's data.
+// programsFolder is the folder in the gateway's data that contains the servers' installed packages.
 const programsFolder = "programs"
 
-// programsRoot returns the folder of installed packages, which has a folder for each server.
+// programsRoot returns the path of the folder that contains the installed packages. Each server has a folder in it.
 func (c *Config) programsRoot() string {
 	return absolute(filepath.Join(c.Data, "gateway", programsFolder))
 }
 
-// installation returns how the package of a server that npx starts is installed; nil if the gateway does not install
-// it. why says why the command installs the package itself at each start.
+// installation describes how the gateway installs the package of a server that is started with npx. It returns nil if
+// the gateway does not install the package. why says why the command installs the package itself at each start.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -49,7 +49,8 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	return in, ""
 }
 
-// isThere reports whether npx runs a program that is already installed: a global one, or one of the project in dir.
+// isThere reports whether npx runs a program that is already installed: globally, or in the project that contains the
+// server's working folder.
 func (s *Server) isThere(c *npx.Command, program string) bool {
 	name := c.Name()
 	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {
@@ -75,7 +76,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmOf returns the file of the npm that belongs to an npx: in the same folder, otherwise the first in PATH.
+// npmOf returns the path of the npm that belongs to an npx: the npm in the same folder, or otherwise the first in PATH.
 func npmOf(program, path string) string {
 	beside := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(beside) {
@@ -86,15 +87,15 @@ func npmOf(program, path string) string {
 			return file
 		}
 	}
-	return beside // the start reports that it is missing
+	return beside // the start of the server reports that npm is missing
 }
 
-// proxies are the variables that set proxies and certificates for npm, in lower case.
+// proxies are the names of the variables that set proxies and certificates for npm, in lower case.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
-// npmEnvironment returns the variables of a server's environment that configure npm and are not secret, and the names
-// of those that are left out because they are secret. Install scripts can read the variables. The address of a proxy
-// without credentials is not secret, even if it comes from a reference.
+// npmEnvironment returns the variables of a server's environment that configure npm and are not secret. It also returns
+// the names of the secret variables that are left out, because install scripts can read all variables. The address of a
+// proxy without credentials is not secret, even if it comes from a reference.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -118,8 +119,8 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 	return vars, secret
 }
 
-// digestOf returns a digest of everything that determines what is installed: the package and its program, npm and
-// Node, npm's configuration, and the kind of machine.
+// digestOf returns a digest of everything that determines the result of an installation: the package and its program,
+// npm and Node, npm's configuration, and the kind of machine.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
@@ -127,7 +128,7 @@ func digestOf(in *stdio.Install, path string) string {
 	}
 	for _, dir := range filepath.SplitList(path) {
 		node := filepath.Join(dir, "node")
-		if info, err := os.Stat(node); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() { // packages are built for this Node
+		if info, err := os.Stat(node); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() { // the package is built for this version of Node
 			texts = append(texts, node, fmt.Sprint(info.Size()), info.ModTime().UTC().Format(time.RFC3339Nano))
 			break
 		}
@@ -136,8 +137,9 @@ func digestOf(in *stdio.Install, path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// installers returns the sandboxes in which a package is installed. An installation writes only to its own folder. It
-// needs the network; its install scripts have none if the server has none.
+// installers returns the sandboxes for the installation of a package: one for the installation, and one for its install
+// scripts. An installation writes only to its own folder. It needs the network. The install scripts have no network if
+// the server has none.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())
@@ -153,7 +155,7 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// Installs returns a sentence for each server that npx starts in a way that an operator may not expect.
+// Installs returns a sentence for each server whose package npx installs in a way that an operator may not expect.
 func (c *Config) Installs(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
@@ -169,7 +171,7 @@ func (c *Config) Installs(env config.Env) (notes []string) {
 	return notes
 }
 
-// sweepPrograms removes installed packages that no server uses.
+// sweepPrograms removes the installed packages that no configured server uses.
 func (s *Service) sweepPrograms(ctx context.Context) {
 	used := make(map[string]string)
 	for name, server := range s.cfg.Servers {

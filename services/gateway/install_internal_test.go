@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// machine returns a folder with npx, npm, Node and a HOME.
+// machine returns a folder that contains npx, npm, Node and a HOME.
 func machine(t *testing.T) (dir string, env config.Env) {
 	t.Helper()
 	dir = t.TempDir()
@@ -31,7 +31,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 	}
 }
 
-// An installation gets only the variables that configure npm and are not secret (X21).
+// Case X21. Checks that an installation gets only variables that configure npm and are not secret.
 func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
@@ -71,15 +71,15 @@ func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
 		"npx -y server":              {"", true},
 		dir + "/bin/npx -y server":   {"", true},
 		"npm exec server":            {"", true},
-		"npx -y global":              {"", false}, // npx runs the program in its own folder
+		"npx -y global":              {"", false}, // npx runs the program in the folder of npx
 		"npx -y global@1.0.0":        {"", true},
 		"npx -y -p global other":     {"", true},
 		"npx -y @acme/global":        {"", true},
-		"npx -y local":               {work, false}, // npx runs that of the project
+		"npx -y local":               {work, false}, // npx runs the program of the project
 		"npx -y local@1":             {work + "/deep", false},
 		"npx -y linked":              {work, false},
 		"npx -y server ":             {work, true},
-		"npx -y  local":              {"", true}, // a private folder is no project
+		"npx -y  local":              {"", true}, // a private folder contains no project
 		"npx -c server":              {"", false},
 		"node server":                {"", false},
 		"/nowhere/npx -y server":     {"", false},

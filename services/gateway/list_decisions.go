@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// searchTime is how long records are searched for one page. A page that has fewer records because of it has a
-	// token to continue.
+	// searchTime is how long records are searched for one page. If the search stops early because of searchTime, the
+	// page has a token with which the search continues.
 	searchTime = 500 * time.Millisecond
-	// searchStep is after how many records the search checks the time.
+	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
 )
 
@@ -45,7 +45,7 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 			return nil, fmt.Errorf("read the journal: %w", err)
 		}
 		if isBefore(listed.Record, req.GetFilter()) {
-			break // all others are older
+			break // all remaining records are older
 		}
 		if wanted(listed.Record) {
 			rec := journal.ToProto(listed.Record)
@@ -64,8 +64,8 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	return resp, nil
 }
 
-// read waits until the caller may read records; the returned function ends the read. A caller reads once at a time
-// and at most half of the time, so that other calls do not wait for a caller that reads continuously.
+// read waits until the caller may read records. The returned function ends the read. Each caller makes one read at a
+// time and reads at most half of the time, so that a caller that reads continuously does not delay others.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	who := cmp.Or(caller.Person, caller.Principal)
@@ -76,8 +76,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// stepping returns a filter for the wanted records, the first record that is too old, and one in searchStep of the
-// others, so that the search can end at any of them.
+// stepping returns a filter for the wanted records, for the first record that is too old, and for every searchStep-th
+// other record. The search can end at any of these records.
 func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {
@@ -86,7 +86,7 @@ func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter
 	}
 }
 
-// isBefore reports whether a record is older than the records that a filter selects.
+// isBefore reports whether a record is older than all records that a filter selects.
 func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }

@@ -51,7 +51,7 @@ func TestListDecisions_ByTime(t *testing.T) {
 	}
 }
 
-// The search for a page can end between unwanted records, and no record is skipped.
+// Checks that the search for a page can end between unwanted records, and that no record is skipped.
 func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -101,7 +101,7 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	}
 }
 
-// A caller that already reads waits, in each of the three methods that read records, and reads afterwards.
+// Checks that a caller that is already reading waits, in each of the three methods that read records, and then reads.
 func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// listen opens the MCP address and loads its certificate. Without TLS, MCP is served only on loopback or behind
-// proxies that speak TLS; otherwise tokens would be sent in clear text.
+// listen opens the MCP address and loads its certificate. Without TLS, MCP is served only on loopback or behind proxies
+// that use TLS. Otherwise tokens would be sent in clear text.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
 		if s.cert, err = pki.FollowPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {
@@ -27,7 +27,8 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// front returns the listener for requests: it limits connections, and then speaks TLS if a certificate is configured.
+// front returns the listener for MCP requests. The listener limits connections, and uses TLS if a certificate is
+// configured.
 func (s *Service) front() (net.Listener, error) {
 	door, err := s.edge.Listen(s.lis)
 	if err != nil || s.cert == nil {

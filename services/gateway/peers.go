@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// peerBeat is how often a role that serves is checked, and peerRetry is how often one that does not.
+	// peerBeat is the time between two checks of a role that serves, and peerRetry of a role that does not serve.
 	peerBeat  = 500 * time.Millisecond
 	peerRetry = 50 * time.Millisecond
-	// peerTimeout limits a check.
+	// peerTimeout limits one check.
 	peerTimeout = time.Second
-	// peerSilence is how long after its last positive check a role counts as unavailable.
+	// peerSilence is the time after the last successful check from which on a role counts as unavailable.
 	peerSilence = 2 * time.Second
 )
 
-// peerWatch knows which of the other roles serve, for readiness and GetStatus only: a call learns itself whether the
-// roles that it needs answer. A role counts as unavailable until its first check. It is safe for concurrent use.
+// peerWatch knows which of the other roles serve. It is used only for readiness and GetStatus: a call finds out itself
+// whether the roles that it needs answer. A role counts as unavailable until its first check. A peerWatch is safe for
+// concurrent use.
 type peerWatch map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
-	// heard is when the role last reported that it serves; nil for never.
+	// heard is the time at which the role last reported that it serves; nil if it never has.
 	heard atomic.Pointer[time.Time]
 }
 

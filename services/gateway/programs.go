@@ -13,7 +13,7 @@ import (
 )
 
 // stdio returns the configuration of a server's processes. Each process has a private folder below work, unless the
-// server has a working folder.
+// server has a configured working folder.
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
@@ -30,8 +30,8 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process could not be started on this machine. Without it,
-// only the first call of such a server would show the problem. A missing program is not an error, because it may be
+// MissingPrograms returns a sentence for each server whose process could not be started on this machine. Otherwise the
+// first call of the server would be the first to show the problem. A missing program is not an error, because it may be
 // installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
@@ -49,7 +49,7 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 	return out
 }
 
-// warnOfPrograms logs the servers that cannot be started.
+// warnOfPrograms logs the servers that cannot be started on this machine.
 func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
@@ -59,7 +59,7 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// held reports what the kernel enforces now for a stdio server, including the limits of its processes.
+// held returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
 func (s *Service) held(name string) sandbox.Report {
 	holds, limits := s.holds[name], s.limiter.Report()
 	holds.Held = slices.Concat(holds.Held, limits.Held)

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Protocol messages are left out if they passed or no rule allows them. Messages that were refused for another
-// reason, and messages that do something, are not left out.
+// Checks that protocol messages are left out if they were allowed or no rule allows them. Messages that were refused
+// for another reason, and messages that have an effect, are not left out.
 func TestFilter_WithoutProtocol(t *testing.T) {
 	t.Parallel()
 	acts := map[string]bool{

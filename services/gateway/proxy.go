@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// resolveProxy sets the proxy through which a server over HTTP is reached, and adds its secrets. It returns an error
-// for each value that cannot be resolved.
+// resolveProxy sets the proxy for a server that is reached over HTTP, and adds the secrets in the proxy's address. It
+// returns an error for each value that cannot be resolved.
 func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env config.Env) []error {
 	switch from.Proxy {
 	case "":
@@ -38,12 +38,12 @@ func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env confi
 	return nil
 }
 
-// proxyOf returns the proxy that the environment names for an address; empty if it names none. The error contains no
+// proxyOf returns the proxy for an address according to the environment; empty if there is none. The error contains no
 // values of the environment.
 func proxyOf(address string, env config.Env) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || env == nil {
-		return "", nil //nolint:nilerr // the address is refused elsewhere
+		return "", nil //nolint:nilerr // Validate refuses the address
 	}
 	value := func(name string) string { return cmp.Or(lookUp(env, name), lookUp(env, strings.ToLower(name))) }
 	cfg := httpproxy.Config{HTTPSProxy: value("HTTPS_PROXY"), NoProxy: value("NO_PROXY")}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// N1: /readyz tells unauthenticated callers that the journal has failed, but not where it is or what the system
-// reports.
+// Case N1. Checks that /readyz shows unauthenticated callers that the journal has failed, but neither its path nor the
+// system's error.
 func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

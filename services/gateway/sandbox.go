@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// serversFolder is the folder of the servers' folders in the gateway's data.
+// serversFolder is the folder in the gateway's data that contains a folder for each server.
 const serversFolder = "servers"
 
 // Sandbox says what a stdio server must not reach, in addition to the mesh's own files.
 type Sandbox struct {
-	// Mode says how much of the sandbox must be enforced.
+	// Mode says which part of the sandbox must be enforced.
 	Mode sandbox.Mode
 	// Read and Write are absolute paths that the server may reach although they are otherwise hidden.
 	Read, Write []string
-	// NoNetwork leaves the server without a network.
+	// NoNetwork means that the server has no network.
 	NoNetwork bool
 }
 
@@ -56,8 +56,8 @@ func absolute(path string) string {
 	return path
 }
 
-// programFiles returns the files and folders of the program of each stdio server on this machine, by the server's
-// name, and those of the system under the empty name.
+// programFiles returns the files and folders that belong to the program of each stdio server on this machine, by the
+// server's name. The system's files have the empty name.
 func (c *Config) programFiles(env config.Env) map[string][]string {
 	out := map[string][]string{"": programs.System()}
 	for name, s := range c.Servers {
@@ -67,14 +67,14 @@ func (c *Config) programFiles(env config.Env) map[string][]string {
 		cfg := s.stdio(name, c.workRoot(), env)
 		path, vars, err := cfg.Program()
 		if err != nil {
-			continue // a missing program is reported when it is started, and it has no files to protect
+			continue // a missing program is reported when the server is started, and has no files to protect
 		}
 		out[name] = programs.Files(&programs.Command{Program: path, Args: s.Command[1:], Env: vars, Dir: cfg.Dir, Home: cfg.Home})
 	}
 	return out
 }
 
-// rules returns the rules for a stdio server. files are the result of programFiles; nil for rules that are only
+// rules returns the sandbox rules for a stdio server. files is the result of programFiles, or nil if the rules are only
 // checked.
 func (c *Config) rules(name string, env config.Env, files map[string][]string) sandbox.Rules {
 	s := c.Servers[name].Sandbox
@@ -99,10 +99,10 @@ func (c *Config) rules(name string, env config.Env, files map[string][]string) s
 	return r
 }
 
-// workRoot returns the folder of the servers' folders.
+// workRoot returns the path of the folder that contains a folder for each server.
 func (c *Config) workRoot() string { return absolute(filepath.Join(c.Data, "gateway", serversFolder)) }
 
-// ownPrograms returns the programs of the mesh in the folder of this program.
+// ownPrograms returns the paths of the mesh's programs that are in the same folder as this program.
 func ownPrograms() []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -121,7 +121,7 @@ func ownPrograms() []string {
 	return found
 }
 
-// checkSandbox returns an error if a server's entry opens what the server must not reach.
+// checkSandbox returns an error if a server's entry allows access to something that no server may reach.
 func (c *Config) checkSandbox(name string) error {
 	s := c.Servers[name]
 	if len(s.Command) == 0 || s.Sandbox.Mode == sandbox.Off {
@@ -159,10 +159,10 @@ func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sa
 	return out, errors.Join(errs...)
 }
 
-// sandbox returns the sandbox of a server, and what the kernel enforces of it.
+// sandbox returns the sandbox of a server, and a report of what the kernel enforces.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
-	rules.Private = append(rules.Private, c.programsRoot()) // no entry opens it: see checkSandbox
+	rules.Private = append(rules.Private, c.programsRoot()) // no entry can allow access: see checkSandbox
 	s, err := sandbox.New(launcher, rules)
 	if err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
@@ -172,8 +172,8 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 	return s, report, nil
 }
 
-// opened says which programs a server may change because its entry makes them writable, and where the protection of
-// programs makes its working folder read only.
+// opened returns a sentence for each program that a server may change because the server's entry makes it writable. It
+// also returns a sentence if the protection of programs makes the server's working folder read-only.
 func (c *Config) opened(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
@@ -191,8 +191,8 @@ func (c *Config) opened(name string, files map[string][]string) []string {
 	return append(out, server.dirHeld(files)...)
 }
 
-// dirHeld says how the programs of servers affect a working folder that sandbox.write does not name: a folder that is
-// a program's is read only, and a folder inside a program's folder stays writable.
+// dirHeld returns a sentence on how the protection of programs affects a working folder that sandbox.write does not
+// name. A folder that belongs to a program is read-only. A folder inside a program's folder stays writable.
 func (s *Server) dirHeld(files map[string][]string) []string {
 	dir := absolute(s.Dir)
 	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return below(dir, w) }) {
@@ -209,7 +209,7 @@ func (s *Server) dirHeld(files map[string][]string) []string {
 	return nil
 }
 
-// below reports whether a path is a folder or is inside it.
+// below reports whether path is folder or is inside folder.
 func below(path, folder string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))

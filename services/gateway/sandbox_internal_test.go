@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A working folder that contains programs, or is inside a program's folder, is reported. Other folders are not.
+// Checks that a working folder that contains programs, or is inside a program's folder, is reported, and that no other
+// folder is.
 func TestDirHeld_SaysWhatProgramsMeanForAWorkingFolder(t *testing.T) {
 	t.Parallel()
 	files := map[string][]string{"": {"/etc"}, "app": {"/srv/app", "/srv/app/dist"}}

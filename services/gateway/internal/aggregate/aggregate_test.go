@@ -29,7 +29,7 @@ func read(t *testing.T, raw string) *gate.Answer {
 	return answer
 }
 
-// greeting returns a server's answer to initialize with these members of its result.
+// greeting returns a server's response to initialize whose result has these members.
 func greeting(t *testing.T, server, members string, allowed func(string) bool) aggregate.Greeting {
 	t.Helper()
 	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}
@@ -61,7 +61,7 @@ func TestCapabilities_AreThoseOfAllServersThatTheCallerMayUse(t *testing.T) {
 	}
 }
 
-// U1: no server can imitate another, whatever it writes.
+// Case U1. Checks that no server can imitate another server in its instructions.
 func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
 	t.Parallel()
 	got := aggregate.Instructions([]aggregate.Greeting{
@@ -163,7 +163,7 @@ func values(raw ...string) (out []jsontext.Value) {
 	return out
 }
 
-// A client is notified of a list only if something has changed that it may see.
+// Checks that a client is notified of a list only if a part of the list that the client may see has changed.
 func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
@@ -178,12 +178,12 @@ func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
 		now  []aggregate.Lists
 		want []string
 	}{
-		"nothing":                 {[]aggregate.Lists{base}, nil},
-		"the tools":               {with(func(l *aggregate.Lists) { l.Changes = 2 }), methods[:1]},
-		"the policy":              {with(func(l *aggregate.Lists) { l.Revision = "r2" }), methods[:1]},
-		"a policy of names":       {with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }), methods[:2]},
-		"a server got known":      {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true}), methods},
-		"one that is not allowed": {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1}), nil},
+		"nothing":            {[]aggregate.Lists{base}, nil},
+		"the tools":          {with(func(l *aggregate.Lists) { l.Changes = 2 }), methods[:1]},
+		"the policy":         {with(func(l *aggregate.Lists) { l.Revision = "r2" }), methods[:1]},
+		"a policy of names":  {with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }), methods[:2]},
+		"a server got known": {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true}), methods},
+		"a denied server":    {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -8,24 +8,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Lists is what determines which lists of a server a caller sees.
+// Lists describes everything that determines which lists of one server a caller sees.
 type Lists struct {
 	Server string
-	// Changes is how often the server's list of tools has changed; 0 if the server is not known yet.
+	// Changes is the number of times that the server's list of tools has changed; 0 if the server is not known yet.
 	Changes int
-	// Methods are those that policy does not deny to the caller.
+	// Methods are the methods of the server's lists that policy does not deny to the caller.
 	Methods []string
-	// PromptsAlike and ResourcesAlike report whether policy does not distinguish prompts, or resources, by their names.
+	// PromptsAlike reports whether policy treats all prompts alike, whatever their names. ResourcesAlike reports the
+	// same for resources.
 	PromptsAlike, ResourcesAlike bool
 	// Revision is the revision of the policy.
 	Revision string
 }
 
-// State returns the state of the lists of all servers, as a text that differs for different states. It has a line for
-// tools, one for prompts and one for resources. Each line begins with the number of known servers. The line for tools
-// also contains how often the list of each server has changed, and the policy's revision. The gateway does not list
-// prompts and resources itself, so the other lines contain the revision if policy distinguishes them by name. A
-// server of whose list the caller must not be notified is not in the line of that list.
+// State returns a text that describes the state of all servers' lists. Different states have different texts. The text
+// has a line for tools, a line for prompts and a line for resources. Each line begins with the number of known servers.
+//
+// The line for tools also contains the number of changes of each server's list, and the policy's revision. The gateway
+// does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
+// name. If the caller must not be notified of a server's list, the server is not in the line of that list.
 func State(servers []Lists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
@@ -50,7 +52,7 @@ func State(servers []Lists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// Changed returns the notifications for a client that knows one state of the lists, when another replaces it.
+// Changed returns the list_changed notifications for a client that knows the state before, when the state is now.
 func Changed(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -61,8 +63,8 @@ func Changed(before, now string) (notifications []string) {
 	return notifications
 }
 
-// WithTools returns the state that a client knows after it has read the list of tools: of the other lists it knows
-// what it knew before.
+// WithTools returns the state that a client knows after it has read the list of tools. The line for tools comes from
+// now, and the other lines from before.
 func WithTools(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxInstructions is the maximum size of one server's instructions, and maxAllInstructions that of the joined ones,
-// in bytes.
+// maxInstructions is the maximum size of one server's instructions, and maxAllInstructions is the maximum size of all
+// instructions together, in bytes.
 const (
 	maxInstructions    = 4 << 10
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting is what a server declares about itself.
+// Greeting is what a server declares about itself when a session is opened.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover; nil if the server has not answered yet.
@@ -26,9 +26,9 @@ type Greeting struct {
 	Allowed func(method string) bool
 }
 
-// Capabilities returns the union of the capabilities of all servers, without those that the caller may not use. A
-// server that has not answered yet counts as having all capabilities of MCP, because clients do not ask again. Logging
-// is left out, because a level cannot be set for one server alone.
+// Capabilities returns the union of the capabilities of all servers, without the capabilities that the caller may not
+// use. A server that has not answered yet counts as having all capabilities of MCP, because clients do not ask a second
+// time. Logging is left out, because the level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -67,8 +67,8 @@ func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
 	return has, nil
 }
 
-// Instructions returns a sentence that explains combined names, and the instructions of all servers. Each line of a
-// server's text is marked as a quotation, so that no server can imitate another or the gateway.
+// Instructions returns a sentence that explains combined names, followed by the instructions of all servers. Each line
+// of a server's text is marked as a quotation, so that no server can imitate another server or the gateway.
 func Instructions(servers []Greeting) string {
 	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
@@ -96,7 +96,7 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	return strings.Map(func(r rune) rune { // some readers begin a line at each of these, and that line would lack the mark
+	return strings.Map(func(r rune) rune { // some readers begin a new line at each of these characters, and that line would have no mark
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'
 		}

@@ -1,5 +1,5 @@
-// Package aggregate combines many MCP servers into one: it joins their lists, capabilities and instructions, and
-// reports which lists have changed. It sends nothing itself.
+// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
+// reports which lists have changed. It sends no messages itself.
 package aggregate
 
 import (
@@ -19,45 +19,46 @@ import (
 )
 
 const (
-	// MaxList is the maximum size of the joined list, in bytes. Servers that do not fit are named in it.
+	// MaxList is the maximum size of the joined list, in bytes. The joined list names the servers whose elements do not
+	// fit.
 	MaxList = 16 << 20
-	// maxLeftOut is how many elements that were left out a list names.
+	// maxLeftOut is the maximum number of left-out elements that a list names.
 	maxLeftOut = 200
-	// maxName is how much of the name of such an element is shown, in bytes.
+	// maxName is the maximum length of the name that is shown for a left-out element, in bytes.
 	maxName = 128
 )
 
 // ErrNoList means that a server's answer lacks the list that was asked for.
 var ErrNoList = errors.New("the server's answer is not a list")
 
-// Part is what one server adds to a list.
+// Part contains the elements of one server in a joined list.
 type Part struct {
 	Server string
-	// Elements are JSON values with commas between them, Size bytes together.
+	// Elements are JSON values with commas between them. Size is their total size in bytes.
 	Elements [][]byte
 	Size     int
-	// Missing is why the server is missing from the list; nil if it is not.
+	// Missing is the reason why the server is missing from the list; nil if the server is not missing.
 	Missing *refusal.Refusal
 	// LeftOut are elements of the server's list that are missing in the joined list.
 	LeftOut []LeftOut
 }
 
-// LeftOut names an element that is missing from a list, and why.
+// LeftOut names an element that is missing from a list, and says why.
 type LeftOut struct {
 	Server string `json:"server"`
 	Name   string `json:"name,omitzero"`
 	Why    string `json:"why"`
 }
 
-// unavailable names a server that is missing from a list, and why.
+// unavailable names a server that is missing from a list, and says why.
 type unavailable struct {
 	Server string `json:"server"`
 	Code   string `json:"code"`
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the member of a result that contains the list of a method. It is empty for a method whose answer is
-// not a list, or is not collected from servers.
+// FieldOf returns the member of a result that contains the list of a method. It is empty for a method whose response is
+// not a list, or whose list is not joined.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -71,7 +72,7 @@ func FieldOf(method string) string {
 	}
 }
 
-// CapabilityOf returns the capability of servers that have such a list.
+// CapabilityOf returns the capability that a server with this list declares.
 func CapabilityOf(field string) string {
 	if field == "resourceTemplates" {
 		return "resources"
@@ -79,9 +80,9 @@ func CapabilityOf(field string) string {
 	return field
 }
 
-// Elements returns the elements of the list in an answer, and the cursor of the next page as raw JSON, which is empty
-// if there is none. A server that does not know the method has no elements. If the answer contains no list, the error
-// wraps [ErrNoList].
+// Elements returns the elements of the list in a response, and the cursor of the next page as raw JSON. The cursor is
+// empty if there is no next page. A server that does not know the method has no elements. If the response contains no
+// list, the error wraps [ErrNoList].
 func Elements(answer []byte, field string) (items []jsontext.Value, next string, err error) {
 	var read struct {
 		Result map[string]jsontext.Value `json:"result"`
@@ -107,7 +108,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page of a list at a raw cursor, with the _meta of the request before it.
+// NextPage returns the request for the page of a list at a raw cursor. The request has the _meta of before, which is
+// the request for the previous page.
 func NextPage(before *gate.Message, cursor string, limits gate.Limits) (*gate.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
@@ -116,8 +118,9 @@ func NextPage(before *gate.Message, cursor string, limits gate.Limits) (*gate.Me
 	return gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
-// Conform returns the elements of a server's list that are valid in MCP, and adds the others to LeftOut. A client
-// that checks elements would refuse the whole list for one of them, and with it the elements of all other servers.
+// Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut. A
+// client that checks elements would otherwise refuse the whole list because of one element, and lose the elements of
+// all servers.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -129,7 +132,7 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 		var has struct {
 			Name jsontext.Value `json:"name"`
 		}
-		_ = json.Unmarshal(item, &has) // an element without a name is left out, too
+		_ = json.Unmarshal(item, &has) // an element without a name is also left out
 		name, err := jsontext.AppendUnquote(nil, has.Name)
 		if err != nil {
 			name = nil
@@ -141,7 +144,7 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	return out
 }
 
-// Add adds one element, and a comma if it is not the first.
+// Add adds an element, with a comma before it unless it is the first.
 func (p *Part) Add(element []byte) {
 	if p.Size > 0 {
 		p.Elements = append(p.Elements, []byte(","))
@@ -153,9 +156,9 @@ func (p *Part) Add(element []byte) {
 // Clear removes all elements, because the server is missing from the list.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns the response to a request with this raw id, in parts: one list with the elements of all servers. It
-// names the servers that are missing or whose list may be out of date, and the elements that were left out. members
-// are the members of the result before the list, with a comma after each.
+// Join returns the parts of the response to a request with this raw id. The response contains one list with the
+// elements of all servers. It names the servers that are missing or whose lists may be out of date, and the elements
+// that were left out. members are the members of the result before the list, with a comma after each.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable
@@ -186,7 +189,7 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	return append(body, end)
 }
 
-// metaOf returns the `_meta` of a list; nil if it would be empty.
+// metaOf returns the `_meta` of a list, or nil if the `_meta` would be empty.
 func metaOf(missing []unavailable, without []LeftOut) ([]byte, error) {
 	meta := make(map[string]any)
 	if len(missing) > 0 {

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is how often a call tries to claim an approval that changes meanwhile.
+// maxClaims is the number of times that a call tries to claim an approval that changes meanwhile.
 const maxClaims = 8
 
-// Ask requests an approval for a call and waits for it. When the call is approved, Ask claims the approval, because
-// equal calls may compete for it.
+// Ask requests an approval for a call and waits for the decision. If the call is approved, Ask claims the approval,
+// because equal calls may compete for the approval.
 func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision clients can wait for the answers of these methods only
+	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
 		return a, Unavailable()
 	}
 	if refused := k.Report(ctx, a); refused != nil {
@@ -44,7 +44,7 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.Bound(definition)},
 		})
 		a.HeldFor += asked.Held
-		if asked.Decision != nil || refused == nil { // an answer of policy without a decision counts too
+		if asked.Decision != nil || refused == nil { // a response of policy without a decision counts as a decision, too
 			a.Decision = asked.Decision
 		}
 		switch {
@@ -55,7 +55,7 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 				a = a.WithNewID()
 			}
 			return a, k.supersede(ctx, a)
-		case gone.Err() != nil: // the approval stays, and the call does not run by itself
+		case gone.Err() != nil: // the approval stays pending, and the gateway does not make the call by itself
 			return a, refusalBy(asked.Approval)
 		}
 		if a, refused, lostClaim = k.use(ctx, a, asked.Approval); !lostClaim {
@@ -65,9 +65,9 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 	return a, Unavailable()
 }
 
-// Report refuses a call that names an approval which has ended, with that approval's end, also if policy no longer
-// requires one. A caller that has lost the answer learns the outcome this way. For a pending or approved approval it
-// returns nil.
+// Report refuses a call that names an approval which has ended, even if policy no longer requires an approval. The
+// refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. Report returns nil
+// if the approval is pending or approved.
 func (k *Clerk) Report(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := cmp.Or(a.Resumes, a.Sent.Meta.Approval); id != "" {
 		return k.waiter.Report(ctx, a.Principal, id)
@@ -82,8 +82,8 @@ func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
 	}
 }
 
-// notListed returns the refusal of a call whose tool definition cannot be read: it is not known what approvers would
-// approve.
+// notListed returns the refusal of a call whose tool definition cannot be read. Without the definition, it is not known
+// what approvers would approve.
 func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
@@ -96,8 +96,8 @@ func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *re
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// use claims an approval for a call, under policy's current decision. It reports whether the approval has changed, so
-// that the call must start again.
+// use claims an approval for a call if policy's current decision allows that. again reports that the approval has
+// changed meanwhile, so that the call must start again.
 func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
@@ -126,7 +126,7 @@ func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Appro
 	case said.claimed == nil:
 		return a, k.waiter.refusalOf(said.refusal), false
 	}
-	if refused = a.Refusal(); refused != nil { // policy decides last, whatever the approval service answers
+	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service answers
 		return k.abandon(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.take(ctx, a, said.claimed)

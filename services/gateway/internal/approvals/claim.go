@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// answer is the approval service's answer to a claim. The zero value means that it has refused.
+// answer is the approval service's response to a claim. The zero value means that the service has refused the claim.
 type answer struct {
 	// claimed is the call as it was approved; nil if the claim was not made.
 	claimed *approvalv1.Claimed
@@ -26,14 +26,16 @@ type answer struct {
 	refusal *approvalv1.Refusal
 	// changed reports that the claim was not made because the approval has changed.
 	changed bool
-	// err means that it is not known whether the claim was made.
+	// err is not nil if it is not known whether the claim was made.
 	err error
 }
 
-// claim tries to claim an approval for a call. It records the claim, reserves the call's limits, and asks the
-// approval service. All calls that compete for the approval reserve under the same key; nothing is reserved if policy
-// denies the call. The returned attempt has the claim's id and policy's last decision. It has the approval if the
-// claim was made, or if that is not known.
+// claim tries to claim an approval for a call. It records the claim, reserves the call's limits, and asks the approval
+// service. All calls that compete for the approval reserve their limits under the same key. If policy denies the call,
+// nothing is reserved.
+//
+// The returned attempt contains the claim's id and policy's last decision. It contains the approval if the claim was
+// made, or if it is not known whether the claim was made.
 func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, answer, *refusal.Refusal) {
 	a = a.Claims(by)
 	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
@@ -41,7 +43,7 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 		recorded = key
 	}
 	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
-		if !errors.Is(err, journal.ErrShare) { // with ErrShare nothing was written, so nothing is to be settled
+		if !errors.Is(err, journal.ErrShare) { // with ErrShare nothing was written, so nothing has to be settled
 			a = k.drop(ctx, a)
 		}
 		return a.Free(), answer{}, k.desk.NotSent(ctx, a, err)
@@ -59,14 +61,14 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			again, refused := k.desk.Attest(ctx, a, definition, approval, n)
 			if refused == nil && binding.LimitKey(by, attempt.Reserved(again.GetDecision().GetLimits())) != key {
-				refused = Unavailable() // the limits differ from the reserved ones
+				refused = Unavailable() // the limits differ from the reserved limits
 			}
 			return again, refused
 		},
 	})
 	a.Decision = last
 	switch {
-	case status.Code(err) == codes.Aborted: // another attempt; its claim may use what was reserved
+	case status.Code(err) == codes.Aborted: // another attempt has claimed the approval, and may use the reserved limits
 		return k.drop(ctx, a), answer{changed: true}, nil
 	case err != nil:
 		return a, answer{err: err}, nil
@@ -80,8 +82,8 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 	return a, answer{claimed: resp.GetClaimed()}, nil
 }
 
-// take replaces the received call with the stored one: the approved call runs. If the stored call cannot be restored,
-// take gives the claim back.
+// take replaces the received call by the stored call, because the call that was approved must run. If the stored call
+// cannot be restored, take gives the claim back.
 func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
@@ -94,19 +96,19 @@ func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claim
 	return a, nil
 }
 
-// drop records that a claim was not made, and returns the attempt without it.
+// drop records that a claim was not made, and returns the attempt without the claim.
 func (k *Clerk) drop(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	k.desk.Settled(ctx, a)
 	return a.Free()
 }
 
-// abandon gives back a claim whose call is not sent after all, and returns the attempt without it.
+// abandon gives back a claim whose call is not sent, and returns the attempt without the claim.
 func (k *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
 	k.NeverSent(ctx, a, reason)
 	return a.Free()
 }
 
-// restore returns the message to send: the stored call with the id and the volatile `_meta` of the received message.
+// restore returns the message to send: the stored call, with the id and the volatile `_meta` of the received message.
 func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
 	raw, err := gate.Restore(came, call.GetParamsJson())
 	if err != nil {
@@ -115,8 +117,8 @@ func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
 	return gate.Parse(raw, widened())
 }
 
-// widened returns the limits for a message that was judged and then changed by the gateway: what the gateway adds
-// must not make it too large.
+// widened returns the limits for a message that the gateway has changed after the message was judged. The members that
+// the gateway adds must not make the message too large.
 func widened() gate.Limits {
 	limits := gate.DefaultLimits()
 	limits.Bytes += 4 << 10

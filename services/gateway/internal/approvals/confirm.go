@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxShown is the maximum size of a call that is shown to the user at an agent, in bytes. Some clients would cut a
-	// longer text, and users cannot confirm what they do not see.
+	// maxShown is the maximum size of a call that is shown to the user at an agent, in bytes. Some clients cut longer
+	// texts, and users cannot confirm text that they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits the time for passing an answer to the approval service.
+	// answerTimeout limits how long an answer is passed to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
-// word is the answer of the user at the agent. approval and decision are the approval and policy's decision when the
-// answer was passed to the approval service; nil if it was not passed.
+// word is the answer of the user at the agent. approval and decision are the approval and policy's decision at the time
+// when the answer was passed to the approval service. Both are nil if the answer was not passed.
 type word struct {
 	answer   attempt.Word
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// confirming asks the user at the agent while the call is held, if the terms let that user decide. The returned
-// function stops asking and returns the answer of the user. The effect of the answer on the approval reaches the call
-// as that of every other vote, through the watch.
+// confirming asks the user at the agent while the call is held, if the terms of the approval let that user decide. The
+// returned function ends the question and returns the user's answer. The approval changes through the watch, as it does
+// after every other vote.
 func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() word { return word{} }
@@ -56,7 +56,7 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 	if said.answer == attempt.Unanswered {
 		return said
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that was given is passed on
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that the user has given is always passed on
 	defer cancel()
 	said.approval, said.decision = w.pass(ctx, q, a.GetId(), said.answer)
 	return said
@@ -67,8 +67,9 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// pass passes an answer to the approval service. It returns the approval after that, nil if its state is not known, and
-// policy's last decision. It retries until policy and the approval service answer or ctx is cancelled.
+// pass passes a user's answer to the approval service. It returns the approval after the vote, or nil if the state of
+// the approval is not known, and policy's last decision. It retries until policy and the approval service answer or ctx
+// is cancelled.
 func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.tell(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -95,7 +96,7 @@ func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt
 // errNoPolicy means that policy does not decide at the moment.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// shown returns the text that shows a call to the user; empty if the call cannot be shown completely.
+// shown returns the text that shows a call to the user. It is empty if the call cannot be shown completely.
 func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -106,7 +107,7 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 		return ""
 	}
 	view = proto.CloneOf(view)
-	view.ServerIdentity = "" // an agent that knows it could call the server without a gateway
+	view.ServerIdentity = "" // an agent that knows the identity could call the server without a gateway
 	text := viewtext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
 		w.log.InfoContext(ctx, "the user at the agent was not asked: the call is too long to be shown", "approval_id", a.GetId(), "bytes", len(text))
@@ -115,7 +116,8 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// declined returns the refusal of a call that the user at the agent has declined, however approvers decide.
+// declined returns the refusal of a call that the user at the agent has declined. The user's answer counts, however
+// approvers decide.
 func declined(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

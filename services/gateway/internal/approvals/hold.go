@@ -10,20 +10,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is how many calls of one principal and the agents made by it are held at a time. All principals of one
-// person together may hold four times as many. Other calls get their tickets at once.
+// maxHeld is the maximum number of calls that are held at a time for one principal and the agents that it has made. All
+// principals of one person together may have four times as many held calls. Every further call gets its ticket at once.
 const maxHeld = 16
 
 // Client sets how long calls of some clients are held.
 type Client struct {
-	// Name is a pattern for the name that a client declares: `*` matches any text. The name is not verified; a false
-	// one only changes the time.
+	// Name is a pattern for the name that a client declares: `*` matches any text. The name is not verified. A false
+	// name only changes the hold time.
 	Name string
-	// Hold is how long their calls are held open; 0 gives the ticket at once.
+	// Hold is how long calls of these clients are held open. If Hold is 0, they get the ticket at once.
 	Hold time.Duration
 }
 
-// patience is a configured client with its compiled pattern.
+// patience is the hold time of some clients, with the compiled pattern for their names.
 type patience struct {
 	name *regexp.Regexp
 	hold time.Duration
@@ -44,7 +44,7 @@ func patiences(clients []Client) ([]patience, error) {
 	return out, nil
 }
 
-// HoldUntil returns until when a call that arrives at now is held if its client declares that name.
+// HoldUntil returns the time until which a call is held that arrives at now from a client with this declared name.
 func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {
@@ -54,7 +54,7 @@ func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// take counts a held call, and reports whether the call may be held.
+// take counts a call of the principal as held, and reports whether the call may be held.
 func (w *Waiter) take(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
 	return w.held.Take(&accounts, 1) == nil

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// nobody is an approval service that is never called.
+// nobody is an approval service that a test never calls.
 type nobody struct {
 	approvalv1.ApprovalServiceClient
 }

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// replayPast is how far back a replay looks. An older claim already has an unknown outcome for the approval
-	// service, which an operator resolves.
+	// replayPast is the maximum age of the claims that a replay handles. The approval service has already given older
+	// claims an unknown outcome, which an operator resolves.
 	replayPast = 48 * time.Hour
-	// replayAtOnce is how many calls are settled at a time.
+	// replayAtOnce is the maximum number of calls that are settled at a time.
 	replayAtOnce = 8
 )
 
-// Left is an approved call whose outcome the approval service may not know. The record is the newest one of its
-// claim, intent and outcome.
+// Left is an approved call whose outcome the approval service may not know. The record is the newest of the call's
+// records for claim, intent and outcome.
 type Left struct{ journal.Record }
 
-// Open returns the approved calls that the gateway left open when it stopped.
+// Open returns the approved calls whose outcomes were not yet reported when the gateway stopped.
 func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 	open := make(map[string]Left)
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
@@ -41,8 +41,8 @@ func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 	return slices.Collect(maps.Values(open)), nil
 }
 
-// Replay reports the outcomes of the calls that were left open to the approval service. It retries until the service
-// answers or ctx is cancelled; meanwhile the gateway serves.
+// Replay reports the outcomes of these calls to the approval service. It retries until the service answers or ctx is
+// cancelled. The gateway serves requests meanwhile.
 func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	if len(left) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	return group.Wait()
 }
 
-// settle settles one call by its record in the journal.
+// settle settles one call according to its record in the journal.
 func (k *Clerk) settle(ctx context.Context, call journal.Record) {
 	n := news{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// hearing is an approval service that records the reports it receives, and fails as a test sets.
+// hearing is an approval service that records the reports that it receives. A test can make it fail.
 type hearing struct {
 	approvalv1.ApprovalServiceClient
 
@@ -42,7 +42,7 @@ func (h *hearing) CompleteClaim(_ context.Context, r *approvalv1.CompleteClaimRe
 	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
-// settling is a limiter that records the settlements in the same list.
+// settling is a limiter that records settlements in the same list as the reports.
 type settling struct {
 	ratelimitv1.RateLimitServiceClient
 
@@ -54,7 +54,7 @@ func (h settling) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseReque
 	return &ratelimitv1.SettleLeaseResponse{}, nil
 }
 
-// written is a record of the call "d-1", of the approval "a-1" unless the record has none.
+// written is a record of the call "d-1". It belongs to the approval "a-1", unless free is set.
 type written struct {
 	kind   journal.Kind
 	result journal.ResultClass
@@ -75,7 +75,7 @@ func (w written) to(t *testing.T, j *journal.Journal) {
 	}
 }
 
-// A gateway reports the calls that it left open at its next start, once, by the newest record of each call.
+// Checks that a gateway reports the unreported calls once at its next start, each by the newest record of the call.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	var (
@@ -142,7 +142,7 @@ func openJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// replayed starts a gateway's replay of its journal, and waits for its end.
+// replayed starts a gateway's replay of its journal, and waits until the replay ends.
 func replayed(t *testing.T, j *journal.Journal, h *hearing) {
 	t.Helper()
 	m, err := meters.New(noop.Meter{})

@@ -12,7 +12,7 @@ import (
 )
 
 // NotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call that
-// names an approval which has ended is refused: its caller may have lost the answer, and the call must not run twice.
+// names an approval which has ended is refused. Its caller may have lost the answer, and the call must not run twice.
 func (k *Clerk) NotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
 	switch {
@@ -29,10 +29,12 @@ func (k *Clerk) NotRequired(ctx context.Context, a attempt.Attempt) *refusal.Ref
 	return refused
 }
 
-// supersede decides on a call for which policy requires no approval, although an approval of such a call was
-// requested before. A pending or approved approval that no call has claimed is cancelled first, so that no later call
-// runs by its votes. The result is nil if policy allows the call. An allowed call is refused if the approval cannot be
-// cancelled; a denied call is denied in any case.
+// supersede decides on a call for which policy requires no approval, although the gateway has requested an approval for
+// an equal call before. It first cancels that approval if it is pending or approved and no call has claimed it.
+// Otherwise the votes could let a later call run.
+//
+// The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. A
+// denied call is denied in any case.
 func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	if denied != nil && !a.Denies() {
@@ -57,18 +59,19 @@ func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refus
 	return denied
 }
 
-// endUnclaimed cancels the approval that this gateway has requested for a call, unless a call has claimed it.
+// endUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed that
+// approval.
 func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
 		approval, err := k.waiter.unclaimed(ctx, *callOf(a))
 		if err != nil || approval == "" {
 			return err
 		}
-		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) { //nolint:exhaustive // all others are failures
+		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) { //nolint:exhaustive // every other code is a failure
 		case codes.OK, codes.NotFound:
 			k.waiter.tickets.forget(approval)
 			return nil
-		case codes.FailedPrecondition: // it was just claimed or decided
+		case codes.FailedPrecondition: // the approval was claimed or decided just before
 		default:
 			return err
 		}
@@ -76,7 +79,7 @@ func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason stri
 	return status.Error(codes.Aborted, "the approval changes all the time")
 }
 
-// callOf returns the values by which approvals of a call are found.
+// callOf returns the values by which the approvals of a call are found.
 func callOf(a attempt.Attempt) *Call {
 	return &Call{
 		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),

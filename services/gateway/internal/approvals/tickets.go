@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets is how many approvals are remembered. The oldest are forgotten first.
+// maxTickets is the maximum number of approvals that are remembered. The oldest approvals are forgotten first.
 const maxTickets = 4096
 
-// Call is what an approval binds a call to, except for the tool's definition.
+// Call contains the values to which an approval binds a call, except for the digest of the tool's definition.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
@@ -28,19 +28,18 @@ type Call struct {
 	Params                         []byte
 }
 
-// tickets remembers for which calls this gateway has requested approvals, in case policy requires none later. The
-// zero value is not ready; use newTickets.
+// tickets remembers for which calls this gateway has requested approvals. It is used if policy later requires no
+// approval for such a call. The zero value cannot be used; use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by contains the tickets of each place, and ids the elements of order by the id of their approval.
+	// by contains the tickets for each place. ids contains the elements of order by the id of the approval.
 	by  map[place][]*entry
 	ids map[string]*list.Element
 	// order contains all tickets, the oldest first.
 	order *list.List
 }
 
-// place is the part of a call that is cheap to compare. If a place has no ticket, the digest of the call is not
-// computed.
+// place is the part of a call that is cheap to compare. The digest of a call is computed only if its place has tickets.
 type place struct{ tenant, subject, agent, server, name string }
 
 // entry is the ticket of one approval.
@@ -48,7 +47,7 @@ type entry struct {
 	place place
 	call  [32]byte
 	id    string
-	// until is when the approval expires.
+	// until is the time at which the approval expires.
 	until time.Time
 }
 
@@ -60,8 +59,8 @@ func (c *Call) place() place {
 	return place{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// sum returns a digest that is equal only for equal calls: the digest of an approval of the call, without the tool's
-// definition.
+// sum returns a digest that is equal only for equal calls. It is the digest of an approval of the call, without the
+// tool's definition.
 func (c *Call) sum() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -74,13 +73,13 @@ func (c *Call) sum() ([32]byte, error) {
 func (t *tickets) add(c Call, id string, until, now time.Time) {
 	sum, err := c.sum()
 	if err != nil {
-		return // the approval service refuses such params
+		return // the approval service refuses these params
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.drop(id)
 	for e := t.order.Front(); e != nil; e = t.order.Front() {
-		if oldest := e.Value.(*entry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds nothing else
+		if oldest := e.Value.(*entry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds only entries
 			break
 		}
 		t.remove(e)
@@ -90,7 +89,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the id of the newest approval of a call; empty for none.
+// find returns the id of the newest approval of a call; empty if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.place()
 	if !t.any(at) {
@@ -130,7 +129,7 @@ func (t *tickets) drop(id string) {
 }
 
 func (t *tickets) remove(e *list.Element) {
-	k := t.order.Remove(e).(*entry) //nolint:forcetypeassert // the list holds nothing else
+	k := t.order.Remove(e).(*entry) //nolint:forcetypeassert // the list holds only entries
 	delete(t.ids, k.id)
 	rest := slices.DeleteFunc(t.by[k.place], func(other *entry) bool { return other == k })
 	if len(rest) == 0 {
@@ -140,7 +139,7 @@ func (t *tickets) remove(e *list.Element) {
 	t.by[k.place] = rest
 }
 
-// remember adds the approval of a call.
+// remember adds the approval of a call to the tickets.
 func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	until := a.GetExecuteBefore()
 	last := until.AsTime()
@@ -158,8 +157,8 @@ func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// unclaimed returns the id of the approval that this gateway has requested for a call, if it is pending or approved
-// and no call has claimed it; otherwise the id is empty. It forgets an approval that has ended.
+// unclaimed returns the id of the approval that this gateway has requested for a call, if the approval is pending or
+// approved and no call has claimed it. Otherwise the id is empty. If the approval has ended, unclaimed forgets it.
 func (w *Waiter) unclaimed(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {
@@ -171,7 +170,7 @@ func (w *Waiter) unclaimed(ctx context.Context, c Call) (id string, err error) {
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claim may be given back
+	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claimed approval may become approved again if its claim is given back
 		w.tickets.forget(id)
 	}
 	return "", nil

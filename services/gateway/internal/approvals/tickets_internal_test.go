@@ -8,7 +8,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// The number of tickets is limited: the oldest and the expired ones are removed.
+// Checks that the number of tickets is limited: the oldest and the expired tickets are removed.
 func TestTicketsAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

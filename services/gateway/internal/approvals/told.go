@@ -12,12 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tellTimeout is how long the answer of an approved call waits for the approval service to receive the outcome. After
-// that, an equal call that follows at once requests a new approval and finds no claim.
+// tellTimeout is how long the answer of an approved call waits until the approval service has received the outcome. It
+// waits so that an equal call that follows at once requests a new approval instead of finding the claim.
 const tellTimeout = 200 * time.Millisecond
 
-// Telling is closed when the outcome of a call was reported to the approval service. It is nil if nothing is
-// reported.
+// Telling is closed when the outcome of a call was reported to the approval service. It is nil if no report is made.
 type Telling <-chan struct{}
 
 // WaitBriefly waits for the report, at most 200 ms.
@@ -41,8 +40,8 @@ func (k *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
 	return k.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
 }
 
-// NeverSent gives back what a call holds that was provably never sent: its limits, or for an approved call first its
-// claim and then its limits, in the background.
+// NeverSent gives back the limits of a call that was provably never sent. For an approved call it gives back the claim
+// first. It works in the background.
 func (k *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
 	if a.Claim == nil {
 		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
@@ -57,7 +56,8 @@ func (k *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.Resul
 	return k.later(ctx, a, news{class: class})
 }
 
-// later reports in the background. If the gateway stops first, a replay of the journal reports at the next start.
+// later makes a report in the background. If the gateway stops first, a replay of the journal makes the report after
+// the next start.
 func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -80,21 +80,21 @@ func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 
 // news is the outcome of an approved call.
 type news struct {
-	// approval and claim are the ids of the approval and its claim.
+	// approval and claim are the ids of the approval and the claim.
 	approval, claim string
 	class           journal.ResultClass
 	// reason is why the call was never sent.
 	reason string
-	// lease is what the call reserved. It is given back if the call was never sent and the approval service names the
-	// same lease; anyLease matches each.
+	// lease identifies the limits that the call has reserved. They are given back if the call was never sent and the
+	// approval service names the same lease. anyLease matches every lease.
 	lease string
 }
 
-// anyLease is for callers that do not know what a call had reserved.
+// anyLease is the lease of a report by a caller that does not know what the call has reserved.
 const anyLease = "*"
 
-// tell reports the outcome of a call to the approval service, until the service answers or ctx is cancelled. It
-// returns nil if there is nothing to report.
+// tell reports the outcome of a call to the approval service. It retries until the service answers or ctx is cancelled.
+// It returns nil if there is nothing to report.
 func (k *Clerk) tell(ctx context.Context, n news) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
@@ -106,13 +106,13 @@ func (k *Clerk) tell(ctx context.Context, n news) error {
 	} else {
 		err = k.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
 	}
-	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing to report
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing left to report
 		return nil
 	}
 	return err
 }
 
-// outcomes are the outcomes for the approval service by the class of the result.
+// outcomes maps the class of a result to the outcome that is reported to the approval service.
 var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,

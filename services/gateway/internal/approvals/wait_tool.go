@@ -16,12 +16,12 @@ import (
 
 // Waiting is a request to wait for the decision on an approval.
 type Waiting struct {
-	// Principal is the caller, and Approval is the id of one of its approvals.
+	// Principal is the caller, and Approval is the id of one of the caller's approvals.
 	Principal *identityv1.Principal
 	Approval  string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Reply is notified that the request waits; nil for no notification.
+	// Reply is notified that the request waits. It may be nil.
 	Reply attempt.Reply
 }
 
@@ -38,8 +38,7 @@ func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval,
 	return err
 }
 
-// WaitFor waits until approvers have decided, for at most the time for which a call of w.Client is held. It does not
-// make the call.
+// WaitFor waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the call.
 func (k *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
 	said, refused := k.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
 		Principal: w.Principal, Until: k.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

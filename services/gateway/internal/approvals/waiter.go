@@ -26,35 +26,36 @@ const (
 	askTimeout = 2 * time.Second
 	// progressEvery is the interval at which a held caller is notified that it is still held.
 	progressEvery = 10 * time.Second
-	// firstPause and lastPause limit the pause before a broken watch is started again.
+	// firstPause and lastPause are the shortest and the longest pause before a broken watch is started again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxJudged is how often policy is asked about a call, if the approval service rejects its decision as stale.
+	// maxJudged is the maximum number of times that policy is asked about a call if the approval service rejects
+	// policy's decisions as stale.
 	maxJudged = 3
-	// lastMoment is how much sooner than here a hold may be over at the approval service.
+	// lastMoment is how much earlier than in the gateway a hold may end in the approval service.
 	lastMoment = time.Second
 )
 
-// Short names of states.
+// Short names for the states of an approval.
 const (
 	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// Config sets how calls wait.
+// Config sets how long and how many calls wait.
 type Config struct {
-	// Hold is how long a call is held open; 0 gives the ticket at once.
+	// Hold is how long a call is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
-	// Clients set other times for some clients; the first match counts.
+	// Clients set other hold times for some clients. The first pattern that matches counts.
 	Clients []Client
-	// MaxPending is how many calls of one principal may wait, as the approval service is configured; positive. It
-	// appears in the text of refusals.
+	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It
+	// must be positive. It appears in the text of refusals.
 	MaxPending int
-	// Execute is how long an approved call can be made if its rule sets no time, as the approval service is
-	// configured; positive.
+	// Execute is how long an approved call can be made if its rule sets no time, as configured in the approval service.
+	// It must be positive.
 	Execute time.Duration
-	// Holder names this gateway, the same after a restart: 1 to 128 characters.
+	// Holder is the name of this gateway, which stays the same after a restart. It has 1 to 128 characters.
 	Holder string
 }
 
@@ -90,39 +91,39 @@ func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 type Question struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Call is the call, and Attest asks policy about it.
+	// Call is the call to approve, and Attest asks policy about the call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
 	// DecisionID identifies the record of the decision.
 	DecisionID string
-	// Until is when the call stops being held.
+	// Until is the time at which the gateway stops holding the call.
 	Until time.Time
-	// Caller is cancelled when the caller has disconnected, and Drain when the gateway is about to stop. Then the
-	// approval stays, and the call does not run by itself.
-	Caller, Drain context.Context //nolint:containedctx // two more ends than that of the call
-	// Reply is notified that the call is held; nil for no notification.
+	// Caller is cancelled when the caller has disconnected, and Drain when the gateway is about to stop. In both cases
+	// the approval stays pending, and the gateway does not make the call by itself.
+	Caller, Drain context.Context //nolint:containedctx // the context of the call does not end in these two cases
+	// Reply is notified that the call is held. It may be nil.
 	Reply attempt.Reply
-	// Confirm asks the user at the agent, until ctx is cancelled. It is nil if the client cannot.
+	// Confirm asks the user at the agent until ctx is cancelled. It is nil if the client cannot ask the user.
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy about a call now. The decision is signed for the approval service: for an approval and its
-// attempt, or for none. The refusal says why there is no decision, or why it cannot be used.
+// Attest asks policy about a call now. The decision is signed for the approval service: for one approval and its
+// attempt, or for no approval. The refusal says why there is no decision, or why the decision cannot be used.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Asked is the result of an approval request.
 type Asked struct {
-	// Approval is its current state; nil if there is none.
+	// Approval is the current state of the approval; nil if there is no approval.
 	Approval *approvalv1.Approval
-	// Decision is policy's last decision on the call; nil if there is none.
+	// Decision is policy's last decision on the call; nil if there is no decision.
 	Decision *policyv1.Decision
 	// Held is how long the call was held open.
 	Held time.Duration
 }
 
-// Approved requests an approval and holds the call until it may be claimed. The refusal says why it may not; if
-// nobody has decided yet, it is the ticket. If policy requires no approval, Approved returns neither a refusal nor an
-// approval.
+// Approved requests an approval and holds the call until the approval may be claimed. The refusal says why it may not.
+// If no approver has decided yet, the refusal is the ticket. If policy requires no approval, Approved returns neither a
+// refusal nor an approval.
 func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
@@ -138,25 +139,25 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	}
 	w.remember(q, asked.Approval)
 	if !resp.GetAsked().GetConfirm() {
-		q.Confirm = nil // asking the user is an approval request too, and the approval service counts them
+		q.Confirm = nil // the question to the user is an approval request, too, and the approval service counts it
 	}
 	if asked.Approval.GetState() == pending {
 		if asked, refused = w.hold(ctx, q, asked); refused != nil {
 			return asked, refused
 		}
 	}
-	switch asked.Approval.GetState() { //nolint:exhaustive // every other state is refused
+	switch asked.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return asked, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides about this state
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides on a call in this state
 		return asked, nil
 	default:
 		return asked, refusalBy(asked.Approval)
 	}
 }
 
-// ask requests an approval with policy's current decision, which it returns too. If policy does not decide, it
-// returns a refusal. If policy requires no approval, it returns neither a refusal nor an answer.
+// ask requests an approval with policy's current decision, and returns that decision too. If policy does not decide,
+// ask returns a refusal. If policy requires no approval, ask returns neither a refusal nor a response.
 func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	var last *policyv1.Decision
@@ -178,14 +179,14 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApp
 	}
 }
 
-// Report returns the refusal that tells the end of an approval which the caller names, or why it cannot be read. For
-// a pending or approved one it returns nil: the call finds that by itself.
+// Report returns a refusal that says how the approval with this id has ended, or why the approval cannot be read. It
+// returns nil if the approval is pending or approved, because the call itself finds such an approval.
 func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
 		return refused
 	}
-	switch a.GetState() { //nolint:exhaustive // the others have ended
+	switch a.GetState() { //nolint:exhaustive // the approval has ended in every other state
 	case pending, approved:
 		return nil
 	default:
@@ -193,7 +194,8 @@ func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string)
 	}
 }
 
-// Decided waits for one of the principal's approvals as long as the question says, and returns its state then.
+// Decided waits until one of the principal's approvals is decided or the time of the question is over. It returns the
+// state of the approval.
 func (w *Waiter) Decided(ctx context.Context, id string, q Question) (Asked, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -218,7 +220,7 @@ func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	return resp.GetApproval(), nil
 }
 
-// hold waits until approvers have decided or the call stops being held.
+// hold waits until approvers have decided or the call is no longer held.
 func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
@@ -243,7 +245,7 @@ func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, 
 	if said.decision != nil {
 		asked.Decision = said.decision
 	}
-	if said.approval.GetVersion() > asked.Approval.GetVersion() { // the watch was slower
+	if said.approval.GetVersion() > asked.Approval.GetVersion() { // the watch was slower than the answer of the user
 		asked.Approval = said.approval
 	}
 	if said.answer == attempt.Declined && asked.Approval.GetState() != denied {
@@ -267,7 +269,7 @@ func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv
 	}
 }
 
-// report notifies the caller that it is held, until the returned function is called.
+// report notifies the caller at intervals that the call is held, until the returned function is called.
 func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
 	if q.Reply == nil {
 		return func() {}
@@ -313,7 +315,8 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 	return a
 }
 
-// ranOut reports whether a watch broke because the hold is over. Both ends of a stream measure its time separately.
+// ranOut reports whether a watch broke because the hold is over. The gateway and the approval service measure the time
+// separately.
 func ranOut(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
@@ -322,7 +325,7 @@ func ranOut(ctx context.Context, err error) bool {
 // stale reports whether the approval service rejected a decision as too old.
 func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// away reports whether the approval service is unavailable, so that a retry may help.
+// away reports whether the approval service is unavailable, so that a retry may succeed.
 func away(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

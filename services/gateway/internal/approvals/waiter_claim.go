@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// lease is how long a claim lives without renewal, and renewEvery is how often it is renewed while its call runs.
+	// lease is how long a claim lives without a renewal, and renewEvery is the time between two renewals while the call
+	// runs.
 	lease      = time.Minute
 	renewEvery = lease / 3
-	// firstRetry and lastRetry limit the pauses between attempts to report to the approval service.
+	// firstRetry and lastRetry are the shortest and the longest pause between attempts to reach the approval service.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
 )
@@ -26,22 +27,23 @@ const (
 type Claiming struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Approval is the approval as it was last read.
+	// Approval is the state of the approval when it was last read.
 	Approval *approvalv1.Approval
 	// ID identifies the claim: the decision's identifier in the journal.
 	ID string
-	// Decided is policy's current decision, signed for this claim, and Attest asks policy again. Lease is the lease
-	// of the limits; empty if nothing was reserved.
+	// Decided is policy's current decision, signed for this claim, and Attest asks policy for a new one. Lease
+	// identifies the reserved limits; empty if no limits were reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
-	// Definition is the digest of the tool's definition now, and ServerIdentity identifies the server now.
+	// Definition is the current digest of the tool's definition, and ServerIdentity identifies the current server.
 	Definition     []byte
 	ServerIdentity string
 }
 
-// Claim asks for the right to send an approved call. If an answer is lost or the decision is too old, it asks policy
-// and then claims again, which is the same claim. It also returns policy's last decision.
+// Claim claims an approval, which gives the right to send the call. If a response is lost or the decision is too old,
+// Claim asks policy for a new decision and tries again; all tries are the same claim. It also returns policy's last
+// decision.
 func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -88,7 +90,7 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 			inTime, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
 			cancel()
-			if err != nil && ctx.Err() == nil { // the call continues; CompleteClaim reports its outcome
+			if err != nil && ctx.Err() == nil { // the call continues, and CompleteClaim reports its outcome
 				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
 			}
 		}
@@ -99,8 +101,8 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 	}
 }
 
-// Release gives back a claim whose call was never sent. It returns the lease of the limits that are to be given back
-// then; empty for none. It retries until the service answers or ctx is cancelled.
+// Release gives back a claim whose call was never sent. It returns the lease of the limits that must also be given
+// back; empty if there are none. It retries until the service answers or ctx is cancelled.
 func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.tell(ctx, func(ctx context.Context) error {
@@ -129,7 +131,7 @@ func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outco
 	return a, err
 }
 
-// tell retries until the service answers, with a result or an error, or ctx is cancelled.
+// tell calls ask until the service answers, with a response or a final error, or ctx is cancelled.
 func (w *Waiter) tell(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breaking is an approval service in which no approval is decided. Its first watch breaks after a time; later ones do
-// not.
+// breaking is an approval service in which no approval is ever decided. Its first watch breaks after the set time.
+// Later watches do not break.
 type breaking struct {
 	approvalv1.ApprovalServiceClient
 
@@ -53,8 +53,8 @@ func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// N20: a watch that breaks because the hold is over is not logged as a failure of the approval service; one that
-// breaks earlier is.
+// Case N20. Checks that a watch that breaks because the hold is over is not logged as a failure of the approval
+// service, and that a watch that breaks earlier is.
 func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

@@ -17,8 +17,8 @@ func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// refusalOf returns the caller's refusal for one of the approval service. An empty refusal of the service refuses
-// too.
+// refusalOf returns the refusal for a caller that corresponds to a refusal of the approval service. An empty refusal of
+// the service refuses the call, too.
 func (w *Waiter) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
@@ -40,11 +40,11 @@ func (w *Waiter) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// refusalBy returns the caller's refusal for an approval that does not let the call run.
+// refusalBy returns the refusal for a caller whose approval does not let the call run.
 func refusalBy(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
-	switch out.Code { //nolint:exhaustive // the others contain the approval's reason
-	case commonv1.Code_CODE_UNSPECIFIED: // approved after all; the next call finds it
+	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
+	case commonv1.Code_CODE_UNSPECIFIED: // the call is approved after all, and the next call finds the approval
 		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
 	case commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
@@ -70,7 +70,7 @@ func ticket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// pendingText tells a model what to do while its call waits.
+// pendingText returns the text that says what a model should do while its call waits.
 func pendingText(a *approvalv1.Approval) string {
 	text := "a person must approve this call"
 	if why := a.GetMessage(); why != "" {
@@ -79,20 +79,20 @@ func pendingText(a *approvalv1.Approval) string {
 	// The text does not claim that a person was notified: the gateway does not know whether a notification was sent
 	// or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
-	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall { // its client may have no tools
+	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall { // the client of another method may have no tools
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}
 	return text + "Call the same tool again later with the same arguments: it runs once it is approved. " +
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
-// tooMany tells a model what to do if too many calls wait already.
+// tooMany returns the text that says what a model should do if too many calls wait already.
 func (w *Waiter) tooMany() string {
 	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
 
-// deniedText tells a model who denied its call, and how long an equal call stays denied.
+// deniedText returns the text that says who denied a call, and how long an equal call stays denied.
 func deniedText(a *approvalv1.Approval) string {
 	text, left := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
 	if left <= 0 {
@@ -101,7 +101,7 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + inWords(left) + ": do not make it again."
 }
 
-// Denial says who denied a call, and why if that person has given a reason.
+// Denial returns a text that says who denied a call, and the person's reason if there is one.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })
@@ -120,7 +120,7 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// inWords returns a time to wait, rounded up: in seconds below two minutes, otherwise in minutes.
+// inWords returns a time to wait as text, rounded up: in seconds if it is below two minutes, otherwise in minutes.
 func inWords(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
 		return fmt.Sprintf("%.0f s", seconds)

@@ -1,5 +1,6 @@
-// Package catalogue reports the tool lists of servers to the catalog of the policy service, and caches the digests of
-// the definitions that it answers. A tool whose definition was not reported cannot be called.
+// Package catalogue reports the tool lists of servers to the catalog of the policy service. It caches the catalog's
+// responses, which contain the digests of the tools' definitions. A tool whose definition was not reported cannot be
+// called.
 package catalogue
 
 import (
@@ -25,51 +26,51 @@ const (
 	// digests together. Both are needed, because a server chooses the size of its lists.
 	maxLists = 4096
 	maxKept  = 200_000
-	// repeat is the time after which a list is reported again, so that the catalog knows that the server still lists
-	// it.
+	// repeat is the time after which an unchanged list is reported again, so that the catalog knows that the server
+	// still lists these tools.
 	repeat = time.Hour
 	// reportTimeout limits one report.
 	reportTimeout = 10 * time.Second
 )
 
-// Limits of ReportTools. maxDefinition is the maximum size of a definition in bytes. maxLeftOut is the maximum number
-// of reported names of entries that are left out, because they are too large or have a name that cannot be called.
-// maxLeftName is the maximum length of such a name in bytes.
+// Limits of ReportTools. maxDefinition is the maximum size of a definition, in bytes. Tools with a larger definition,
+// or with a name that cannot be called, are left out. maxLeftOut is the maximum number of reported names of left-out
+// tools, and maxLeftName is the maximum length of such a name, in bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals are the reasons with which ReportTools refuses a list for good.
+// refusals are the reasons of ReportTools that mean that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// ErrAway means that the list could not be reported, so nothing of it may be shown.
+// ErrAway means that the list could not be reported. None of its tools may be shown.
 var ErrAway = errors.New("the catalog did not accept the list")
 
 // ErrRefused means that the catalog refused the list which should contain a definition.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
-// A List describes a list of tools: the server that sent it and the principal that receives it.
+// A List describes a list of tools: which server sent the list, and which principal receives it.
 type List struct {
 	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Whole reports that it is the server's complete list.
+	// Whole reports whether this is the server's complete list.
 	Whole bool
 	// To is the principal that receives the list.
 	To *identityv1.Principal
 }
 
-// Known is the catalog's answer to a list. It does not change.
+// Known is the catalog's response to a list. It is immutable.
 type Known struct {
-	// Digests are the digests of the definitions, by the tools' names. A tool that the catalog did not take, or that
-	// the list contains twice, has no digest.
+	// Digests are the digests of the definitions, by the tools' names. A tool has no digest if the catalog did not
+	// accept it, or if the list contains its name twice.
 	Digests map[string][]byte
-	// Activation is the token of the policy revision from which on policy knows the list; empty if the catalog refused
-	// the list.
+	// Activation is the token of the first policy revision that knows the list. It is empty if the catalog refused the
+	// list.
 	Activation string
-	// Refused reports that the catalog refused the list, for example because the list contains a tool twice. Then it is
-	// not known which definition a call would use.
+	// Refused reports whether the catalog refused the list, for example because a tool's name occurs twice. In that
+	// case it is not known which definition a call would use.
 	Refused bool
 	// At is when the catalog answered.
 	At time.Time
@@ -93,11 +94,11 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}, nil
 }
 
-// Kept returns how many lists are cached, and their weight: one for each list and one for each digest.
+// Kept returns the number of cached lists, and their total weight: one for each list and one for each digest.
 func (r *Reporter) Kept() (lists, weight int) { return r.kept.Size() }
 
-// Of returns the catalog's answer to a list. A cached answer is returned if it is not older than age and than repeat.
-// Otherwise, and for each whole list, Of reports the list and caches the answer. Errors wrap [ErrAway].
+// Of returns the catalog's response to a list. A cached response is returned if it is neither older than age nor older
+// than repeat. Otherwise, and for each whole list, Of reports the list and caches the response. Errors wrap [ErrAway].
 func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time.Duration) (*Known, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.kept.Get(key); ok && !l.Whole && time.Since(known.At) <= min(age, repeat) {
@@ -111,13 +112,13 @@ func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time
 	return known, nil
 }
 
-// keyOf returns the hash of a list's bytes together with its server and revision.
+// keyOf returns a hash of a list's bytes, its server and its protocol revision.
 func keyOf(l List, answer *gate.Answer) [sha256.Size]byte {
 	list := canonical.Hash(answer.ToolList.Of(answer.Raw))
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 
-// tell reports a list to the catalog. A refused list has no digests.
+// tell reports a list to the catalog and returns the response. The response to a refused list has no digests.
 func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Known, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.To), reportTimeout)
 	defer cancel()
@@ -133,7 +134,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrAway, len(resp.GetTools()), len(sent))
 	}
-	listed := make(map[string]int, len(answer.Tools)) // also the tools that were not sent: another reader may call them
+	listed := make(map[string]int, len(answer.Tools)) // includes the tools that were not sent, because another reader may call them
 	for _, t := range answer.Tools {
 		listed[t.Name]++
 	}
@@ -145,7 +146,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	return known, nil
 }
 
-// send sends a list, and returns the names of the tools that were sent.
+// send sends a list to the catalog, and returns the names of the tools that were sent.
 func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
 	stream, err := r.client.ReportTools(ctx)
 	if err != nil {
@@ -168,11 +169,11 @@ func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp 
 	for i := 0; i < len(tools) && failed == nil; i++ {
 		failed = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tools[i]}})
 	}
-	resp, err = stream.CloseAndRecv() // returns the cause of a failed Send too
+	resp, err = stream.CloseAndRecv() // also returns the cause of a failed Send
 	return resp, sent, err
 }
 
-// clip shortens a name to less than the contract's limit, between two characters.
+// clip shortens a name to the length that ReportTools accepts, without cutting a character.
 func clip(name string) string {
 	if len(name) <= maxLeftName {
 		return name

@@ -42,7 +42,8 @@ func listOf(tb testing.TB, tools string) *gate.Answer {
 	return a
 }
 
-// An unchanged list is reported once an hour. A different list, server or revision is reported at once.
+// Checks that an unchanged list is reported once an hour, and that a different list, server or revision is reported at
+// once.
 func TestAListIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestAListIsToldOnce(t *testing.T) {
 	})
 }
 
-// A definition that exceeds the limits is left out, and its name is reported.
+// Checks that a definition that exceeds the limits is left out, and that its name is reported.
 func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
@@ -99,8 +100,8 @@ func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	}
 }
 
-// T1: a tool that is listed twice cannot be called, even if only one definition was reported because the other is too
-// long or cannot be read.
+// Case T1. Checks that a tool whose name occurs twice cannot be called, even if only one definition was reported
+// because the other is too long or cannot be read.
 func TestT1ANameThatIsListedTwice(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
@@ -118,7 +119,7 @@ func TestT1ANameThatIsListedTwice(t *testing.T) {
 	}
 }
 
-// If the list cannot be reported, nothing is known. A refused list has no digests.
+// Checks that a list that cannot be reported has no result, and that a refused list has no digests.
 func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
@@ -141,7 +142,7 @@ func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	}
 }
 
-// X1: a server that lists something new each time does not fill the cache.
+// Case X1. Checks that a server that lists new tools each time does not fill the cache.
 func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
 	t.Parallel()
 	r, _ := newReporter(t)
@@ -155,8 +156,8 @@ func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList measures a list of 353 real tools that was reported before: the digests are found by the bytes
-// of the list.
+// BenchmarkKnownList measures a list of 353 real tools that was reported before. The digests are found by a hash of the
+// list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package discovery holds the gateway's own view of a server: how the server greets and which tools it lists, to a
-// client that declares nothing. The gateway answers from it callers that may use nothing on the server, and takes its
-// lists of tools from it.
+// Package discovery holds the gateway's own view of a server. The view contains the server's response to initialize and
+// its list of tools, as a client without capabilities receives them. The gateway uses the view to answer callers that
+// may use nothing on the server, and for lists of tools.
 package discovery
 
 import (
@@ -28,29 +28,29 @@ import (
 )
 
 const (
-	// Fresh is how long a result is used.
+	// Fresh is the age up to which a result is used.
 	Fresh = 5 * time.Minute
-	// firstPause is how long a server that could not be asked is not asked again. It doubles with each failure in a
-	// row, up to longestPause.
+	// firstPause is the pause before a server that could not be asked is asked again. The pause doubles with each
+	// further failure in a row, up to longestPause.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 5 * time.Second
-	// insists is how many failures in a row [Server.Insist] waits for.
+	// insists is the maximum number of failures in a row after which [Server.Insist] stops waiting.
 	insists = 2
 	// closeTimeout limits closing the session.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools limit how much of a list is read. All pages together may have MaxMessage of upstream bytes,
-	// as one page may.
+	// maxPages and maxTools limit how much of a list is read. All pages together may have as many bytes as one page:
+	// MaxMessage of package upstream.
 	maxPages = 100
 	maxTools = 10_000
 )
 
-// who is the principal of the gateway's own sessions.
+// who is the principal that owns the gateway's sessions with servers.
 var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// own is the gateway as a client.
+// own describes the gateway as a client.
 var own = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// asked returns the principal in whose name the list is reported to the catalog.
+// asked returns the principal in whose name lists are reported to the catalog.
 func asked() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
@@ -58,29 +58,29 @@ func asked() *identityv1.Principal {
 // ErrList means that a server's list of tools can't be read.
 var ErrList = errors.New("the server's answer is not a list of tools")
 
-// Found is what a server answered. It is immutable.
+// Found is the result of asking a server. It is immutable.
 type Found struct {
-	// Greeting is the answer to initialize, or server/discover; it has a result.
+	// Greeting is the response to initialize or server/discover. It has a result.
 	Greeting *gate.Answer
-	// List is an answer to tools/list with all tools on one page.
+	// List is a response to tools/list that contains all tools on one page.
 	List *gate.Answer
-	// Version is the agreed revision of MCP, and Known is what the catalog knows about the list.
+	// Version is the negotiated revision of MCP, and Known is the catalog's response to the list.
 	Version string
 	Known   *catalogue.Known
-	// Aliases are the names of its tools in a list of all servers.
+	// Aliases are the names of the tools in a list of all servers.
 	Aliases joint.Aliases
-	// Joint is List for a list of many servers: without malformed tools, because of which a strict client would refuse
-	// the whole list, and without optional members that are null.
+	// Joint is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
+	// refuse the whole list, and optional members that are null.
 	Joint *gate.Answer
-	// Faults are the reasons why clients don't get tools of List, in the order of the list.
+	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
-	// mirrors are the arguments of tools that clients without sessions repeat in headers.
+	// mirrors are the arguments that clients without sessions must repeat in headers, by tool.
 	mirrors map[string][]mirror.Binding
-	// At is when the server was asked.
+	// At is the time at which the server was asked.
 	At time.Time
 }
 
-// by returns the client of a list request without a session; nil in a session.
+// by returns the client of a list request without a session. It returns nil for a request in a session.
 func (f *Found) by() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
@@ -88,21 +88,21 @@ func (f *Found) by() *upstream.Client {
 	return own
 }
 
-// Config describes a view.
+// Config configures a view of a server.
 type Config struct {
 	// Name is the name of the server.
 	Name string
-	// Version is the revision of MCP in which the server is asked. Empty means the newest with sessions, or the one
-	// without if the server has no sessions.
+	// Version is the revision of MCP in which the server is asked. Empty means the newest revision with sessions or,
+	// for a server without sessions, the revision without sessions.
 	Version string
-	// Timeout limits asking the server once.
+	// Timeout limits how long the server is asked once.
 	Timeout time.Duration
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is the memory budget for answers until they are read.
+	// Room is the memory budget that is used until answers are read.
 	Room      *room.Room
 	Catalogue *catalogue.Reporter
 	// Changed is called when the server's list of tools has changed. It must return at once.
@@ -114,25 +114,25 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of found that can be read without the lock.
+	// last is a copy of found that is read without the lock.
 	last atomic.Pointer[Found]
 
 	mu    sync.Mutex
 	found *Found
-	// greeted means that the server has greeted, even if its list could not be read.
+	// greeted means that the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
-	// changes counts how often the server's list changed.
+	// changes is the number of times that the server's list has changed.
 	changes int
-	// again means that the server will be asked again soon (Doubt).
+	// again means that Doubt has scheduled another request to the server.
 	again bool
 	// failures is the number of failures in a row.
 	failures int
-	err      error // the last error, at the time failed
+	err      error // the last error, which occurred at the time failed
 	failed   time.Time
-	asking   chan struct{} // closed when the running request is answered; nil if none is running
+	asking   chan struct{} // closed when the running request ends; nil if no request is running
 }
 
-// New returns a view of a server about which nothing is known yet.
+// New returns a view of a server. The view is empty until the server is asked.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
 		return nil, errors.New("discovery: a server, a memory budget, the catalog, a function for changes and a positive timeout are required")
@@ -140,31 +140,31 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns the last result, however old; nil if there is none.
+// Last returns the last result, whatever its age; nil if there is none.
 func (s *Server) Last() *Found { return s.last.Load() }
 
-// Changes returns how often the server's list of tools changed.
+// Changes returns the number of times that the server's list of tools has changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes
 }
 
-// Greeted reports whether the server speaks the revision, as far as is known.
+// Greeted reports whether the server is known to speak the revision.
 func (s *Server) Greeted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.greeted
 }
 
-// Refused reports whether the server has answered in the last five minutes that it does not speak the revision.
+// Refused reports whether the server has answered within the last five minutes that it does not speak the revision.
 func (s *Server) Refused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// Hung reports whether the last request timed out, in the last five minutes.
+// Hung reports whether the last request to the server timed out within the last five minutes.
 func (s *Server) Hung() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,8 @@ func (s *Server) Hung() bool {
 }
 
 // Untold returns an error that wraps [catalogue.ErrAway] if there is no result because the catalog did not accept the
-// server's list. A session's list then does not count as accepted, although no operator has to accept it.
+// server's list. In that case a list of a session does not count as accepted either, although no operator has to accept
+// it.
 func (s *Server) Untold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +184,8 @@ func (s *Server) Untold() error {
 }
 
 // Insist is [Server.Found] for a session that the server has just answered. If the server could not be asked recently,
-// Insist waits until it is asked again, at most for two failures in a row. It returns nil if nothing was found.
+// Insist waits until the server is asked again, for at most two failures in a row. It returns nil if there is still no
+// result.
 func (s *Server) Insist(ctx context.Context) *Found {
 	for {
 		found, err := s.Found(ctx, Fresh)
@@ -205,7 +207,7 @@ func (s *Server) Insist(ctx context.Context) *Found {
 	}
 }
 
-// Mirrors returns the arguments of a tool that a call repeats in headers, by the last result.
+// Mirrors returns the arguments of a tool that a call repeats in headers, according to the last result.
 func (s *Server) Mirrors(tool string) []mirror.Binding {
 	if found := s.Last(); found != nil {
 		return found.mirrors[tool]
@@ -213,7 +215,7 @@ func (s *Server) Mirrors(tool string) []mirror.Binding {
 	return nil
 }
 
-// Renew has the server asked in the background if the last result is older than age.
+// Renew asks the server in the background if the last result is older than age.
 func (s *Server) Renew(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,9 +226,9 @@ func (s *Server) Renew(age time.Duration) {
 	go func() { _, _ = s.ask(context.Background()) }() // the result is stored
 }
 
-// Doubt has the server asked again because it has listed other definitions to a session. If the last result is older
-// than age, the server is asked at once and Doubt waits for it. Otherwise the server is asked as soon as the result is
-// that old, and Doubt returns at once.
+// Doubt asks the server again because the server has listed other definitions to a session. If the last result is older
+// than age, Doubt asks the server at once and waits for the result. Otherwise it returns at once, and the server is
+// asked when the result has reached that age.
 func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -247,8 +249,8 @@ func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Found returns a result that is at most age old, and asks the server if necessary. Of several concurrent callers one
-// asks for all. Errors are those of [upstream.Session], or wrap [ErrList] or [catalogue.ErrAway].
+// Found returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
+// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [catalogue.ErrAway].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -274,7 +276,8 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	}
 }
 
-// pause returns how long the server is not asked after the last failure; 0 after none. The caller holds the lock.
+// pause returns how long the server is not asked after the last failure; 0 if the last request succeeded. The caller
+// holds the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -286,25 +289,25 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// givesUp reports whether asking the server again soon would be expensive or pointless: it timed out, or it does not
-// speak the revision. The caller holds the lock.
+// givesUp reports whether it would be expensive or pointless to ask the server again soon, because the last request
+// timed out or the server does not speak the revision. The caller holds the lock.
 func (s *Server) givesUp() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// ask asks the server. It continues when its caller's context ends, because others may wait for the result.
+// ask asks the server. It continues after ctx ends, because other callers may wait for the result.
 func (s *Server) ask(ctx context.Context) (*Found, error) {
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // it is asked for all callers, so not in the trace of one
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the server is asked for all callers, so the request does not belong to the trace of one caller
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
 	found, err := (*Found)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
-	defer func() { s.tell(found, err) }() // also if asking panics
+	defer func() { s.tell(found, err) }() // also if ask panics
 	found, err = s.look(ctx, at)
 	return found, err
 }
 
-// tell records the result of asking and wakes the waiting callers.
+// tell stores the result of a request and wakes the waiting callers.
 func (s *Server) tell(found *Found, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +322,7 @@ func (s *Server) tell(found *Found, err error) {
 		s.failures++
 	}
 	if errors.Is(err, upstream.ErrRevision) {
-		s.greeted, s.found = false, nil // it may have been downgraded
+		s.greeted, s.found = false, nil // the server may have been downgraded
 	}
 	s.last.Store(s.found)
 	close(s.asking)
@@ -360,7 +363,7 @@ func namesOf(list *gate.Answer) (out []string) {
 	return out
 }
 
-// mirrors returns the bindings of a list's tools that have any, by name.
+// mirrors returns the bindings of the tools in a list, by the name of the tool.
 func mirrors(list *gate.Answer) map[string][]mirror.Binding {
 	out := make(map[string][]mirror.Binding)
 	for _, t := range list.Tools {
@@ -371,8 +374,8 @@ func mirrors(list *gate.Answer) map[string][]mirror.Binding {
 	return out
 }
 
-// greet opens a session, or finds out that the server needs none. If no revision is configured, it asks in the newest
-// with sessions, and asks servers without sessions a second time.
+// greet opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
+// newest revision with sessions, and then the revision without sessions if the server has no sessions.
 func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.discover(ctx, has)
@@ -412,7 +415,7 @@ func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *ga
 	return &Found{Greeting: greeting, Version: string(version)}, nil
 }
 
-// discover asks the server in 2026-07-28.
+// discover asks the server in revision 2026-07-28.
 func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, who, upstream.Discover(own), has)
 	if err != nil {
@@ -421,14 +424,14 @@ func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upst
 	return &Found{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
 }
 
-// end closes the session and ignores errors.
+// end closes a session and ignores errors.
 func end(ctx context.Context, sess *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = sess.Close(ctx)
 }
 
-// list reads all pages of a list and joins them into one.
+// list reads all pages of a list of tools and joins them to one page.
 func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
@@ -437,7 +440,7 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
 		}
 		given[cursor] = true
-		has.Keep(0) // frees the memory of the previous page, which has been copied
+		has.Keep(0) // frees the memory of the previous page, which was copied
 		answer, err := sess.Ask(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
 			return nil, err

@@ -25,13 +25,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// web is a transport to a server that speaks these revisions.
+// web is a transport to a server that speaks only these revisions.
 type web struct {
 	upstream.ListChanged
 
 	speaks []string
 	broken bool // its list is broken
-	hangs  bool // it hangs when it is asked for its list
+	hangs  bool // its list is never answered
 	asked  []string
 }
 
@@ -105,7 +105,8 @@ func viewWith(t *testing.T, s upstream.Transport, version string, takes *catalog
 	return view
 }
 
-// A server is asked in the newest revision with sessions, and in the one without if it has none.
+// Checks that a server is asked in the newest revision with sessions, and in the revision without sessions if the
+// server has no sessions.
 func TestServersAreAskedAsTheySpeak(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -134,7 +135,7 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
 			var mirrors []mirror.Binding
-			if tt.want != "" { // clients without sessions may use it, whichever revision it speaks
+			if tt.want != "" { // clients without sessions may use the server, whichever revision it speaks
 				mirrors = []mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {
@@ -144,7 +145,8 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 	}
 }
 
-// A server speaks a revision even if its list is broken, until it answers that it does not speak the revision any more.
+// Checks that a server counts as speaking a revision even if its list is broken, until the server answers that it does
+// not speak the revision any more.
 func TestARevisionMayGo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +163,8 @@ func TestARevisionMayGo(t *testing.T) {
 	})
 }
 
-// A list that the catalog did not accept says nothing about the server, so the server is asked again soon.
+// Checks that the server is asked again soon if the catalog did not accept its list, because that says nothing about
+// the server.
 func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -187,7 +190,7 @@ func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 	})
 }
 
-// A server whose list is in doubt is asked again, but at most every two seconds.
+// Checks that a server whose list is in doubt is asked again, but at most every two seconds.
 func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,8 +220,8 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 	})
 }
 
-// If a server answers a session, it is asked again although its list could not be read just before: once for all
-// waiting callers, and not forever.
+// Checks that a server whose list could not be read is asked again when it answers a session: once for all waiting
+// callers, and not forever.
 func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +256,7 @@ func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 	})
 }
 
-// A server that times out is not asked again soon, because its callers have already waited for the answer.
+// Checks that a server that timed out is not asked again soon, because its callers have already waited for the answer.
 func TestInsistDoesNotWaitForAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

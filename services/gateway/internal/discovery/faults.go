@@ -15,27 +15,27 @@ import (
 // maxFaults is how many faults of a list are stored.
 const maxFaults = 100
 
-// A Fault is the reason why clients don't get a tool of a server's list.
+// A Fault is the reason why clients do not get a tool of a server's list.
 type Fault struct {
-	// Tool is the tool's name as the server wrote it, at most 128 bytes. It is empty if the tool has no readable name,
+	// Tool is the tool's name as the server wrote it, cut to 128 bytes. It is empty if the tool has no readable name,
 	// or if the fault concerns the whole list.
 	Tool string
-	// Why describes the fault in the gateway's words.
+	// Why describes the fault. It contains no text of the server.
 	Why string
-	// JointOnly means that the tool is only missing in lists of many servers.
+	// JointOnly means that the tool is missing only in lists of many servers.
 	JointOnly bool
 }
 
-// listError says why a list can't be read, in the gateway's words.
+// listError says why a list cannot be read. It contains no text of the server.
 type listError struct{ why string }
 
 // Error implements error.
 func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 
-// Unwrap returns the classes of the error.
+// Unwrap returns the errors that this error belongs to.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// WhyList returns why a list can't be read, in the gateway's words; empty for any other error.
+// WhyList returns the reason why a list cannot be read, without text of the server. It is empty for any other error.
 func WhyList(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -43,8 +43,8 @@ func WhyList(err error) string {
 	return ""
 }
 
-// Faults returns the known faults of the server's tools: the reason why its list can't be read, or the faults in the
-// newest list.
+// Faults returns the known faults of the server's tools: the reason why the server's list cannot be read, or otherwise
+// the faults in its newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conform returns a server's list in the form for a list of many servers, and its faults.
+// conform returns a server's list in the form for a list of many servers, and the faults of its tools.
 func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -107,11 +107,11 @@ func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Ans
 	}
 	for i := range out.Tools {
 		if gone[i] {
-			out.Tools[i].Name = "" // so no list contains the tool
+			out.Tools[i].Name = "" // no list contains a tool without a name
 		}
 	}
 	return &out, faults, nil
 }
 
-// maxFaultName is how much of a tool's name is stored, in bytes.
+// maxFaultName is the maximum length of a stored tool name, in bytes.
 const maxFaultName = 128

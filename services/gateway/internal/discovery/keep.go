@@ -6,21 +6,23 @@ import (
 )
 
 const (
-	// renewEvery is the time between two requests, so that changes are known before the last result is too old.
+	// renewEvery is the time between two regular requests. It is shorter than Fresh, so that the last result is never
+	// too old.
 	renewEvery = Fresh - 30*time.Second
-	// retryFirst is how soon a server that failed is asked again. It doubles with each failure, up to renewEvery.
+	// retryFirst is the pause after the first failure of a server. The pause doubles with each further failure, up to
+	// renewEvery.
 	retryFirst = 15 * time.Second
-	// restFirst is how long a server that reports a change is not asked again. It doubles with each such report, up to
-	// renewEvery, until there is none between two requests.
+	// restFirst is the pause after a server has reported a change. The pause doubles with each further report, up to
+	// renewEvery, until the server reports no change between two requests.
 	restFirst = 10 * time.Second
 	// lookEvery is the time between two checks whether the server must be asked.
 	lookEvery = time.Second
 )
 
-// Keep asks the server until ctx ends: again before the last result is too old, and soon after the server reports a
-// change of its list; and with it those of others that were asked before. Each time it first takes a slot of places,
-// which limits how many servers are asked at once. While idle returns true, it asks nothing. A request that is running
-// when ctx ends continues until its own timeout. Only one goroutine may keep a server.
+// Keep asks the server until ctx ends: before the last result is too old, and soon after the server reports that its
+// list has changed. At the same time it asks those of the others that were asked before. For each request, Keep takes a
+// slot of places, which limits how many servers are asked at once. While idle returns true, Keep asks nothing. A
+// request that is running when ctx ends continues until its own timeout. Only one goroutine may call Keep for a server.
 func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Found // the last result; nil if the last attempt failed
@@ -60,7 +62,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		}
 		<-places
 		switch {
-		case err != nil && s.failedBefore(began): // another caller has just asked
+		case err != nil && s.failedBefore(began): // another caller has just asked the server
 			due = time.Now().Add(longestPause)
 			continue
 		case err != nil:
@@ -77,14 +79,14 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 	}
 }
 
-// failedBefore reports whether the last failure was before a time.
+// failedBefore reports whether the last failure was before the given time.
 func (s *Server) failedBefore(at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed.Before(at)
 }
 
-// keepOnce asks the server, and those of others that were asked before.
+// keepOnce asks the server, and those of the others that were asked before.
 func (s *Server) keepOnce(ctx context.Context, age time.Duration, others []*Server) (*Found, error) {
 	found, err := s.Found(ctx, age)
 	if err != nil { // the others would fail, too
@@ -92,7 +94,7 @@ func (s *Server) keepOnce(ctx context.Context, age time.Duration, others []*Serv
 	}
 	for _, other := range others {
 		if other.Last() != nil {
-			_, _ = other.Found(ctx, min(age, renewEvery/2)) // a caller that needs it asks again and gets the error
+			_, _ = other.Found(ctx, min(age, renewEvery/2)) // a caller that needs the result asks again and gets the error
 		}
 	}
 	return found, nil

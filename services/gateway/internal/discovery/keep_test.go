@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// mood is how a server behaves when it is asked.
+// mood is the behaviour of a server when it is asked.
 type mood int
 
 const (
@@ -34,8 +34,8 @@ type server struct {
 	mu    sync.Mutex
 	mood  mood
 	began time.Time
-	asked []time.Duration // the times of its sessions, since it began
-	tool  string          // the name of its tool; empty: safe
+	asked []time.Duration // the times at which its sessions were opened, since the start of the test
+	tool  string          // the name of its tool; empty means safe
 }
 
 func (*server) Kind() string { return "test" }
@@ -63,7 +63,7 @@ func (s *server) feels(m mood) {
 	s.mood = m
 }
 
-// lists makes the server list another tool and report the change.
+// lists makes the server list another tool and report that its list has changed.
 func (s *server) lists(tool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func newView(t *testing.T, m mood) (*discovery.Server, *server) {
 	return viewOf(t, peer, ""), peer
 }
 
-// keeping returns a function that keeps views until the test's bubble ends.
+// keeping returns a function that calls Keep for views until the test's bubble ends.
 func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -113,8 +113,8 @@ func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{},
 
 func busy() bool { return false }
 
-// A server is asked before its last result is too old. A server that fails is asked at longer and longer intervals
-// until it answers.
+// Checks that a server is asked before its last result is too old, and that a server that fails is asked at longer and
+// longer intervals until it answers.
 func TestServersAreAskedOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 	})
 }
 
-// A server that reports a change is asked soon. A server that reports changes all the time, with the same list, is
-// asked at longer and longer intervals.
+// Checks that a server that reports a change is asked soon, and that a server that reports changes all the time, with
+// the same list, is asked at longer and longer intervals.
 func TestWhatChangesIsAskedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 			t.Errorf("in an hour it was asked %d times", n)
 		}
 		peer.lists("three")
-		time.Sleep(2 * discovery.Fresh) // the server reports nothing between two requests
+		time.Sleep(2 * discovery.Fresh) // the server reports no change between two requests
 		peer.lists("four")
 		time.Sleep(11 * time.Second)
 		if got := view.Last().List.Tools[0].Name; got != "four" {
@@ -182,7 +182,8 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 	})
 }
 
-// X1: a server that fails is not asked earlier because it reports changes, or because its list always changes.
+// Case X1. Checks that a server that fails is not asked earlier because it reports changes, or because its list always
+// changes.
 func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then mood }{
@@ -214,7 +215,8 @@ func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 	}
 }
 
-// X1: servers that hang hold their slots until they time out, and a waiting server gets one in its turn.
+// Case X1. Checks that servers that hang hold their slots only until they time out, and that a waiting server gets a
+// slot in its turn.
 func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,14 +234,15 @@ func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
 		if len(times) < 4 {
 			t.Fatalf("it was asked at %v", times)
 		}
-		// Each of the 6 holds a slot for its timeout between two requests to the seventh.
+		// Each of the six servers that hang holds a slot for its timeout, between two requests to the seventh server.
 		if first := times[0]; first > 4*timeout {
 			t.Errorf("it was asked first after %v", first)
 		}
 	})
 }
 
-// While idle, no server is asked. The others are asked together with it once they have been asked before.
+// Checks that no server is asked while idle returns true, and that the other views of a server are asked once they have
+// been asked before.
 func TestWhoIsIdleIsNotAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

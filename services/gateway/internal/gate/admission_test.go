@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// Codes that many cases share.
+// Codes that many test cases share.
 const (
 	dup       = commonv1.Code_CODE_JSON_DUPLICATE_KEY
 	trailing  = commonv1.Code_CODE_JSON_TRAILING
@@ -29,14 +29,14 @@ const (
 // ping is the smallest request.
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// A refusal is a message that the gate must refuse with code.
+// A refusal is a message that the gate must refuse, and the expected code.
 type refusal struct {
 	name string
 	raw  string
 	code commonv1.Code
 }
 
-// refused checks that each message is refused with its code, also with whitespace around it.
+// refused checks that each message is refused with its code, also with whitespace around the message.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	for _, tt := range cases {
@@ -54,7 +54,7 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the gate refuses raw, and CODE_UNSPECIFIED if the gate accepts it.
+// codeOf returns the code with which the gate refuses raw. It returns CODE_UNSPECIFIED if the gate accepts raw.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
@@ -64,7 +64,7 @@ func codeOf(t *testing.T, raw string) commonv1.Code {
 	return refusalCode(t, raw, m == nil, err)
 }
 
-// refusalCode checks the form of a refusal and returns its code.
+// refusalCode checks that err is a well-formed refusal, and returns its code.
 func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code {
 	t.Helper()
 	refused, ok := errors.AsType[*gate.Error](err)
@@ -80,7 +80,7 @@ func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code 
 	return refused.Code
 }
 
-// accepted parses raw, which must be accepted.
+// accepted parses raw and fails the test if raw is refused.
 func accepted(t *testing.T, raw string) *gate.Message {
 	t.Helper()
 	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
@@ -95,13 +95,13 @@ func request(method, params string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`
 }
 
-// pingWith returns a request of ping with the given params.
+// pingWith returns a ping request with the given params.
 func pingWith(params string) string { return request("ping", params) }
 
-// pingMeta returns a request with the given _meta.
+// pingMeta returns a ping request with the given _meta.
 func pingMeta(meta string) string { return pingWith(`{"_meta":` + meta + `}`) }
 
-// result returns a response with the given members of the result.
+// result returns a response whose result has the given members.
 func result(members string) string { return `{"jsonrpc":"2.0","id":1,"result":{` + members + `}}` }
 
 // toolCall returns a call of the tool "safe" with the given arguments.
@@ -143,7 +143,7 @@ var duplicatesInside = []refusal{
 func TestP2DuplicatesInArguments(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
-	// At any depth, in objects and in lists.
+	// Duplicates at every depth, in objects and in arrays.
 	for depth := range 60 {
 		inner := `{"k":1,"k":2}`
 		for level := range depth {
@@ -157,7 +157,7 @@ func TestP2DuplicatesInArguments(t *testing.T) {
 			t.Errorf("a duplicate %d levels down: got %v", depth, got)
 		}
 	}
-	// In objects of any width, between any two places.
+	// Duplicates in objects with many and few keys, at any two positions.
 	for _, width := range []int{2, 8, 15, 16, 17, 18, 31, 33, 64, 1000} {
 		for _, twice := range [][2]int{{0, width - 1}, {0, 1}, {width - 2, width - 1}, {width / 2, width - 1}} {
 			if twice[0] == twice[1] {
@@ -171,8 +171,8 @@ func TestP2DuplicatesInArguments(t *testing.T) {
 	}
 }
 
-// wide returns an object with width keys; the two at the given places are equal. Every third value is an object with
-// the same keys each time.
+// wide returns an object with width keys, of which the two at the given positions are equal. Every third value is an
+// object with the same keys.
 func wide(width int, twice [2]int) string {
 	var b strings.Builder
 	for i := range width {
@@ -353,8 +353,8 @@ func TestP8NumbersOutOfRange(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// X1: exact readers of numbers, in the gateway and in servers, need more time for a number than in proportion to its
-// length.
+// Case X1. Checks that numbers are limited to 64 bytes. Exact parsers, in the gateway and in servers, need time that
+// grows faster than the length of a number.
 func TestX1NumbersHave64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -384,7 +384,7 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 	}
 }
 
-// Whether a number is finite is decided from its digits, with the same result as parsing it.
+// Checks that the gate, which decides from the digits whether a number is finite, always decides as a parser does.
 func TestP8FiniteIsWhatAFloat64Is(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

@@ -6,8 +6,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// An Answer is one message of a server: a response, a notification or a request. It is read-only. Its spans point into
-// Raw, which must not change while the Answer is in use.
+// An Answer is one message of a server: a response, a notification or a request. It is read-only. Its spans are
+// positions in Raw, which must not change while the Answer is in use.
 type Answer struct {
 	// Raw is the message as it was received.
 	Raw []byte
@@ -15,7 +15,7 @@ type Answer struct {
 	Kind Kind
 	// Method is empty in a response.
 	Method string
-	// ID is the raw id: a string or a number; in an error response it may be null. Absent in a notification.
+	// ID is the raw id: a string or a number. In an error response it may be null. It is absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
@@ -26,25 +26,25 @@ type Answer struct {
 
 	// IsError is true if result.isError is true.
 	IsError bool
-	// ToolList is result.tools if that is an array, and Tools are its elements in order. A response to tools/list
-	// without a ToolList contains nothing that the gateway could filter.
+	// ToolList is result.tools if result.tools is an array, and Tools are its elements in order. If a response to
+	// tools/list has no ToolList, the gateway has nothing to filter.
 	ToolList Span
 	Tools    []Tool
-	// The raw values of other members of the result.
+	// Raw values of other members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
 	TaskResult, TaskError                     Span // of a task that has ended
-	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order (MCP 2026-07-28,
-	// Multi Round-Trip Requests).
+	// InputRequests is the raw value of result.inputRequests, and Inputs are the members of that object in order (MCP
+	// 2026-07-28, Multi Round-Trip Requests).
 	InputRequests Span
 	Inputs        []Input
 
-	// The raw values of members of params: requestId of notifications/cancelled, progressToken and progress of
+	// Raw values of members of params: requestId of notifications/cancelled, and progressToken and progress of
 	// notifications/progress.
 	RequestID, ProgressToken, Progress Span
-	// Subscription is the raw id of the subscription that a notification belongs to, in params._meta (MCP 2026-07-28,
-	// Subscriptions).
+	// Subscription is the raw id of the subscription to which a notification belongs, from params._meta (MCP
+	// 2026-07-28, Subscriptions).
 	Subscription Span
 
 	foreign []item
@@ -54,22 +54,22 @@ type Answer struct {
 type Tool struct {
 	// Definition is the whole element.
 	Definition Span
-	// Name is the tool's name, with escapes resolved. It is empty if the element is not an object, or has no string
-	// name, or has a key that a reader could take for the name. Such a tool must not be listed.
+	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name,
+	// or has a key that a reader could take for the name. A tool with an empty Name must not be listed.
 	Name string
-	// NameValue is the raw name, for a splice that renames.
+	// NameValue is the raw value of the name. A caller that renames the tool replaces it with [Splice].
 	NameValue Span
 
 	prev int
 }
 
-// An Input is a request of the server to the client inside an answer.
+// An Input is a request of the server to the client that is contained in an answer.
 type Input struct {
-	// Method and Params are the raw values of these members; absent if the input lacks them.
+	// Method and Params are the raw values of these members. Each is absent if the input does not have it.
 	Method, Params Span
 }
 
-// Request returns the input as a request of the server with this raw id. The result has not passed the gate.
+// Request returns the input as a JSON-RPC request with this raw id. The request has not been parsed by this package.
 func (in Input) Request(raw, id []byte) []byte {
 	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
 	if in.Method.Present() {
@@ -81,13 +81,15 @@ func (in Input) Request(raw, id []byte) []byte {
 	return append(out, '}')
 }
 
-// ReadAnswer reads one message of a server and returns the positions of its parts, or refuses it with an [*Error].
-// Within the limits it accepts any JSON object in valid UTF-8 without byte order mark or lone surrogates and with
-// unique keys at every depth, if that is a JSON-RPC response, notification or request. Numbers are limited only in
-// length. Unknown keys are accepted, except those that a reader could take for one of the protocol's in the envelope,
-// the result or the params.
+// ReadAnswer reads one message of a server and returns the positions of its parts, or refuses the message with an
+// [*Error]. The message must be a JSON-RPC response, notification or request within the limits. It must be valid UTF-8
+// without a byte order mark or lone surrogates, and its keys must be unique at every depth. Only the length of numbers
+// is limited.
 //
-// The Answer refers to raw; ReadAnswer neither copies nor changes it.
+// Unknown keys are accepted. However, in the envelope, the result and the params, a key that a reader could take for
+// one of the protocol's keys is refused.
+//
+// The Answer refers to raw. ReadAnswer neither copies nor changes raw.
 func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	r := reader{scanner: scanner{raw: raw, limits: limits}}
 	r.a = &Answer{Raw: raw}
@@ -98,9 +100,10 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	return r.a, nil
 }
 
-// Clean returns the edits that an answer needs before a client may see it. They remove members of any _meta and of
-// error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send those, and the tools
-// for which hide returns true. A nil hide hides nothing. Other edits may be added before all are passed to [Splice].
+// Clean returns the edits that an answer needs before a client may see it. They remove the members of every _meta and
+// of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send such members. They
+// also remove the tools for which hide returns true; a nil hide removes no tools. A caller may add further edits before
+// it passes all of them to [Splice].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
 	if hide != nil {
@@ -111,7 +114,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := cut(nil, a.Raw, hidden)
-	// Members inside a hidden tool are removed with it.
+	// The members inside a hidden tool are removed together with the tool.
 	var kept []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -124,9 +127,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return cut(edits, a.Raw, kept)
 }
 
-// Addressed returns a copy of a response with another raw id, and cleaned as by [Answer.Clean] without hiding. All
-// other bytes are unchanged, and every span points to the new position, so the copy need not be parsed again. For any
-// other message the error is [ErrSplice].
+// Addressed returns a copy of a response that has another raw id and is cleaned as by [Answer.Clean] with a nil hide.
+// All other bytes are unchanged. Every span is moved to the new position, so the copy need not be parsed. For any other
+// kind of message the error is [ErrSplice].
 func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice
@@ -159,8 +162,8 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// Add returns the edit that appends a tool, as JSON, to ToolList. The tools for which hide returns true must be removed
-// at the same time by [Answer.Clean].
+// Add returns the edit that appends a tool, as JSON, to ToolList. The caller must use the edit together with the edits
+// of [Answer.Clean] for the same hide.
 func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {

@@ -139,11 +139,11 @@ var unclean = []struct{ name, raw, want string }{
 	{"nothing", result(`"a":1`), result(`"a":1`)},
 	{"a decision", result(`"_meta":{"dev.sluice/decision":{"code":"allowed"}},"content":[]`), result(`"_meta":{},"content":[]`)},
 	{"among others", result(`"_meta":{"a":1,"dev.sluice/x":1,"dev.sluice/y":2,"b":2,"dev.sluice/z":3}`), result(`"_meta":{"a":1,"b":2}`)},
-	{"in whatever case", result(`"_meta":{"DEV.sluice/x":1,"dev.` + "\u017f" + `luice/y":2,"d\u0065v.sluice\/z":3,"dev.sluicer/k":4}`), result(`"_meta":{"dev.sluicer/k":4}`)},
+	{"in any case", result(`"_meta":{"DEV.sluice/x":1,"dev.` + "\u017f" + `luice/y":2,"d\u0065v.sluice\/z":3,"dev.sluicer/k":4}`), result(`"_meta":{"dev.sluicer/k":4}`)},
 	{"at any depth", result(`"content":[{"_meta":{"dev.sluice/x":1}},{"a":{"_meta":{"b":1,"dev.sluice/x":{"_meta":{"dev.sluice/y":1}}}}}]`), result(`"content":[{"_meta":{}},{"a":{"_meta":{"b":1}}}]`)},
 	{"in a _meta by another case", result(`"content":[{"_Meta":{"dev.sluice/x":1}}]`), result(`"content":[{"_Meta":{}}]`)},
 	{"_meta in _meta", result(`"_meta":{"_meta":{"dev.sluice/x":1},"dev.sluice/y":1}`), result(`"_meta":{"_meta":{}}`)},
-	{"elsewhere it stays", result(`"structuredContent":{"dev.sluice/x":1,"_meta":"dev.sluice/","b":["dev.sluice/x"]}`), result(`"structuredContent":{"dev.sluice/x":1,"_meta":"dev.sluice/","b":["dev.sluice/x"]}`)},
+	{"elsewhere", result(`"structuredContent":{"dev.sluice/x":1,"_meta":"dev.sluice/","b":["dev.sluice/x"]}`), result(`"structuredContent":{"dev.sluice/x":1,"_meta":"dev.sluice/","b":["dev.sluice/x"]}`)},
 	{"in an error's data", `{"jsonrpc":"2.0","id":1,"error":{"code":1,"data":{"dev.sluice/decision":1,"a":{"_meta":{"dev.sluice/x":1}}}}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"data":{"a":{"_meta":{}}}}}`},
 	{"in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"dev.sluice/x":1}}}`, `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{}}}`},
 	{"in capabilities", result(`"capabilities":{"_meta":{"dev.sluice/x":1}}`), result(`"capabilities":{"_meta":{}}`)},
@@ -178,7 +178,7 @@ func TestU1CleanTakesOutWhatOnlyTheGatewaySends(t *testing.T) {
 	}
 }
 
-// U1: an answer costs no large multiple of its size.
+// Case U1. Checks that the memory for reading an answer is no large multiple of the answer's size.
 func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
@@ -213,7 +213,7 @@ func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	}
 }
 
-// U1: the requests in an answer are found wherever they are, and read in one way.
+// Case U1. Checks that the requests in an answer are found wherever they are, and are read unambiguously.
 func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)
@@ -251,7 +251,7 @@ func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 
 func TestSameID(t *testing.T) {
 	t.Parallel()
-	ids := [][]string{ // the ids in one line are the same; all others differ
+	ids := [][]string{ // the ids in one line are equal, and ids of different lines are different
 		{`1`}, {`-1`}, {`0`}, {`10`}, {`9007199254740993`}, {`9007199254740992`},
 		{`"1"`, `"\u0031"`}, {`"a"`, `"\u0061"`}, {`"A"`}, {`""`}, {`"a/b"`, `"a\/b"`}, {`"é"`, `"\u00e9"`}, {"\"e\u0301\""}, {`"\""`}, {`"-1"`},
 		{`"😀"`, `"\ud83d\ude00"`},

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// drawer draws messages that readers may read in two ways, and some that no reader accepts.
+// drawer generates messages that readers may read in two ways, and some that no reader accepts.
 type drawer struct{ *rand.Rand }
 
-// one draws one of the values.
+// one returns one of the values at random.
 func one[T any](d drawer, of ...T) T { return of[d.IntN(len(of))] }
 
-// rarely is true once in n times.
+// rarely returns true once in n times.
 func (d drawer) rarely(n int) bool { return d.IntN(n) == 0 }
 
-// message draws a message that is broken here and there.
+// message generates a message that is broken at random positions.
 func (d drawer) message() []byte {
 	members := []string{
 		d.member("jsonrpc", d.pick(`"2.0"`, 60, `"2.\u0030"`, `2.0`, `"1.0"`, `null`)),
@@ -45,7 +45,7 @@ func (d drawer) message() []byte {
 	return text
 }
 
-// pick draws the usual text n times of n+1, otherwise one of the others.
+// pick returns the usual text n times of n+1, and otherwise one of the other texts.
 func (d drawer) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -62,12 +62,12 @@ func (d drawer) space() string {
 
 func (d drawer) comma() string { return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space() }
 
-// member draws a member with this key, which is sometimes spelled differently.
+// member generates a member with this key, which is sometimes spelled differently.
 func (d drawer) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON, sometimes in a spelling that some readers take for the same key and others do not.
+// spelled returns a key as JSON. Some spellings are the same key for some readers only.
 func (d drawer) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -117,7 +117,7 @@ func (d drawer) params() string {
 			members = append(members, d.member(d.key(), d.value(2)))
 		default:
 			if d.rarely(8) {
-				members = append(members, one(d, members...)) // twice
+				members = append(members, one(d, members...)) // a duplicate member
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func (d drawer) params() string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 200, ",") + "}"
 }
 
-// ref draws the reference of a completion.
+// ref generates the reference of a completion.
 func (d drawer) ref() string {
 	members := []string{d.member("type", d.pick(one(d, `"ref/prompt"`, `"ref/resource"`), 12, `"ref\/prompt"`, `"Ref/prompt"`, `null`, `"ref/tool"`))}
 	for range d.IntN(3) {
@@ -151,7 +151,7 @@ func (d drawer) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
-// key draws a key of arguments, including keys with a special meaning in some language.
+// key generates a key of arguments, including keys with a special meaning in some programming language.
 func (d drawer) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }
@@ -164,7 +164,7 @@ func (d drawer) object(depth int) string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 300, ",") + "}"
 }
 
-// value draws a value of at most this depth.
+// value generates a value of at most this depth.
 func (d drawer) value(depth int) string {
 	switch n := d.IntN(10); {
 	case n < 3 && depth > 0:

@@ -9,22 +9,22 @@ import (
 
 // Prefixes of keys in _meta.
 const (
-	// ourPrefix is the prefix of keys that only the gateway and its clients exchange.
+	// ourPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
 	ourPrefix = "dev.sluice/"
-	// protocolPrefix is the prefix of the protocol's own keys.
+	// protocolPrefix is the prefix of the keys that the protocol defines.
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision without subscriptions to single resources: there, such a request is one of an unknown
-// method, and need not have a URI.
+// withoutSessions is the revision that has no subscriptions to single resources. In that revision, a request to
+// subscribe has an unknown method and need not have a URI.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields by their folded spelling. A key that folds to one of them must equal it, because a reader that
-// ignores case would take one for the other.
+// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to the field.
+// Otherwise a reader that ignores case would take the key for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are the fields of all methods, because the method may follow the params.
+	// paramsFields are the fields of all methods together, because the method may follow the params.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -50,8 +50,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would take another spelling for the method,
-	// for which other rules hold.
+	// methods are the methods of all revisions. A server that ignores case would take another spelling for one of these
+	// methods, to which other rules apply.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -73,9 +73,9 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst, with every character that a reader may take for an ASCII letter replaced by that letter in
-// lower case. By Unicode's simple folding these are the capitals, the long s and the Kelvin sign. The Turkish letters
-// are included because Java's equalsIgnoreCase takes them for an i.
+// fold appends key to dst and replaces each character that a reader may take for an ASCII letter by that letter in
+// lower case. By Unicode's simple case folding these characters are the capitals, the long s and the Kelvin sign. The
+// Turkish letters are included because Java's equalsIgnoreCase treats them as an i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
 		c := key[i]
@@ -102,11 +102,11 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Folded returns a key with every character that a reader may take for an ASCII letter replaced by that letter in lower
-// case. A reader that ignores case takes two keys for equal if their folded texts are equal.
+// Folded returns a key in which each character that a reader may take for an ASCII letter is replaced by that letter in
+// lower case. Two keys with the same folded text are equal for a reader that ignores case.
 func Folded(key string) string { return string(fold(nil, []byte(key))) }
 
-// foldsToPrefix reports whether key begins with prefix, in any case.
+// foldsToPrefix reports whether key begins with prefix in any case.
 func foldsToPrefix(key []byte, prefix string) bool {
 	// A character that folds to a letter takes at most three bytes.
 	key = key[:min(len(key), 3*len(prefix))]
@@ -117,14 +117,14 @@ func foldsToPrefix(key []byte, prefix string) bool {
 
 // isMeta reports whether a reader could take key for _meta.
 func isMeta(key []byte) bool {
-	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to one of its letters
+	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to a letter of _meta
 		return false
 	}
 	var buf [len("_meta")]byte
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// unambiguous refuses a key that a reader could take for another field.
+// unambiguous refuses a key that a reader could take for another field of the table.
 func (s *scanner) unambiguous(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)

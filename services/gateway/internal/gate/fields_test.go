@@ -8,7 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// variants returns spellings that some reader takes for field, as the inside of a JSON string.
+// variants returns spellings that some reader takes for field, escaped for use inside a JSON string.
 func variants(field string) []string {
 	var all []string
 	add := func(v string) {
@@ -86,7 +86,7 @@ func TestP3KeysThatMerelyResembleFields(t *testing.T) {
 	for _, key := range []string{"DEV.sluice/x", "dev.\u017fluice/x", "Dev.Sluice/", "io.modelcontextprotocol\u2044", "IO.modelcontextprotocol/new", "io.modelconte\\u0058tprotocol/new"} {
 		got := codeOf(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"`+key+`":1}}}`)
 		want := commonv1.Code_CODE_FIELD_CASE_VARIANT
-		if strings.Contains(key, "\u2044") { // a look-alike of the slash
+		if strings.Contains(key, "\u2044") { // \u2044 looks like a slash
 			want = 0
 		}
 		if got != want {

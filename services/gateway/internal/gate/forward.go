@@ -10,20 +10,22 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Trace is the trace context for a server, by the W3C specifications of the same names. An empty field removes the
-// member from the message.
+// A Trace is the trace context for a server (W3C Trace Context and Baggage). An empty field removes the member from the
+// message.
 type Trace struct{ Parent, State, Baggage string }
 
-// fields returns the fields with their keys, in the order of Meta.trace.
+// fields returns the values with their keys, in the order of Meta.trace.
 func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
-// Outgoing returns m as it is sent to a server. Every "dev.sluice/" member of _meta is removed. Each present member of
-// the trace context is replaced by that of t, or removed if t has none; missing ones are not added. If claims is not
-// nil, that raw object replaces the client's declared capabilities. All other bytes are the judged ones, and every span
-// and string refers to the new bytes, so they need not be parsed again. Outgoing returns m itself if nothing changes.
-// Its result must not be prepared a second time.
+// Outgoing returns the message in the form in which it is sent to a server. Every "dev.sluice/" member of _meta is
+// removed. Each member of the trace context that m has is replaced by the value in t, or removed if that value is
+// empty; missing members are not added. If claims is not nil, that raw object replaces the client's declared
+// capabilities.
+//
+// All other bytes are the judged bytes. Every span and string of the result refers to the new bytes, so they need not
+// be parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
 func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	edits, gone := m.outgoing(t, claims)
 	if len(edits) == 0 {
@@ -48,7 +50,7 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	return &sent, nil
 }
 
-// outgoing returns the edits of [Message.Outgoing] by position, and how many members of _meta they remove.
+// outgoing returns the edits for [Message.Outgoing] by position, and the number of members of _meta that they remove.
 func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
@@ -70,8 +72,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	return edits, len(out)
 }
 
-// carried returns the value of a trace member after it was replaced by text; empty if m does not have the member or
-// text is too long.
+// carried returns the value that a trace member has after its replacement by text. It is empty if m does not have the
+// member or text is longer than most.
 func (m *Message) carried(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -90,10 +92,10 @@ func (m *Message) spans() [17]*Span {
 // ErrSaid means that a message already has a member that would be added. Compare with errors.Is.
 var ErrSaid = errors.New("the message already has a member that would be added")
 
-// With returns a request in the form for a server without sessions: meta is added to its _meta, where each request
-// repeats what a session declared, and params to its params (MCP 2026-07-28, Requests). Both are raw members separated
-// by commas; meta is not empty. All other bytes are unchanged, and the result passes the gate again. Errors are
-// [ErrSaid], [ErrSplice], or an [*Error].
+// With returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
+// repeats what a session declared, and params to the params (MCP 2026-07-28, Requests). Both are raw members separated
+// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are [ErrSaid],
+// [ErrSplice], or an [*Error].
 func (m *Message) With(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrSaid
@@ -104,44 +106,44 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 			return nil, ErrSplice
 		}
 		at := m.Params.Start + 1
-		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma is for _meta, which follows
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma separates params from _meta, which follows
 	}
 	return m.again(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// Without returns a request in the form for a server with sessions: without the members of _meta that describe the
-// client and the revision, which a session declares, and without the answers and the state of a repeated request (MCP
-// 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged, and the result passes the gate
+// Without returns a request in the form for a server with sessions. It removes the members of _meta that describe the
+// client and the revision, because a session declares them. It also removes the responses and the state of a repeated
+// request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed
 // again.
 func (m *Message) Without() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// First returns a repeated request in its first form: without the members that belong to the repetition (MCP
-// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged, and the result passes the gate again.
+// First returns a repeated request in its first form, without the members that belong to the repetition (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
 func (m *Message) First() (*Message, error) {
 	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// again returns m with the edits made, parsed again because they were not part of the judged message.
+// again applies the edits to m and parses the result, because the new bytes were not part of the judged message.
 func (m *Message) again(edits []Edit) (*Message, error) {
 	raw, err := Splice(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
-	limits := AnswerLimits() // the edits may contain what a server sent
+	limits := AnswerLimits() // the edits may contain text that a server sent
 	limits.IDBytes = len(m.Raw)
 	return Parse(raw, limits)
 }
 
-// The members that [Message.Without] and [Message.First] remove.
+// Members that [Message.Without] and [Message.First] remove.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns the members of an object in m whose keys are among these.
+// members returns the members of an object in m whose keys are in keys.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -164,7 +166,7 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that inserts members into _meta, where remain other members are left.
+// insertMeta returns the edit that inserts members into a _meta that keeps remain other members.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
 	switch {
@@ -183,7 +185,8 @@ func (m *Message) insertMeta(members []byte, remain int) Edit {
 	return Edit{Span{at, at}, members}
 }
 
-// quote returns text as a JSON string; nil if it is empty or not UTF-8, because a broken trace must not break a call.
+// quote returns text as a JSON string. It returns nil if text is empty or not UTF-8, because a broken trace must not
+// break a call.
 func quote(text string) []byte {
 	if text == "" {
 		return nil
@@ -195,7 +198,7 @@ func quote(text string) []byte {
 	return quoted
 }
 
-// appendMember appends a member to members that are separated by commas. The key must need no escapes.
+// appendMember appends a member to a list of members with commas between them. The key must need no escapes.
 func appendMember(members []byte, key string, value []byte) []byte {
 	if len(members) > 0 {
 		members = append(members, ',')
@@ -210,9 +213,9 @@ func braced(members []byte) []byte {
 	return append(append([]byte{'{'}, members...), '}')
 }
 
-// Client returns the name and version that the client declares in initialize, otherwise in
+// Client returns the name and version that the client declares in initialize or otherwise in
 // "io.modelcontextprotocol/clientInfo" of _meta. Each is empty if it is absent, not a string or longer than 128 bytes.
-// They are claims, not an identity.
+// They are not verified and identify no caller.
 func (m *Message) Client() (name, version string) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}

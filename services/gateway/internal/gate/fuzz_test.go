@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// The standard package is the reference here: it knows nothing about the gate, takes the last of two equal keys and
+// The fuzz tests compare the gate with the standard package encoding/json, which takes the last of two equal keys and
 // ignores the case of keys. If the gate accepts a message, both must have read the same.
 
-// decode reads raw as the standard package does, with numbers as they are written.
+// decode decodes raw with the standard package. It keeps the spelling of numbers.
 func decode(t *testing.T, raw []byte, into any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -37,7 +37,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// loose is a message as read by a program that ignores the case of keys.
+// loose is a message as a program reads it that ignores the case of keys.
 type loose struct {
 	Method  any
 	ID      any
@@ -50,16 +50,16 @@ type loose struct {
 	}
 }
 
-// same fails unless got and want are equal.
+// same reports an error unless got and want are equal.
 func same(t *testing.T, raw []byte, what string, got, want any) {
 	t.Helper()
-	// cmp.Diff takes exponential time on values nested this deep.
+	// cmp.Diff needs exponential time for values that are nested this deep.
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s of %q\n the gate: %#v\nstandard: %#v", what, raw, got, want)
 	}
 }
 
-// agrees fails unless the standard package reads in raw what the gate judged.
+// agrees reports an error unless the standard package reads the same in raw as the gate.
 func agrees(t *testing.T, m *gate.Message) {
 	t.Helper()
 	var other loose
@@ -89,7 +89,7 @@ func agrees(t *testing.T, m *gate.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// asPrepared returns the expected result of Outgoing, computed on the standard package's tree.
+// asPrepared returns the expected result of Outgoing, computed from the standard package's tree.
 func asPrepared(message map[string]any, trace gate.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -145,7 +145,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// preparedAlike checks the message that m becomes for a server.
+// preparedAlike checks the message that Outgoing returns for m.
 func preparedAlike(t *testing.T, m *gate.Message, trace gate.Trace) {
 	t.Helper()
 	sent, err := m.Outgoing(trace, nil)
@@ -166,14 +166,14 @@ func preparedAlike(t *testing.T, m *gate.Message, trace gate.Trace) {
 	}
 }
 
-// folds lowers the case of a key and resolves look-alikes of its letters.
+// folds lowers the case of a key and replaces characters that look like its letters.
 func folds(key string) string {
 	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
 }
 
 func isOurs(key string) bool { return strings.HasPrefix(folds(key), "dev.sluice/") }
 
-// scrubbed removes from a tree, as Clean must, what only the gateway may send.
+// scrubbed removes from a tree everything that Clean must remove.
 func scrubbed(value any) any {
 	switch v := value.(type) {
 	case []any:
@@ -199,7 +199,7 @@ func dropOurs(object map[string]any) {
 	}
 }
 
-// listed returns the tools of a list that hidden leaves.
+// listed returns the tools of a list that are not hidden.
 func listed(tools []any) []any {
 	kept := []any{}
 	for _, element := range tools {
@@ -235,12 +235,12 @@ func FuzzReadAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		readAlike(t, raw)
-		// Most inputs of the fuzzer are not JSON-RPC; use them as a value for the scanner.
+		// Most inputs of the fuzzer are not JSON-RPC, so they are also used as a value inside a response.
 		readAlike(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
 	})
 }
 
-// readAlike compares the reader of answers with jsontext's strict reading.
+// readAlike compares ReadAnswer with a strict reading by jsontext.
 func readAlike(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := gate.ReadAnswer(raw, gate.AnswerLimits())
@@ -291,7 +291,7 @@ func readAlike(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// addressedAlike compares a response with another id with a new parse of its bytes.
+// addressedAlike compares the result of Addressed with a new parse of its bytes.
 func addressedAlike(t *testing.T, a *gate.Answer) {
 	t.Helper()
 	roomy := gate.AnswerLimits()
@@ -317,7 +317,7 @@ func addressedAlike(t *testing.T, a *gate.Answer) {
 	}
 }
 
-// addsAlike compares a list with an added tool, and without hidden ones, with the expected one.
+// addsAlike compares the list after the edits of Add and Clean with the expected list.
 func addsAlike(t *testing.T, a *gate.Answer, want map[string]any) {
 	t.Helper()
 	const tool = `{"name":"ours"}`

@@ -1,13 +1,13 @@
-// Package gate is the strict parser of the gateway. It reads the bytes of one JSON-RPC message once, and either refuses
-// the message with a code or returns the position of each part in those bytes. So the forwarded bytes are the judged
-// ones, except for the named replacements that [Splice] makes.
+// Package gate is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either refuses
+// the message with a code, or returns the position of each part in those bytes. Therefore the forwarded bytes are the
+// judged bytes, except for the replacements that [Splice] makes.
 //
-// [Parse] reads a client's message and enforces every rule of admission. [ReadAnswer] reads a server's message. It
-// requires unambiguous JSON and finds the places that the gateway has to read or to cut.
+// [Parse] reads a client's message and enforces all rules for clients. [ReadAnswer] reads a server's message. It
+// requires unambiguous JSON, and finds the parts that the gateway has to read or to remove.
 //
-// The package has its own scanner, because it must count tokens, levels and keys while it reads, and name the rule that
-// was broken. Fuzz tests compare it with the strict reading of jsontext. The package has no state: all functions are
-// safe for concurrent use.
+// The package has a scanner of its own, because the scanner must count tokens, levels and keys while it reads, and must
+// name the rule that was broken. Fuzz tests compare the scanner with the strict reading of jsontext. The package has no
+// state, so all functions are safe for concurrent use.
 package gate
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// A Span is the half-open range [Start, End) of bytes in a message's Raw. The zero Span means that the part is absent;
-// no part of a message ends at 0.
+// A Span is the half-open range [Start, End) of bytes in a message's Raw. The zero Span means that the part is absent,
+// because no part of a message ends at 0.
 type Span struct{ Start, End int }
 
 // Present reports whether the part exists.
 func (s Span) Present() bool { return s.End > 0 }
 
-// Of returns the bytes of raw that s covers, as a slice of raw and not a copy. It is nil for an absent part.
+// Of returns the bytes of raw in the range of s, as a slice of raw and not a copy. It returns nil for an absent part.
 func (s Span) Of(raw []byte) []byte {
 	if !s.Present() {
 		return nil
@@ -72,29 +72,29 @@ type Limits struct {
 	Tokens int
 	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as it is written. Exact readers need more time for a number than in
-	// proportion to its length.
+	// NumberBytes is the length of a number as it is written. It is limited because the time of exact parsers grows
+	// faster than the length of a number.
 	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
 }
 
-// DefaultLimits returns the limits for clients' messages.
+// DefaultLimits returns the limits for messages of clients.
 func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonical.MaxNumber, IDBytes: 128}
 }
 
-// AnswerLimits returns the limits for servers' messages. They are wider, because answers carry data. IDBytes does not
-// apply to answers.
+// AnswerLimits returns the limits for messages of servers. They are higher, because answers carry data. IDBytes does
+// not apply to answers.
 func AnswerLimits() Limits {
 	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonical.MaxNumber}
 }
 
-// An Error says why a message was refused. It never quotes the message, so it may be logged and shown.
+// An Error says why a message was refused. It never quotes the message, so the Error may be logged and shown.
 type Error struct {
-	// Code is one of the gate's codes.
+	// Code is the code of the broken rule.
 	Code commonv1.Code
-	// Detail is a sentence for people, always a constant or made of constants.
+	// Detail is a sentence for people. It is always a constant or made of constants.
 	Detail string
 	// Offset is the position in the message where the gate stopped, in bytes.
 	Offset int

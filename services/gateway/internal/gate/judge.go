@@ -6,17 +6,17 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Largest lengths of strings in bytes, with escapes resolved.
+// Maximum lengths of strings in bytes, with escapes resolved.
 const (
 	maxName        = 128  // of methods and tools
 	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
-	maxText        = 4096 // of prompts' names, resources' URIs and tasks' ids, as in policy
+	maxText        = 4096 // of names of prompts, URIs of resources and ids of tasks, as in policy
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
 )
 
-// judge makes the checks that need the whole message.
+// judge checks the rules that need the whole message.
 func (p *parser) judge() error {
 	m := p.m
 	if version, ok := p.decode(p.jsonrpc); !ok || string(version) != "2.0" {
@@ -98,7 +98,7 @@ func (p *parser) judgeMeta() error {
 	if meta.ProtocolVersion, err = p.version(in.metaVersion); err != nil {
 		return err
 	}
-	// A broken trace must not break a call.
+	// An invalid trace must not break a call.
 	meta.TraceParent, _ = p.text(in.traceParent, maxTraceParent, "")
 	meta.TraceState, _ = p.text(in.traceState, maxTraceState, "")
 	if in.metaToken.Present() && !isID(&p.scanner, in.metaToken) {
@@ -112,7 +112,7 @@ func (p *parser) judgeMeta() error {
 	return err
 }
 
-// judgeParams checks the params of the method.
+// judgeParams checks the params against the method.
 func (p *parser) judgeParams() (err error) {
 	m, in := p.m, &p.in
 	m.InputResponses, m.RequestState = in.inputResponses, in.requestState
@@ -178,8 +178,8 @@ func (p *parser) judgeURI() (err error) {
 	return err
 }
 
-// judgeRef reads the reference of a completion. A reference that is ambiguous, or longer than policy accepts, is not
-// known; rules then refuse it.
+// judgeRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
+// as unknown, and rules refuse the request.
 func (p *parser) judgeRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
@@ -205,7 +205,7 @@ func (p *parser) judgeRef() error {
 	return nil
 }
 
-// judgeList checks the cursor, which some clients send as null if they have none.
+// judgeList checks the cursor. Some clients send null if they have no cursor.
 func (p *parser) judgeList() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// measure returns the depth and the number of tokens of raw as jsontext counts them.
+// measure returns the depth and the number of tokens of raw, counted with jsontext.
 func measure(t *testing.T, raw string) (depth, tokens int) {
 	t.Helper()
 	d := jsontext.NewDecoder(strings.NewReader(raw))
@@ -32,7 +32,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 
 func TestP11Depth(t *testing.T) {
 	t.Parallel()
-	// nest returns nested values, using the forms in turn.
+	// nest returns nested values that use the forms in turn.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -43,7 +43,7 @@ func TestP11Depth(t *testing.T) {
 	forms := [][]string{{"[_]"}, {`{"a":_}`}, {"[_]", `{"a":_}`}, {`[1,{},[],_]`, `{"b":[{}],"a":_,"c":[]}`, "[_,2]"}}
 	places := []struct {
 		raw   string
-		above int // the levels around the value
+		above int // the number of levels around the value
 		code  commonv1.Code
 	}{
 		{toolCall(`{"v":_}`), 3, 0},
@@ -54,7 +54,7 @@ func TestP11Depth(t *testing.T) {
 	}
 	for _, place := range places {
 		for _, form := range forms {
-			// The innermost brackets of a form may be a level deeper than the value.
+			// The innermost brackets of a form may be one level deeper than the value.
 			levels := 64 - place.above
 			for {
 				raw := strings.Replace(place.raw, "_}", nest(levels, form...)+"}", 1)
@@ -165,7 +165,7 @@ func TestP11Size(t *testing.T) {
 	}
 }
 
-// TestP11HostileInputCostsLittle is not parallel, because it counts the allocations of all goroutines.
+// TestP11HostileInputCostsLittle is not parallel, because it counts allocations of all goroutines.
 func TestP11HostileInputCostsLittle(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {
@@ -179,15 +179,15 @@ func TestP11HostileInputCostsLittle(t *testing.T) {
 	cases := []struct {
 		name  string
 		raw   string
-		read  int    // how far the gate may read
-		bytes uint64 // how much it may allocate
+		read  int    // the maximum number of bytes that the gate may read
+		bytes uint64 // the maximum number of bytes that the gate may allocate
 	}{
 		{"65 levels", toolCall(`{"v":` + strings.Repeat("[", 1<<20)), 256, 4 << 10},
 		{"65 objects", toolCall(`{"v":` + strings.Repeat(`{"v":`, 1<<19)), 512, 8 << 10},
 		{"100,000 escaped keys", toolCall(`{` + strings.Join(keys, ",") + `}`), 100 << 10, 400 << 10},
 		{"10,000 long keys", toolCall(`{` + strings.Join(longKeys, ",") + `}`), 1500 << 10, 600 << 10},
 		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 4 << 10},
-		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // it yields the processor, a few bytes each time
+		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // the gate yields the processor, which costs a few bytes each time
 		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 4 << 10},
 		{"endless numbers beyond range", toolCall(`{"v":[` + strings.Repeat("1e400,", 9_000) + `1]}`), limit, 4 << 10},
 		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 4 << 10},

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// refs are references of completions, with the expected result.
+// refs are references of completions, and the expected result of parsing each.
 var refs = []struct{ ref, kind, name, uri, code string }{
 	{`{"type":"ref/prompt","name":"p\u0061"}`, gate.RefPrompt, "pa", "", ""},
 	{`{"type":"ref\/resource","uri":"x:{a}"}`, gate.RefResource, "", "x:{a}", ""},
@@ -92,7 +92,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// For another reader, hidden elements are gone and all others are still there.
+// FuzzListing checks with another reader that hidden elements are gone and all other elements are still present.
 func FuzzListing(f *testing.F) {
 	for _, text := range []string{
 		`[{"name":"a"},{"name":"b"}]`, `[ {"title":"\u0061","name":"\u0061"} , 1,[], {"name":"b","_meta":{"dev.sluice/x":1}} ]`, `[]`, `{}`, `[{"Name":"a","name":"b"}]`, `[{"name":null}]`,

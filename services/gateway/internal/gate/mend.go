@@ -6,25 +6,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// mending collects the repairs of [Mend] during a parse.
+// mending collects the repairs that [Mend] makes during a parse.
 type mending struct {
-	// text is true inside a value in which lone surrogates are replaced.
+	// text is true while the parser is inside a value in which lone surrogates are replaced.
 	text bool
-	// last is the position of the last replaced surrogate, and replaced their number.
+	// last is the position of the last surrogate that was replaced, and replaced is the number of replaced surrogates.
 	last, replaced int
-	// null is the member `"error": null`; absent if there is none.
+	// null is the member `"error": null`; absent if the message does not have it.
 	null item
 }
 
-// Mend repairs the answer to a request, in raw itself, if the answer breaks the rules of JSON or JSON-RPC in one of
-// these two ways, which some servers have:
-//   - `"error": null` next to a result: it is overwritten with spaces;
-//   - a lone surrogate, such as the escape \ud83d, in a string value of content or structuredContent of the
-//     result of tools/call: it becomes \ufffd. In keys, and in all other members, nothing is replaced.
+// Mend repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one of
+// these two ways, which occur in some servers:
+//   - `"error": null` next to a result is overwritten with spaces.
+//   - A lone surrogate, such as the escape \ud83d, is replaced by \ufffd in string values of content or
+//     structuredContent in the result of tools/call. Surrogates in keys, and in all other members, are not replaced.
 //
-// methodOf returns the method of the request with this raw id; empty if there is none. Mend reports whether raw was
-// repaired. If not, raw must not be used any more. A message with other faults is not repaired. A repaired message must
-// still be read with [ReadAnswer].
+// methodOf returns the method of the request with this raw id, or "" if there is none. Mend reports whether it has
+// repaired raw. If it has not, raw must not be used any more. A message with any other fault is not repaired. A
+// repaired message must still be read with [ReadAnswer].
 func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	mend := &mending{last: -1}
 	r := reader{scanner: scanner{raw: raw, limits: limits, mend: mend}}
@@ -40,7 +40,7 @@ func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	return true
 }
 
-// replace replaces the lone surrogate at offset i by U+FFFD, and reports whether it may.
+// replace replaces the lone surrogate at offset i by U+FFFD. It returns false if the surrogate may not be replaced.
 func (m *mending) replace(raw []byte, i int) bool {
 	if m == nil || !m.text {
 		return false
@@ -51,10 +51,10 @@ func (m *mending) replace(raw []byte, i int) bool {
 	return true
 }
 
-// isNull reports whether the value at the current position is a null that may be repaired.
+// isNull reports whether the value at the current position is a null that may be removed.
 func (m *mending) isNull(rest []byte) bool { return m != nil && bytes.HasPrefix(rest, []byte("null")) }
 
-// blank overwrites the member `"error": null` and the comma that separates it from its neighbor.
+// blank overwrites the member `"error": null` and the comma next to it with spaces.
 func (m *mending) blank(raw []byte) {
 	if !m.null.Present() {
 		return
@@ -70,7 +70,7 @@ func (m *mending) blank(raw []byte) {
 	}
 }
 
-// mendable reads a member of a result whose meaning is not known here.
+// mendable reads a member of a result that has no meaning here, and repairs strings in it.
 func (r *reader) mendable(f *frame) error {
 	if key := string(f.key); r.mend != nil && (key == "content" || key == "structuredContent") {
 		r.mend.text = true

@@ -13,7 +13,7 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case A: only two forms are repaired, only in the answer to a request that was sent.
+// Case A. Checks that only the two forms are repaired, and only in the response to a request that was sent.
 func TestU2Mend_RepairsTwoFormsAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
@@ -80,15 +80,15 @@ func TestSketchOf(t *testing.T) {
 	}
 }
 
-// FuzzMend checks that a repaired message has the same length, differs only in what is repaired, and still has to pass
-// the strict reading.
+// FuzzMend checks that a repaired message has the same length, differs only in the repaired parts, and must still pass
+// the strict parser.
 func FuzzMend(f *testing.F) {
 	for _, raw := range []string{`["\ud83d"]`, `{"a":"\ude00\ud83d"},"error":null`, `1},"error":null,"x":{`, `"\\ud83d"`, "\"\xff\""} {
 		f.Add([]byte(raw))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, raw := range [][]byte{raw, []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":` + string(raw) + `}}`)} {
-			gate.SketchOf(raw) // must not fail on any input
+			gate.SketchOf(raw) // SketchOf must not fail on any input
 			before := bytes.Clone(raw)
 			if _, err := gate.ReadAnswer(raw, gate.AnswerLimits()); err == nil {
 				if gate.Mend(raw, gate.AnswerLimits(), called) || !bytes.Equal(raw, before) {
@@ -103,7 +103,7 @@ func FuzzMend(f *testing.F) {
 			if err != nil || len(raw) != len(before) || a.Kind != gate.Response || a.Error.Present() || !jsontext.Value(raw).IsValid() {
 				t.Fatalf("%q became %q: %v", before, raw, err)
 			}
-			// A lenient reader finds the same in both, except for the error that is null.
+			// A lenient reader reads the same in both messages, except for the error that is null.
 			lax := jsontext.Value(before)
 			if err := lax.Canonicalize(jsontext.AllowInvalidUTF8(true)); err != nil {
 				t.Fatalf("%q: %v", before, err)

@@ -12,8 +12,8 @@ const (
 	RefResource = "ref/resource"
 )
 
-// A Message is a client's message that passed the gate. It is read-only. Its spans point into Raw, which must not
-// change while the Message is in use. Its strings are copies with escapes resolved.
+// A Message is a client's message that was accepted by [Parse]. It is read-only. Its spans are positions in Raw, which
+// must not change while the Message is in use. Its strings are copies with escapes resolved.
 type Message struct {
 	// Raw is the message as it was received.
 	Raw []byte
@@ -28,31 +28,32 @@ type Message struct {
 	// Result and Error are objects; a response has exactly one of them.
 	Result, Error Span
 
-	// Name is params.name of tools/call, which matches the grammar of tool names, of prompts/get, which may be any
-	// text, or params.ref.name of a completion for a prompt. Empty for other methods.
+	// Name is params.name of tools/call, which matches the grammar of tool names, params.name of prompts/get, which may
+	// be any text, or params.ref.name of a completion for a prompt. It is empty for other methods.
 	Name string
-	// NameValue is the raw value of params.name, for a splice that renames.
+	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [Splice].
 	NameValue Span
 	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
-	// a template. Empty for other methods.
+	// a URI template. It is empty for other methods.
 	URI string
-	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. Empty if the type is not known, or for
+	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty for an unknown type and for
 	// other methods.
 	Ref string
 	// URIValue is the raw value of params.uri.
 	URIValue Span
-	// Arguments is the params.arguments object; null counts as absent.
+	// Arguments is the params.arguments object. It is absent if params.arguments is null.
 	Arguments Span
 	// RequestID is the raw params.requestId of notifications/cancelled: a valid id. Absent for other methods.
 	RequestID Span
-	// ProgressToken is the raw params.progressToken of notifications/progress: a valid id. Absent for other methods.
-	// The token that a request declares is in Meta.
+	// ProgressToken is the raw params.progressToken of notifications/progress: a valid id. It is absent for other
+	// methods. The token that a request declares is in Meta.
 	ProgressToken Span
 
-	// InputResponses is the raw params.inputResponses, in which a client answers the requests in the server's last
-	// answer (MCP 2026-07-28, Multi Round-Trip Requests).
+	// InputResponses is the raw params.inputResponses. A client uses it to respond to the requests in the server's
+	// previous answer (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputResponses Span
-	// RequestState is the raw params.requestState, which a client sends back as it received it (same section).
+	// RequestState is the raw params.requestState, which a client sends back unchanged (MCP 2026-07-28, Multi
+	// Round-Trip Requests).
 	RequestState Span
 
 	// TaskID is params.taskId of the methods under tasks/. Empty for other methods.
@@ -71,12 +72,13 @@ type Message struct {
 	// Meta is the content of params._meta.
 	Meta Meta
 
-	clientInfo Span // of initialize, otherwise of _meta
-	start      int  // the position of the envelope
+	clientInfo Span // from params of initialize, otherwise from _meta
+	start      int  // the position of the envelope in Raw
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m with its own memory, for callers that keep it longer than the buffer it was read from.
+// Clone returns a copy of m with memory of its own, for callers that use m longer than the buffer from which it was
+// read.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
@@ -89,12 +91,12 @@ type Meta struct {
 	Object Span
 	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
 	Run, Approval string
-	// TraceParent and TraceState are the W3C trace context. Each is empty if it is not a string, or longer than 128 and
-	// 512 bytes; their content is not checked.
+	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if it is not a string of at most 128
+	// bytes, and TraceState if it is not a string of at most 512 bytes. Their content is not checked.
 	TraceParent, TraceState string
 	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
 	ProtocolVersion string
-	// ProgressToken is the raw token: a string or an integer, as for an id.
+	// ProgressToken is the raw token: a string or an integer with the same limits as an id.
 	ProgressToken Span
 	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
 	Capabilities Span
@@ -105,7 +107,7 @@ type Meta struct {
 	values  [traceFields]Span
 }
 
-// Indices of the members of _meta with the trace context, in the order of [Trace.fields].
+// Indices of the trace context's members in _meta, in the order of [Trace.fields].
 const (
 	traceParent = iota
 	traceState
@@ -113,26 +115,23 @@ const (
 	traceFields
 )
 
-// Parse reads one message of a client, and returns it or refuses it with an [*Error]. The message is a JSON object, and
-// besides the limits these rules hold:
-//   - its text is valid UTF-8 without byte order mark or lone surrogates, keys
-//     are unique at every depth and free of control characters, and nothing follows;
-//   - "jsonrpc" is "2.0"; unknown keys next to it are refused, and so are keys
-//     that a reader could take for a known one of the envelope, of params or
-//     of _meta;
-//   - it is a request (method and id), a notification (method under
-//     "notifications/", no id) or a response (id, and result or error);
-//   - an id is a non-empty string, or an integer within ±(2^53-1), written as
-//     an integer;
-//   - numbers have at most NumberBytes; except in responses, they are finite as
-//     float64, and integers are within int64;
-//   - params, arguments and _meta are objects if present; arguments may be
-//     null;
-//   - tools/call has a tool's name, prompts/get a name, and resources/read,
-//     resources/subscribe and resources/unsubscribe have a URI (the latter two only
-//     in revisions that have these methods), and a task's id is a string.
+// Parse reads one message of a client. It returns the message, or refuses it with an [*Error]. The message must be a
+// JSON object within the limits, and must follow these rules:
+//   - The text is valid UTF-8 without byte order mark or lone surrogates. Keys are unique at every depth and contain no
+//     control characters. Only whitespace follows the object.
+//   - "jsonrpc" is "2.0". The envelope has no unknown keys. No key of the envelope, of params or of _meta could be taken
+//     for another key of the protocol.
+//   - The message is a request (a method and an id), a notification (a method under "notifications/" and no id) or a
+//     response (an id, and a result or an error).
+//   - An id is a non-empty string, or an integer within ±(2^53-1) that is written as an integer.
+//   - A number has at most NumberBytes. Except in responses, numbers are finite as float64, and integers are within
+//     int64.
+//   - params, arguments and _meta are absent or objects. arguments may be null.
+//   - tools/call has the name of a tool, and prompts/get has a name. resources/read, resources/subscribe and
+//     resources/unsubscribe have a URI; the latter two need none in a revision without these methods. The id of a task
+//     is a string.
 //
-// The Message refers to raw; Parse neither copies nor changes it.
+// The Message refers to raw. Parse neither copies nor changes raw.
 func Parse(raw []byte, limits Limits) (*Message, error) {
 	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, wild: -1}}
 	p.m = &Message{Raw: raw}
@@ -145,7 +144,7 @@ func Parse(raw []byte, limits Limits) (*Message, error) {
 type parser struct {
 	scanner
 	m *Message
-	// Raw values that are judged once the whole message has been read.
+	// Raw values that are judged after the whole message was read.
 	jsonrpc, method Span
 	in              paramSpans
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// parts are the parts of a message as text, for comparison.
+// parts contains the parts of a message as text, for comparison.
 type parts map[string]string
 
-// partsOf returns the parts of m that are present.
+// partsOf returns all parts that m has.
 func partsOf(m *gate.Message) parts {
 	got := parts{"kind": m.Kind.String()}
 	text := func(key, value string) {
@@ -100,7 +100,7 @@ func TestParseSaysWhereEachPartStands(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := partsOf(accepted(t, tt.raw))
-			for _, whole := range []string{"params", "meta"} { // compared only if the case names them
+			for _, whole := range []string{"params", "meta"} { // compared only if the test case contains them
 				if _, ok := tt.want[whole]; !ok {
 					delete(got, whole)
 				}
@@ -187,7 +187,8 @@ func TestParseRefusesEveryMessageThatIsCutOff(t *testing.T) {
 	for _, raw := range raws {
 		for end := range len(raw) {
 			got := codeOf(t, raw[:end])
-			// Inside a character or between surrogates, the encoding is at fault.
+			// If the message is cut inside a character or between two surrogates, the code is that of an invalid
+			// encoding.
 			if got != invalid && (got != encoding || utf8.ValidString(raw[:end]) && !strings.Contains(raw[:end], `\ud83d`)) {
 				t.Errorf("%q: got %v", raw[:end], got)
 			}
@@ -212,8 +213,8 @@ func TestMetaRefusesHandlesThatAreNoShortStrings(t *testing.T) {
 	}
 }
 
-// TestI2ForgedIdentity checks that nothing in a message becomes an identity: what a client declares about itself stays
-// a claim in Client, and no key names a principal.
+// TestI2ForgedIdentity checks that nothing in a message becomes an identity. The data that a client declares about
+// itself is only returned by Client, and no key names a principal.
 func TestI2ForgedIdentity(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"baggage":"sluice-principal=root",`+

@@ -8,7 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A nameStack contains the keys of all open objects, the innermost last. For most messages it needs no allocation.
+// A nameStack contains the keys of all open objects, the innermost last. It needs no allocation for most messages.
 type nameStack struct {
 	size int
 	near [32][]byte
@@ -31,11 +31,11 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the largest number of keys in all open objects together. Each costs many times its bytes in memory.
+// maxNames is the maximum number of keys in all open objects together. Each key needs many times its bytes in memory.
 const maxNames = 100_000
 
-// few is the number of keys up to which each new key is compared with all before it. Larger objects are checked at
-// their end, by sorting.
+// few is the number of keys up to which each new key is compared with all previous keys. Objects with more keys are
+// checked at their end by sorting.
 const few = 16
 
 // key reads the key at the current position into f.
@@ -74,7 +74,8 @@ func (s *scanner) key(f *frame) error {
 	return nil
 }
 
-// distinct removes the keys of an object that ends here. For an object with many keys it first checks for duplicates.
+// distinct removes the keys of an object that ends at the current position. If the object has many keys, it first
+// checks them for duplicates.
 func (s *scanner) distinct(f *frame) error {
 	count := s.names.size - f.base
 	if count > few {

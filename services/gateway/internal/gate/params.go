@@ -6,17 +6,17 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// paramSpans are raw values inside params that are judged once the method is known.
+// paramSpans contains the raw values in params that are judged after the method is known.
 type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
-	// Of ref; refVariant is a key in it that a reader could take for another one.
+	// Members of ref. refVariant is a key in ref that a reader could take for another key.
 	refType, refName, refURI, refVariant Span
 
-	// Of _meta.
+	// Members of _meta.
 	run, approval, traceParent, traceState Span
 	metaVersion, metaToken                 Span
 	metaCapabilities, metaClientInfo       Span
@@ -141,7 +141,7 @@ func (p *parser) meta() (Span, error) {
 	}
 }
 
-// metaMember reads one member of _meta, and stores the position of the whole member if it may have to be removed.
+// metaMember reads one member of _meta. If the member may have to be removed, its position is stored.
 func (p *parser) metaMember(f *frame) error {
 	into, err := p.metaField(f)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *parser) metaMember(f *frame) error {
 	return nil
 }
 
-// metaField returns where the value of a member of _meta is stored; nil if it is not stored.
+// metaField returns the variable for the value of a member of _meta; nil if the value is not stored.
 func (p *parser) metaField(f *frame) (*Span, error) {
 	in := &p.in
 	switch string(f.key) {
@@ -198,7 +198,7 @@ func (p *parser) metaField(f *frame) (*Span, error) {
 	return nil, p.unambiguous(metaFields, f)
 }
 
-// notObject reads a value that should have been an object and refuses it.
+// notObject reads a value that should have been an object, and refuses it.
 func (p *parser) notObject(detail string) (Span, error) {
 	start := p.pos
 	if err := p.value(); err != nil {

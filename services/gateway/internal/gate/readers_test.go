@@ -25,14 +25,15 @@ import (
 // readerMessages is how many messages TestReadersAgree draws.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader reads messages as some server does, and prints a digest of what it has read for each.
+// A reader is a program that reads messages as a server would. For each message it prints a canonical form of what it
+// has read.
 type reader struct {
 	name string
 	in   *bufio.Writer
 	out  *bufio.Scanner
 }
 
-// otherReaders are those of Node and of Python; only Python's may be missing.
+// otherReaders starts the readers in Node and Python. Only Python may be missing.
 func otherReaders(t testing.TB) []*reader {
 	t.Helper()
 	out := []*reader{startReader(t, "JSON.parse", npmtest.Node(t), "testdata/reader.mjs")}
@@ -67,7 +68,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 	return &reader{name, bufio.NewWriterSize(in, 1<<20), bufio.NewScanner(out)}
 }
 
-// read lets a reader read messages, and returns what it prints for each.
+// read sends messages to a reader, and returns what the reader prints for each message.
 func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
@@ -89,7 +90,7 @@ func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 	return said
 }
 
-// goReads returns what Go's own reader would print.
+// goReads returns the canonical form of a message as Go reads it.
 func goReads(text []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -105,7 +106,7 @@ func goReads(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical writes what was read, so that two readers write the same if they have read the same.
+// canonical writes a canonical form of a value. Two readers that have read the same value write the same form.
 func canonical(out *strings.Builder, v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -118,7 +119,7 @@ func canonical(out *strings.Builder, v any) error {
 			return err
 		}
 		if n == 0 {
-			n = 0 // and not -0, because readers disagree about -0
+			n = 0 // the sign of -0 is dropped, because readers disagree about it
 		}
 		fmt.Fprintf(out, "#%016x", math.Float64bits(math.Abs(n)*sign(n)))
 	case string:
@@ -153,7 +154,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as read by a server in Go whose reader ignores the case of keys.
+// typed is a message as a server in Go reads it with a reader that ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -161,18 +162,18 @@ type typed struct {
 	Params  json.RawMessage `json:"params"`
 }
 
-// named are the params of methods with a name.
+// named contains the params of methods with a name.
 type named struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// located are the params of methods with a resource.
+// located contains the params of methods with a resource.
 type located struct {
 	URI string `json:"uri"`
 }
 
-// completing are the params of a completion with a reference.
+// completing contains the params of a completion with a reference.
 type completing struct {
 	Ref struct {
 		Type string `json:"type"`
@@ -181,7 +182,8 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs says how a server in Go would read the sent message differently from the judged one; empty if it would not.
+// differs returns how a server in Go reads the sent message differently from the judged message. It is empty if there
+// is no difference.
 func differs(judged, sent *gate.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -233,8 +235,8 @@ func differs(judged, sent *gate.Message) string {
 	return ""
 }
 
-// Whatever a client writes, the message for a server is read in one way: readers in Go, Node and Python find the same
-// in it, and what the gateway has judged.
+// Checks that the message for a server has only one meaning, whatever the client writes. Readers in Go, Node and Python
+// must read the same in it, and the same as the gateway.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -278,7 +280,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree makes the same check for messages of the fuzzer.
+// FuzzReadersAgree checks the same for messages of the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := drawer{rand.New(rand.NewPCG(1, 2))}

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// X9: names that a caller chose are recorded shortened, and URIs without the parts that may contain a secret.
+// Case X9. Checks that names that a caller chose are shortened in records, and that URIs are recorded without the parts
+// that may contain a secret.
 func TestX9WhatIsRecordedOfNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)

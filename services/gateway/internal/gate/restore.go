@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// Restore returns a request with the stored params, the id and the method of m, which asks for the same call, and those
-// members of m's `_meta` that belong to the current attempt. The result must be parsed before it is sent.
+// Restore returns a request for a stored call. The request has the stored params, the id and the method of m, and the
+// members of the `_meta` of m that belong to the current attempt. m must be a request for the same call. The result
+// must be parsed before it is sent.
 func Restore(m *Message, params string) ([]byte, error) {
 	if params == "" {
 		params = "{}"
@@ -29,7 +30,7 @@ func Restore(m *Message, params string) ([]byte, error) {
 	return Splice(base, kept.insertMeta(members, kept.Meta.members))
 }
 
-// sending returns the raw members of a request's `_meta` that belong to one attempt; nil if there are none.
+// sending returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.
 func sending(m *Message) ([]byte, error) {
 	if !m.Meta.Object.Present() {
 		return nil, nil

@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is an object of a server's message whose fields are the protocol's.
+// A section is an object in a server's message whose members are defined by the protocol.
 type section uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	inError
 )
 
-// table returns the fields that keys of the section must not resemble.
+// table returns the protocol fields of the section. Other keys of the section must not resemble them.
 func (in section) table() map[string]string {
 	switch in {
 	case inParams:
@@ -28,7 +28,7 @@ func (in section) table() map[string]string {
 	return envelopeFields
 }
 
-// section reads an object of the protocol.
+// section reads an object whose members are defined by the protocol.
 func (r *reader) section(in section) (Span, error) {
 	start := r.pos
 	if r.peek() != '{' {
@@ -116,7 +116,7 @@ func (r *reader) paramField(f *frame) (err error) {
 	return err
 }
 
-// subscription returns the raw id of the subscription in _meta, which has already been read.
+// subscription returns the raw id of the subscription in a _meta that was already read.
 func (r *reader) subscription(meta Span) (id Span) {
 	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
 	var f frame
@@ -143,7 +143,7 @@ func (r *reader) errorField(f *frame) (err error) {
 	case string(f.key) == "code":
 		r.a.ErrorCode, err = r.read()
 	case string(f.key) == "data" && r.peek() == '{':
-		err = r.foreignMeta() // the gateway's own errors carry the decision there
+		err = r.foreignMeta() // the gateway's own errors carry the decision in data
 	default:
 		err = r.memberValue(f)
 	}
@@ -193,18 +193,18 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxForeign is how many members of a message may have keys that only the gateway may send, because removing one takes
-// more memory than the member.
+// maxForeign is the maximum number of members in a message whose keys only the gateway may send. It is limited because
+// removing a member takes more memory than the member.
 const maxForeign = 1_000
 
-// maxTools is the largest number of elements in result.tools that policy filters.
+// maxTools is the maximum number of elements in result.tools.
 const maxTools = 10_000
 
 // tools reads the value of result.tools.
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads the value of a list whose elements have their names in the member name; fields are those that other keys
-// must not resemble.
+// list reads the value of a list. The elements have their names in the member name. fields are the protocol fields of
+// an element, which other keys must not resemble.
 func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
@@ -266,7 +266,7 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is the largest number of requests in result.inputRequests, because each of them is judged.
+// maxInputs is the maximum number of requests in result.inputRequests. It is limited because each request is judged.
 const maxInputs = 100
 
 // inputs reads the value of result.inputRequests.
@@ -330,7 +330,7 @@ func (r *reader) input() (in Input, err error) {
 	}
 }
 
-// foreignMeta reads an object of a server, such as _meta, and collects the members that only the gateway may send.
+// foreignMeta reads an object of a server, such as _meta, and collects its members that only the gateway may send.
 func (s *scanner) foreignMeta() error {
 	var f frame
 	if err := s.enter(&f); err != nil {
@@ -347,7 +347,7 @@ func (s *scanner) foreignMeta() error {
 			}
 			continue
 		}
-		// Members inside are removed with the whole, so those found there are dropped.
+		// The whole member is removed, so members that were found inside it are dropped from the list.
 		known := len(s.foreign)
 		if err := s.value(); err != nil {
 			return err

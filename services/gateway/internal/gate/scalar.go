@@ -30,7 +30,7 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// plain is [plainEnd] for the whole text, which may be long.
+// plain is [plainEnd] for the rest of the text, which may be long. It yields the processor after every maxPart bytes.
 func (s *scanner) plain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
@@ -41,12 +41,13 @@ func (s *scanner) plain(i int) int {
 	}
 }
 
-// maxPart is how much of a string is scanned without yielding the processor, in bytes.
+// maxPart is the number of bytes of a string that are scanned before the scanner yields the processor.
 const maxPart = 64 << 10
 
-// plainEnd returns the offset of the first byte from i on that is a quote, a backslash or a control character, or the
-// length of b. It tests eight bytes at a time: a lane's high bit is set if the byte is one of those. Borrows can only
-// spoil lanes above a true hit, so the lowest hit is exact.
+// plainEnd returns the offset of the first byte from i on that is a quote, a backslash or a control character. It
+// returns the length of b if there is no such byte. It tests eight bytes at a time: the high bit of a lane is set if
+// the lane's byte is one of these. A borrow can set wrong bits only in lanes above a true hit, so the lowest hit is
+// exact.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {
@@ -109,7 +110,7 @@ func codeUnit(b []byte, i int) (rune, bool) {
 	return unit, true
 }
 
-// number reads the number at the current position and records whether it is wild.
+// number reads the number at the current position, and records the position if the number is wild.
 func (s *scanner) number() error {
 	start := s.pos
 	if s.peek() == '-' {
@@ -148,7 +149,7 @@ func (s *scanner) number() error {
 	return nil
 }
 
-// digits reads digits. It stops at one more than NumberBytes, which is enough to know that the number is too long.
+// digits reads digits. It stops after NumberBytes+1 digits, because the number is then too long.
 func (s *scanner) digits() []byte {
 	start := s.pos
 	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) && s.pos-start <= s.limits.NumberBytes {

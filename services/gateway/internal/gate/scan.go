@@ -10,45 +10,45 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It lives on
-// the stack of the function that made it.
+// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It is part of
+// a parser or reader and is not allocated on the heap.
 type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client is true for a client's message, in which keys have rules, and false for a server's message, in which
-	// foreign collects the gateway's own keys.
+	// client is true for a client's message, whose keys must follow further rules. It is false for a server's message;
+	// then the members with keys that only the gateway may send are collected in foreign.
 	client bool
 
 	depth  int
 	tokens int
 	stint  turn.Stint
-	// wild is the position of the first number that is not finite or is an integer beyond int64; -1 if there is none.
-	// Whether that matters depends on the kind of message, which is known only at the end. Once wild is set, numbers
-	// are no longer checked.
+	// wild is the position of the first number that is not finite, or is an integer outside of int64; -1 if there is no
+	// such number. Whether a wild number is allowed depends on the kind of the message, which is known only at its end.
+	// Once wild is set, numbers are no longer checked.
 	wild int
-	// controls is false if no key can contain a control character except by an escape.
+	// controls is false if control characters in keys are possible only as escapes.
 	controls bool
 	names    nameStack
-	// text is the buffer for strings with resolved escapes.
+	// text is the buffer in which escapes of strings are resolved.
 	text []byte
-	// foreign are members that only the gateway may send, by position.
+	// foreign contains the members that only the gateway may send, sorted by position.
 	foreign []item
-	// mend collects the repairs of [Mend]; nil in every other parse.
+	// mend collects the repairs of [Mend]. It is nil in every other parse.
 	mend *mending
 }
 
 // A frame is the state of reading one object or array.
 type frame struct {
-	// count is the number of members or elements begun so far.
+	// count is the number of members or elements that were begun.
 	count int
-	// start is the position of the current member (its key) or element.
+	// start is the position of the current element, or of the key of the current member.
 	start int
-	// prev is the end of the one before it; zero for the first.
+	// prev is the offset at which the previous member or element ends; zero for the first one.
 	prev int
-	// key is the current member's key, with escapes resolved.
+	// key is the key of the current member, with escapes resolved.
 	key []byte
-	// base is the index of this object's first key in scanner.names.
+	// base is the index of the object's first key in scanner.names.
 	base int
 }
 
@@ -76,7 +76,7 @@ func (s *scanner) begin() error {
 	if !utf8.Valid(s.raw) {
 		return s.fail(commonv1.Code_CODE_JSON_ENCODING, badUTF8(s.raw), "the message is not valid UTF-8")
 	}
-	// DEL, and the first byte of U+0080 to U+009F.
+	// Every control character above ASCII begins with 0xc2 in UTF-8; DEL is 0x7f.
 	s.controls = bytes.IndexByte(s.raw, 0x7f) >= 0 || bytes.IndexByte(s.raw, 0xc2) >= 0
 	s.space()
 	return nil
@@ -103,7 +103,8 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte; at the end it returns 0, which JSON allows nowhere here.
+// peek returns the current byte. At the end it returns 0, which is not allowed at any of the positions where peek is
+// used.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -138,7 +139,7 @@ func (s *scanner) token() error {
 	return nil
 }
 
-// read reads any value at the current position and returns its position.
+// read reads any value at the current position and returns its span.
 func (s *scanner) read() (Span, error) {
 	start := s.pos
 	err := s.value()
@@ -195,7 +196,8 @@ func (s *scanner) object() error {
 	}
 }
 
-// memberValue reads the value of a member without a meaning here. In a server's message, _meta may be anywhere.
+// memberValue reads the value of a member that has no meaning here. In a server's message, a _meta may be in any
+// object.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
 		return s.foreignMeta()
@@ -239,8 +241,8 @@ func (s *scanner) leave() error {
 	return err
 }
 
-// member moves to the value of the object's next member and reports whether there is one. At the end of the object it
-// returns false, with or without an error.
+// member moves to the value of the object's next member and returns true. At the end of the object, or on an error, it
+// returns false.
 func (s *scanner) member(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -276,8 +278,8 @@ func (s *scanner) member(f *frame) (bool, error) {
 	return true, nil
 }
 
-// element moves to the array's next element and reports whether there is one. At the end of the array it returns false,
-// with or without an error.
+// element moves to the array's next element and returns true. At the end of the array, or on an error, it returns
+// false.
 func (s *scanner) element(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -298,8 +300,8 @@ func (s *scanner) element(f *frame) (bool, error) {
 	return true, nil
 }
 
-// decode returns the text of the string at span, with escapes resolved, and whether the value is a string. The scanner
-// must have read it already.
+// decode returns the text of the string at span with escapes resolved, and reports whether the value is a string. The
+// scanner must already have read the value.
 func (s *scanner) decode(span Span) ([]byte, bool) {
 	quoted := span.Of(s.raw)
 	if len(quoted) == 0 || quoted[0] != '"' {
@@ -311,7 +313,7 @@ func (s *scanner) decode(span Span) ([]byte, bool) {
 	return s.unescape(quoted)
 }
 
-// unescape resolves the escapes of a string with its quotes.
+// unescape resolves the escapes of a string. quoted includes the quotes.
 func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
 	start := len(s.text)
 	text, err := jsontext.AppendUnquote(s.text, quoted)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// A shape draws JSON text such as clients and servers send, with what an attacker would add: duplicate keys, keys in
-// other spellings, the gateway's own keys in odd places, whitespace everywhere.
+// A shape generates JSON text similar to the messages of clients and servers. It adds what an attacker could add:
+// duplicate keys, other spellings of keys, the gateway's own keys at any position, and whitespace.
 type shape struct{ t *rapid.T }
 
 func (s shape) pick(label string, choices ...string) string {
@@ -20,7 +20,7 @@ func (s shape) pick(label string, choices ...string) string {
 
 func (s shape) space() string { return s.pick("space", "", "", "", " ", "\n\t ") }
 
-// key draws a key and spells it with or without escapes.
+// key generates a key, with or without escapes.
 func (s shape) key(keys []string) string {
 	key := rapid.SampledFrom(keys).Draw(s.t, "key")
 	if rapid.IntRange(0, 9).Draw(s.t, "escape") == 0 {
@@ -29,7 +29,7 @@ func (s shape) key(keys []string) string {
 	return `"` + key + `"`
 }
 
-// object draws an object of up to width members.
+// object generates an object of at most width members.
 func (s shape) object(width int, keys []string, value func(key string) string) string {
 	members := make([]string, rapid.IntRange(0, width).Draw(s.t, "width"))
 	for i := range members {
@@ -47,7 +47,7 @@ func (s shape) list(width int, element func() string) string {
 	return "[" + strings.Join(elements, ",") + "]"
 }
 
-// value draws any value, nested up to depth more levels.
+// value generates any value, nested at most depth levels deep.
 func (s shape) value(depth int) string {
 	kinds := 8
 	if depth > 0 {

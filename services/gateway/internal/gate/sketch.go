@@ -7,20 +7,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// A Sketch is what is known about an unreadable message. It serves only to find the request that has no usable answer;
-// nothing else of the message may be used.
+// A Sketch describes a message that cannot be read. It is only used to find the request whose answer is not usable.
+// Nothing else of the message may be used.
 type Sketch struct {
 	// ID is the raw id: a string or a number; nil if it is absent or null.
 	ID []byte
-	// Result and Error report whether the message has a member of this name: a result that is not null, an error that
-	// is an object.
+	// Result reports whether the message has a result that is not null. Error reports whether it has an error that is
+	// an object.
 	Result, Error bool
 }
 
-// SketchOf finds the id of a text that looks like an answer, whatever is wrong with it, and reports whether the text
-// looks like one: it begins with an object, or an array of objects, has no method, and has a result, an error that is
-// an object, or "jsonrpc". If it has two different ids, it does not count as one. SketchOf reads no further than the
-// end of the first object, and reads each byte once.
+// SketchOf finds the id of a text that looks like a response, whatever its faults, and reports whether the text looks
+// like one. Such a text begins with an object or an array of objects. It has no method, and has a result, an error that
+// is an object, or "jsonrpc". A text with two different ids does not count. SketchOf reads each byte at most once, up
+// to the end of the first object.
 func SketchOf(raw []byte) (Sketch, bool) {
 	s := sketcher{scanner: scanner{raw: raw}}
 	raw = bytes.TrimPrefix(raw, []byte(ByteOrderMark))
@@ -40,7 +40,7 @@ func SketchOf(raw []byte) (Sketch, bool) {
 	return s.found, true
 }
 
-// ByteOrderMark may occur once at the beginning of a stream.
+// ByteOrderMark is the byte order mark, which is allowed once at the beginning of a stream.
 const ByteOrderMark = "\ufeff"
 
 type sketcher struct {
@@ -51,7 +51,7 @@ type sketcher struct {
 	conflict, method, version bool
 }
 
-// object skips an object, valid or not, and records its own members.
+// object skips an object, valid or not, and records the members that SketchOf needs.
 func (s *sketcher) object() {
 	var stint turn.Stint
 	for depth := 0; s.pos < len(s.raw); stint.Step() {
@@ -80,7 +80,7 @@ func (s *sketcher) text() []byte {
 	start := s.pos
 	for s.pos = s.plain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.plain(s.pos) {
 		if s.raw[s.pos] == '\\' {
-			s.pos++ // skips the escaped character, too
+			s.pos++ // the escaped character is skipped, too
 		}
 		s.pos++
 	}
@@ -88,7 +88,7 @@ func (s *sketcher) text() []byte {
 	return s.raw[start:s.pos]
 }
 
-// note records a member; the sketcher is at its value.
+// note records a member whose value is at the current position.
 func (s *sketcher) note(key []byte) {
 	null := bytes.HasPrefix(s.raw[s.pos:], []byte("null"))
 	switch string(key) {
@@ -108,7 +108,7 @@ func (s *sketcher) note(key []byte) {
 	}
 }
 
-// id returns the value at the current position if it is a string or a number, and skips it.
+// id skips the value at the current position and returns it if it is a string or a number.
 func (s *sketcher) id() []byte {
 	start := s.pos
 	if s.peek() == '"' {
@@ -123,8 +123,8 @@ func (s *sketcher) id() []byte {
 	return s.raw[start:s.pos]
 }
 
-// NumberIn returns the integer in a raw id that is a string with its canonical decimal form, such as 7 for "7"; nil for
-// any other id.
+// NumberIn returns the integer in a raw id that is a string with its canonical decimal form, such as 7 for "7". It
+// returns nil for any other id.
 func NumberIn(id []byte) []byte {
 	if len(id) < 3 || id[0] != '"' || id[len(id)-1] != '"' || !isInteger(id[1:len(id)-1]) {
 		return nil
@@ -132,8 +132,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID makes the id of an answer a number, in a.Raw itself, if it is the decimal string of the number that was
-// sent, and reports whether the id now is the one that was sent. Both are raw JSON.
+// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of the number
+// that was sent. It reports whether the id now equals sent. Both ids are raw JSON.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -144,8 +144,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer of a raw id in any spelling, such as 7 for 7.0 or " 07". It only serves to find the
-// request whose answer has an unusable id.
+// Integer returns the integer in a raw id, however it is spelled, such as 7 for 7.0 or " 07". It is only used to find
+// the request whose answer has an unusable id.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

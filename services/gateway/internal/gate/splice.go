@@ -8,7 +8,7 @@ import (
 	"sort"
 )
 
-// An Edit replaces the bytes of a Span. An Edit with an empty Span inserts; one without With removes.
+// An Edit replaces the bytes of a Span by With. With an empty Span it inserts bytes, and without With it removes bytes.
 type Edit struct {
 	Span Span
 	With []byte
@@ -17,10 +17,11 @@ type Edit struct {
 // ErrSplice is returned by [Splice] and [Plan] for edits that overlap or are outside of the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
-// Splice returns raw with the edits made, in new memory; without edits it returns raw itself. The order of the edits
-// does not matter, except that insertions at the same position keep theirs. All other bytes are unchanged, so the
-// result passes the gate again if the edits were made by this package, or replace a value by one of the same kind, and
-// if the limits allow what was added.
+// Splice returns raw with the edits applied, in new memory. Without edits it returns raw itself. The order of the edits
+// does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
+//
+// Therefore the result is valid again if the edits were made by this package or replace a value by a value of the same
+// kind, and if the limits allow the added bytes.
 func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	parts, err := Plan(raw, edits...)
 	if err != nil {
@@ -32,7 +33,8 @@ func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	return bytes.Join(parts, nil), nil
 }
 
-// Plan returns the parts, in order, of the result of [Splice], without allocating it. None of them may be changed.
+// Plan returns the parts of the result of [Splice] in order, without copying them. The caller must not change the
+// parts.
 func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPlace) {
 		edits = slices.Clone(edits)
@@ -49,13 +51,13 @@ func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 	return append(parts, raw[last:]), nil
 }
 
-// shifts map positions before edits to positions after them.
+// shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift says that everything from the position from on moves by this many bytes.
+// shift says that all bytes from the position from on move by this number of bytes.
 type shift struct{ from, by int }
 
-// shifting returns the shifts of edits, which are sorted by position.
+// shifting returns the shifts for edits, which are sorted by position.
 func shifting(edits []Edit) shifts {
 	out, by := make(shifts, 0, len(edits)), 0
 	for _, e := range edits {
@@ -65,7 +67,7 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// place returns the new position for an old one, which no edit may have removed.
+// place returns the new position of an old position. No edit may have removed the old position.
 func (s shifts) place(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -74,7 +76,7 @@ func (s shifts) place(old int) int {
 	return old + s[i-1].by
 }
 
-// span returns the new span for an old one, whose borders no edit may have crossed.
+// span returns the new span of an old span. No edit may overlap one of its ends.
 func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
@@ -86,17 +88,17 @@ func byPlace(a, b Edit) int {
 	return cmp.Or(cmp.Compare(a.Span.Start, b.Span.Start), cmp.Compare(a.Span.End, b.Span.End))
 }
 
-// An item is a member of an object or an element of an array that may have to be removed.
+// An item is a member of an object, or an element of an array, that may have to be removed.
 type item struct {
 	Span
-	prev int // the end of the item before it; zero for the first
+	prev int // the offset at which the previous member or element ends; zero for the first one
 }
 
-// cut appends the edits that remove items from their objects and arrays, each with the comma that is then superfluous.
-// The items are sorted by position, and none is inside another.
+// cut appends the edits that remove items from their objects and arrays. Each edit includes the comma that is then
+// superfluous. The items are sorted by position, and no item is inside another.
 func cut(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
-		// Neighbors are removed together, so that each comma is counted once.
+		// Adjacent items are removed by one edit, so that each comma is removed once.
 		run := 1
 		for run < len(items) && items[run].prev == items[run-1].End {
 			run++
@@ -113,7 +115,7 @@ func cut(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item after the one that ends at end, if there is one.
+// nextItem returns the position of the item that follows the end of another item, and reports whether there is one.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

@@ -59,7 +59,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// forwarded returns raw as it is sent to a server, and checks that it passes the gate again.
+// forwarded returns raw in the form in which it is sent to a server, and checks that this form is accepted again.
 func forwarded(t *testing.T, raw string, trace gate.Trace) string {
 	t.Helper()
 	sent, err := accepted(t, raw).Outgoing(trace, nil)
@@ -120,7 +120,7 @@ func TestOutgoing(t *testing.T) {
 	}
 }
 
-// The spans of a prepared message refer to its new bytes.
+// Checks that the spans of a message from Outgoing refer to its new bytes.
 func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)
@@ -142,7 +142,7 @@ func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
 	}
 }
 
-// A client's declared capabilities are replaced, and the spans after them refer to the new bytes.
+// Checks that a client's declared capabilities are replaced, and that the spans after them refer to the new bytes.
 func TestOutgoingClaims(t *testing.T) {
 	t.Parallel()
 	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`
@@ -163,7 +163,7 @@ func TestOutgoingClaims(t *testing.T) {
 	}
 }
 
-// readsAsItSays compares a message that was made from another one with a new parse of its bytes.
+// readsAsItSays checks that the fields of a message equal those of a new parse of its bytes.
 func readsAsItSays(t *testing.T, m *gate.Message) {
 	t.Helper()
 	roomy := gate.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}

@@ -2,7 +2,8 @@ package gate_test
 
 import "testing"
 
-// The state and the answers are removed from a request wherever they are, and nothing else changes.
+// Checks that First removes the state and the responses of a repeated request wherever they are, and changes nothing
+// else.
 func TestARequestAsItWasMadeFirst(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`
@@ -28,7 +29,7 @@ func TestARequestAsItWasMadeFirst(t *testing.T) {
 	}
 }
 
-// Only the methods under tasks/ have a task's id, which must be a string.
+// Checks that only methods under tasks/ have a task id, which must be a string.
 func TestTasksHaveIDs(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{"tasks/get": "ä", "tasks/own": "ä", "prompts/list": ""} {

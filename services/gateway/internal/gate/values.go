@@ -4,8 +4,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// text returns the string at span if it has at most limit bytes, with escapes resolved. An absent value is the empty
-// string.
+// text returns the string at span with escapes resolved, if it has at most limit bytes. It returns "" for an absent
+// value.
 func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	if !span.Present() {
 		return "", nil
@@ -17,9 +17,9 @@ func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	return string(b), nil
 }
 
-// version returns the protocol revision at span. An absent value is the empty string.
+// version returns the protocol revision at span. It returns "" for an absent value.
 func (p *parser) version(span Span) (string, error) {
-	// The known revisions cost no allocation.
+	// Known revisions need no allocation.
 	switch string(span.Of(p.raw)) {
 	case `"2026-07-28"`:
 		return "2026-07-28", nil
@@ -33,7 +33,7 @@ func (p *parser) version(span Span) (string, error) {
 	return p.text(span, maxVersion, "the protocol version is not a short string")
 }
 
-// handle checks a value with the form of an id, which may be absent.
+// handle checks that a value is absent or has the form of an id.
 func (p *parser) handle(span Span) (Span, error) {
 	if span.Present() && !isID(&p.scanner, span) {
 		return Span{}, p.fail(commonv1.Code_CODE_ID_INVALID, span.Start, "this is neither a short string nor a safe integer")
@@ -41,7 +41,7 @@ func (p *parser) handle(span Span) (Span, error) {
 	return span, nil
 }
 
-// objectOrAbsent refuses a value that is present and not an object.
+// objectOrAbsent refuses a value that is neither absent nor an object.
 func (p *parser) objectOrAbsent(span Span) (Span, error) {
 	if span.Present() && !p.isObject(span) {
 		return Span{}, p.paramFault(span, "a value that must be an object is not one")
@@ -62,7 +62,7 @@ func (s *scanner) paramFault(at Span, detail string) error {
 }
 
 // inGrammar reports whether name matches ^[A-Za-z0-9_./-]{1,128}$, the grammar of tool names. If dollar is true, dollar
-// signs are allowed too, as in method names.
+// signs are also allowed, as in method names.
 func inGrammar(name []byte, dollar bool) bool {
 	if len(name) == 0 || len(name) > maxName {
 		return false
@@ -78,7 +78,7 @@ func inGrammar(name []byte, dollar bool) bool {
 	return true
 }
 
-// internMethod returns name as a string, without an allocation for frequent methods.
+// internMethod returns name as a string. It allocates nothing for frequent methods.
 func internMethod(name []byte) string {
 	switch string(name) {
 	case "tools/call":

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// preflightAge is how long a browser may cache the answer to a preflight request, in seconds.
+	// preflightAge is how long a browser may cache the response to a preflight request, in seconds.
 	preflightAge = "600"
-	// maxAskedHeaders is the largest Access-Control-Request-Headers that is read, in bytes.
+	// maxAskedHeaders is the maximum length of an Access-Control-Request-Headers that is read, in bytes.
 	maxAskedHeaders = 1 << 10
 	// ownMethods are the HTTP methods that MCP uses.
 	ownMethods = "POST, GET, DELETE"
 )
 
-// ownHeaders are headers that a page may send, in addition to those that begin with `mcp-`.
+// ownHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
 var ownHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// shared lets pages of the configured origins read answers, also refusals, and answers their preflight requests (Fetch
-// Standard, section 3.2). A preflight request has no caller, so its answer is the same for every server. Credentials of
-// the browser are not allowed: those of MCP are in a header that the page has to know.
+// shared lets pages of accepted origins read responses, including refusals, and answers their preflight requests (Fetch
+// Standard, section 3.2). A preflight request has no caller, so its response is the same for every server. Credentials
+// of the browser are not allowed, because MCP's credentials are in a header that the page has to set.
 func (s *Server) shared(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
@@ -53,8 +53,8 @@ func preflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send. CORS has no pattern for those of MCP, so the requested ones
-// are named.
+// allowedHeaders returns the headers that a page may send. CORS has no pattern for the headers of MCP, so the requested
+// ones are listed.
 func allowedHeaders(asked []string) []string {
 	out := append(slices.Clone(ownHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
 	if len(asked) != 1 || len(asked[0]) > maxAskedHeaders {

@@ -16,18 +16,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Caller is who sent a request, as its credential says and nothing else.
+// Caller is the sender of a request according to its credential.
 type Caller struct {
 	// Principal is never nil.
 	Principal *identityv1.Principal
-	// Stale reports whether the token may have been revoked meanwhile.
+	// Stale reports whether the token may have been revoked since policy last confirmed it.
 	Stale bool
-	// Revoked reports whether the token was revoked, or may have been, by now. It is never nil.
+	// Revoked reports whether the token has been revoked by now, or may have been. It is never nil.
 	Revoked func() bool
 }
 
-// Authenticated lets only agents with a live token through. A caller that has too many connections goes to full, and its
-// connection is closed.
+// Authenticated passes requests of agents with a valid token to next. The requests of a caller that has too many
+// connections go to full instead, and their connection is closed.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
@@ -54,8 +54,8 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// recheck returns a function that reports whether a token no longer stands for its principal, or whether that is
-// unknown. The function waits for a busy policy service until ctx ends.
+// recheck returns a function that reports whether a token no longer belongs to its principal, or whether that is not
+// known. If the policy service is busy, the function waits until ctx ends.
 func (s *Server) recheck(ctx context.Context, secret string, was *identityv1.Principal) func() bool {
 	return func() bool {
 		is, err := s.deps.Tokens.Await(ctx, secret)
@@ -63,7 +63,8 @@ func (s *Server) recheck(ctx context.Context, secret string, was *identityv1.Pri
 	}
 }
 
-// bearer reads the one bearer token of a request (RFC 6750, section 2.1).
+// bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false unless the request has exactly
+// one.
 func bearer(lines []string) (string, bool) {
 	if len(lines) != 1 {
 		return "", false
@@ -73,13 +74,13 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken and wrongToken are the texts for a request without a bearer token, and for an unknown token.
+	// noToken is the text for a request without a bearer token, and wrongToken for a request with an unknown token.
 	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 )
 
-// unauthenticated refuses a request without a token, or with an unknown one. Only the second has an error code (RFC
-// 6750, section 3).
+// unauthenticated refuses a request without a token or with an unknown token. Only the refusal of an unknown token has
+// an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool) {
 	challenge, why := `Bearer realm="sluice"`, noToken
 	if sent {
@@ -90,8 +91,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bo
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// refuse refuses a request before its caller is identified. It is counted, not recorded one by one: callers without an
-// identity must not fill the journal.
+// refuse refuses a request before its caller is identified. Such refusals are counted and not recorded one by one,
+// because callers without an identity must not fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
 	s.deps.Admission(enum.Given(code), s.peer(r))
 	s.deps.Meters.Refused(r.Context(), code)
@@ -104,5 +105,5 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Co
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(refused.Status())
-	_, _ = w.Write(body) // a client that has gone needs no answer
+	_, _ = w.Write(body) // a client that has disconnected needs no answer
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// maxHops is how many proxies a request may have passed.
+// maxHops is the maximum number of proxies between a client and the gateway.
 const maxHops = 16
 
-// peer returns the address that a request came from, without its port. Only trusted proxies may forward an address: the
-// client is the last address, going back from the connection, that is not a trusted proxy's. If the proxies forward no
-// address, or two that differ, it is the proxy's own.
+// peer returns the address from which a request was sent, without the port. Only trusted proxies may forward an
+// address. The client is the last address, counted back from the connection, that does not belong to a trusted proxy.
+// If the proxies forward no address, or two different ones, peer returns the proxy's own address.
 func (s *Server) peer(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -29,17 +29,18 @@ func (s *Server) peer(r *http.Request) string {
 	}
 	who := s.back(from, lists[0])
 	if len(lists) > 1 && who != s.back(from, lists[1]) {
-		return from.String() // the client may have written one of them
+		return from.String() // the client may have written one of the two
 	}
 	return who.String()
 }
 
-// trusted reports whether the address is one of a trusted proxy.
+// trusted reports whether the address belongs to a trusted proxy.
 func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// back follows a request back from the proxy that sent it here, through hops from the last to the first.
+// back returns the client of a request that arrived from an address, given the forwarded hops. It follows the hops from
+// the last to the first as long as they are trusted proxies.
 func (s *Server) back(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := nodeAddr(hop)
@@ -53,7 +54,7 @@ func (s *Server) back(from netip.Addr, hops []string) netip.Addr {
 	return from
 }
 
-// forwardedFor returns the addresses of X-Forwarded-For.
+// forwardedFor returns the addresses in X-Forwarded-For.
 func forwardedFor(h http.Header) (hops []string) {
 	for _, line := range h["X-Forwarded-For"] {
 		hops = append(hops, strings.Split(line, ",")...)
@@ -61,7 +62,8 @@ func forwardedFor(h http.Header) (hops []string) {
 	return hops
 }
 
-// forwarded returns the `for` of each element of Forwarded (RFC 7239, section 4); empty for an element without it.
+// forwarded returns the parameter `for` of each element of Forwarded (RFC 7239, section 4). It is empty for an element
+// without that parameter.
 func forwarded(h http.Header) (hops []string) {
 	for _, line := range h["Forwarded"] {
 		for element := range strings.SplitSeq(line, ",") {
@@ -77,7 +79,8 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// nodeAddr reads an address as proxies write it: with or without a port, IPv6 with or without brackets.
+// nodeAddr parses an address in the forms that proxies write: with or without a port, and IPv6 with or without
+// brackets.
 func nodeAddr(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if at, err := netip.ParseAddrPort(text); err == nil {

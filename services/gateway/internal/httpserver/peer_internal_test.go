@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// I2: only a trusted proxy decides which address a request comes from.
+// Case I2. Checks that only a trusted proxy can determine the address from which a request counts as sent.
 func TestI2WhereARequestComesFrom(t *testing.T) {
 	t.Parallel()
 	s := &Server{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}}

@@ -1,5 +1,5 @@
-// Package httpserver is the HTTP server of the gateway. It bounds connections and slow clients, checks Host and Origin,
-// and authenticates callers.
+// Package httpserver is the gateway's HTTP server. It limits connections and slow clients, checks Host and Origin, and
+// authenticates callers.
 package httpserver
 
 import (
@@ -18,30 +18,31 @@ import (
 )
 
 const (
-	// headerTimeout bounds reading the head of a request, and readTimeout reading all of it, also of a body that is
-	// not used.
+	// headerTimeout limits how long the head of a request is read. readTimeout limits how long the whole request is
+	// read, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
-	// idleTimeout is how long an unused client connection is kept.
+	// idleTimeout is how long an unused client connection stays open.
 	idleTimeout = 2 * time.Minute
-	// sendBuffer is the socket's send buffer in bytes; the system takes up to twice that. It counts for no caller, and
-	// the larger it is, the later a slow reader is noticed.
+	// sendBuffer is the size of the socket's send buffer in bytes. The system takes up to twice that. The buffer does
+	// not count against any caller. The larger it is, the later the gateway notices a slow reader.
 	sendBuffer = 128 << 10
-	// maxHeader is the largest head of a request in bytes.
+	// maxHeader is the maximum size of a request's head, in bytes.
 	maxHeader = 32 << 10
 )
 
-// Config says which requests are accepted. The zero value accepts those to and from loopback names.
+// Config says which requests are accepted. The zero value accepts requests to loopback names and from origins on
+// loopback.
 type Config struct {
-	// Hosts are accepted in addition to loopback names, without ports, in lower case.
+	// Hosts are host names that are accepted in addition to loopback names, without ports, in lower case.
 	Hosts []string
 	// Origins are accepted in addition to those on loopback.
 	Origins []string
-	// Proxies are trusted: the client address that they forward is used.
+	// Proxies are the networks of trusted proxies. The client address that they forward is used.
 	Proxies []netip.Prefix
 }
 
-// Deps are the live objects that a [Server] works with. Every field is required.
+// Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
 	// Admission counts a request that was refused before its caller was identified.
@@ -52,7 +53,7 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// Server admits requests. It is safe for concurrent use.
+// Server checks and authenticates HTTP requests. It is safe for concurrent use.
 type Server struct {
 	cfg  Config
 	deps Deps
@@ -66,11 +67,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Guard lets only requests to accepted hosts, and of accepted origins, through to next.
+// Guard returns a handler that passes only requests to accepted hosts and from accepted origins to next.
 func (s *Server) Guard(next http.Handler) http.Handler { return s.sameSite(s.shared(next)) }
 
-// HTTP returns an HTTP server with this handler. It cuts off clients that send or read slowly, so that no client holds a
-// connection, a session or a call for longer than the bounds above.
+// HTTP returns an HTTP server with this handler. It closes connections of clients that send or read too slowly, so that
+// no client can hold a connection, a session or a call for longer than the limits above.
 func (s *Server) HTTP(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.bounded(handler),
@@ -84,15 +85,16 @@ func (s *Server) HTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// http1 allows HTTP/1 only, also over TLS: then a bound of a connection is a bound of a request.
+// http1 returns the protocols for connections: HTTP/1 only, also over TLS. Therefore a limit for a connection is also a
+// limit for a request.
 func http1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// Listen bounds the connections of a listener: unauthenticated ones in all and for each address, and those of each
-// caller. Trusted proxies bound their own.
+// Listen limits the connections of a listener: the unauthenticated connections in total and of each address, and the
+// connections of each caller. Trusted proxies must limit connections themselves.
 func (s *Server) Listen(lis net.Listener) (*door.Listener, error) {
 	return door.Listen(lis, door.Limits{
 		Strangers: 1024, PerAddress: 256, PerCaller: 1024, Identify: 15 * time.Second, Trusted: s.trusted, Proxied: 4096,
@@ -101,17 +103,17 @@ func (s *Server) Listen(lis net.Listener) (*door.Listener, error) {
 
 type doorKey struct{}
 
-// connected sets the send buffer of a connection, and keeps the connection for its requests.
+// connected sets the send buffer of a connection, and stores the connection in the context of its requests.
 func connected(ctx context.Context, c net.Conn) context.Context {
 	for c != nil {
 		switch at := c.(type) {
 		case *net.TCPConn:
-			_ = at.SetWriteBuffer(sendBuffer) // otherwise the system chooses
+			_ = at.SetWriteBuffer(sendBuffer) // otherwise the system chooses the size
 			return ctx
 		case *door.Conn:
 			ctx = context.WithValue(ctx, doorKey{}, at)
 		}
-		under, ok := c.(interface{ NetConn() net.Conn }) // of TLS and of the listener
+		under, ok := c.(interface{ NetConn() net.Conn }) // connections of TLS and of the listener contain the TCP connection
 		if !ok {
 			return ctx
 		}
@@ -120,7 +122,7 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// hasRoom reports whether a caller may have the connection that its request came on.
+// hasRoom reports whether a caller may have one more connection: the one over which its request was sent.
 func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(doorKey{}).(*door.Conn)
 	return !ok || at.Known() || at.Identified(p.GetTenant()+"/"+p.GetSubject())

@@ -11,8 +11,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// sameSite refuses what a browser on another site could have been made to send (DNS rebinding, CSRF).
-// Health is exempt: probes name any host.
+// sameSite refuses requests that a browser could have been made to send by another site (DNS rebinding, CSRF). Health
+// requests are exempt, because probes may use any host.
 func (s *Server) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -20,7 +20,7 @@ func (s *Server) sameSite(next http.Handler) http.Handler {
 		case !s.hostAccepted(r.Host):
 			s.refuse(w, r, commonv1.Code_CODE_HOST_REFUSED, "")
 			return
-		case len(r.Header["Origin"]) > 0 && !s.originAccepted(r.Header["Origin"]): // only browsers send it
+		case len(r.Header["Origin"]) > 0 && !s.originAccepted(r.Header["Origin"]): // only browsers send Origin
 			s.refuse(w, r, commonv1.Code_CODE_ORIGIN_REFUSED, "")
 			return
 		}
@@ -43,7 +43,7 @@ func (s *Server) originAccepted(origins []string) bool {
 	}
 	u, err := url.Parse(origins[0])
 	if err != nil || u.Host == "" || u.Scheme == "" {
-		return false // "null" among others
+		return false // for example "null"
 	}
 	return slices.Contains(s.cfg.Origins, origins[0]) || isLoopback(strings.ToLower(u.Hostname()))
 }

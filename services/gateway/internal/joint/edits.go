@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// place says where a message contains names: the keys on the way there, "*" for each element of an array, and "{}"
-// for each member of an object.
+// place describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*" stands
+// for each element of an array, and "{}" for each member of an object.
 type place struct {
 	path []string
-	// joins makes the combined name, and cuts reads it.
+	// joins returns the combined name for a server's name, and cuts the server and its name for a combined name.
 	joins func(server, name string) string
 	cuts  func(name string) (server, rest string, ok bool)
-	// form means that the object there is a form. Each of its texts is marked.
+	// form means that the value is a form, in which each text is marked.
 	form bool
 }
 
@@ -36,13 +36,14 @@ func uris(path string) place {
 	return place{path: strings.Split(path, "/"), joins: URI, cuts: CutURI}
 }
 
-// inContent returns the URIs and the display names in the content at path (MCP 2025-11-25, Tools, Tool Result).
+// inContent returns the places of the URIs and display names in the content at path (MCP 2025-11-25, Tools, Tool
+// Result).
 func inContent(path string) []place {
 	return []place{uris(path + "/uri"), uris(path + "/resource/uri"), at(path+"/title", Title), at(path+"/name", Title)}
 }
 
-// listed returns the display names in the elements of a list: a client shows the title or, without one, the name. The
-// name of a prompt is its identifier.
+// listed returns the places of the display names in a list. A client shows the title of an element or, if there is no
+// title, its name. The name of a prompt is its identifier.
 func listed(path string) []place {
 	out := []place{at(path+"/title", Title)}
 	if path != "result/prompts/*" {
@@ -51,14 +52,14 @@ func listed(path string) []place {
 	return out
 }
 
-// inAnswer returns the places of the requests that a server sends in its answer (MCP 2026-07-28, Multi Round-Trip
+// inAnswer returns the places of names in the requests that an answer contains (MCP 2026-07-28, Multi Round-Trip
 // Requests; 2025-11-25, Elicitation, URL Mode).
 func inAnswer() []place {
 	return append(inQuestion("result/inputRequests/{}/params"), inQuestion("error/data/elicitations/*")...)
 }
 
-// told returns the places in an answer to a method, or in a notification, where a server sends names that a client
-// may use later. The names of tools are not among them: [gate.Answer] has those.
+// told returns the places in the response to a method, or in a notification, where a server sends names that a client
+// may use later. Names of tools are not included, because [gate.Answer] has their spans.
 func told(method string) []place {
 	switch method {
 	case "tools/call":
@@ -86,7 +87,7 @@ func told(method string) []place {
 	}
 }
 
-// asked returns the places in a request with a method where a client names its target.
+// asked returns the places in a request with this method where a client names the target.
 func asked(method string) []place {
 	switch method {
 	case "tools/call", "prompts/get":
@@ -100,8 +101,8 @@ func asked(method string) []place {
 	}
 }
 
-// Join returns the edits that replace the server's names by combined names, in an answer to a method or in a
-// notification. No edit overlaps what [gate.Answer.Clean] removes.
+// Join returns the edits that replace a server's names by combined names. raw is the response to a request with this
+// method, or a notification with this method. No edit overlaps what [gate.Answer.Clean] removes.
 func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	if method == logged {
 		return signLog(server, raw)
@@ -117,13 +118,13 @@ func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	w := walker{server: server, add: add, found: func(at gate.Span, text string, p place) error { return add(Say(at, p.joins(server, text))) }}
 	err := w.walk(raw, told(method))
 	if err == nil && method == elicited && len(out) == 0 {
-		err = ErrNobody // without a server it could be taken for another server's
+		err = ErrNobody // without a server's name it could be taken for a message of another server
 	}
 	return out, err
 }
 
-// maxNames is how many names and titles an answer may have: three for each of 10,000 items. Each takes more memory
-// than its bytes.
+// maxNames is the maximum number of names and titles in an answer: three for each of 10,000 elements. It is limited
+// because a name takes more memory than its bytes.
 const maxNames = 30_000
 
 // Errors of [Join] and [Aim]. Compare with errors.Is.
@@ -136,8 +137,8 @@ var (
 	ErrMany = errors.New("it names more than one server")
 )
 
-// Aim returns the server that a request names, and the edits that replace the combined names by the server's own. It
-// returns [ErrNobody], [ErrMany], or an error if raw cannot be read.
+// Aim returns the server that a request names, and the edits that replace the combined names by the server's own names.
+// Errors are [ErrNobody], [ErrMany], or an error if raw cannot be read.
 func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
 	failed := error(nil)
 	w := walker{found: func(at gate.Span, text string, p place) error {
@@ -163,19 +164,19 @@ func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) 
 	return server, out, nil
 }
 
-// Say returns the edit that replaces a value by this text.
+// Say returns the edit that replaces a value by a text.
 func Say(at gate.Span, text string) gate.Edit { return gate.Edit{Span: at, With: quoted(text)} }
 
-// quoted returns a text as JSON.
+// quoted returns a text as a JSON string.
 func quoted(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // impossible: the text was read from JSON, and what was added is ASCII
+	if err != nil { // impossible, because the text was read from JSON and the added text is ASCII
 		return []byte(strconv.QuoteToASCII(text))
 	}
 	return out
 }
 
-// walk finds the strings at these places.
+// walk finds the strings at the given places.
 func (w *walker) walk(raw []byte, at []place) error {
 	if len(at) == 0 {
 		return nil
@@ -190,12 +191,12 @@ func (w *walker) walk(raw []byte, at []place) error {
 type walker struct {
 	dec   *jsontext.Decoder
 	found func(gate.Span, string, place) error
-	// server and add are for the marks in forms.
+	// server and add are used for the marks in forms.
 	server string
 	add    func(gate.Edit) error
 }
 
-// value reads a value that is on the way to these places.
+// value reads a value on the path to the given places.
 func (w *walker) value(on []place) error {
 	kind := w.dec.PeekKind()
 	switch {
@@ -226,7 +227,7 @@ func (w *walker) value(on []place) error {
 	return err
 }
 
-// text reads a string, and reports it if it is at one of the places.
+// text reads a string, and reports the string if it is at one of the given places.
 func (w *walker) text(on []place) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -246,8 +247,8 @@ func (w *walker) text(on []place) error {
 	return nil
 }
 
-// next returns the places below a step. In an object "{}" matches each key; a key "*" does not match the "*" of an
-// array.
+// next returns the places whose paths continue with a step. "{}" matches each key of an object. A key "*" of an object
+// does not match the "*" of an array.
 func next(on []place, step string, array bool) (out []place) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

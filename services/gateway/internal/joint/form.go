@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// isPlainKey reports whether the texts under a key of a form's schema are for programs, or are sent back to the
-// server. All other texts are shown to people, whatever their key is.
+// isPlainKey reports whether the texts under a key of a form's schema are only for programs, or are sent back to the
+// server. All other texts are shown to people.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,14 +15,15 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form marks each text that people see in a form or in a part of one. A field without a title gets its key as its
-// title, because clients show the key there. field is that key; it is empty for an object that is not a field.
+// form marks each text that people see in a form or a part of a form. A field without a title gets a title with its
+// key, because clients show the key in that case. field is the key of the field; it is empty for an object that is not
+// a field.
 func (w *walker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
 		members++
 		switch kind := w.dec.PeekKind(); {
-		case isPlainKey(key) && kind != '{': // an object may be a definition of that name, whose texts are shown
+		case isPlainKey(key) && kind != '{': // the object may be a definition with that name, whose texts are shown
 			return w.dec.SkipValue()
 		case key == "properties" && kind == '{':
 			return eachMember(w.dec, w.field)
@@ -63,9 +64,9 @@ func (w *walker) retitle(field string) error {
 	return w.add(Say(gate.Span{Start: end - len(raw), End: end}, asks(w.server, field)))
 }
 
-// formValue marks the texts of any other value.
+// formValue marks the texts in any other value.
 func (w *walker) formValue() error {
-	switch w.dec.PeekKind() { //nolint:exhaustive // the others contain no texts
+	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds contain no text
 	case '{':
 		return w.form("")
 	case '[':

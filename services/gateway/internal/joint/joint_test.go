@@ -31,7 +31,7 @@ func TestToolsAreCalledByTheirServers(t *testing.T) {
 	}
 }
 
-// T2: an alias that would stand for two tools stands for none.
+// Case T2. Checks that an alias that would mean two tools means no tool.
 func TestT2AnAliasStandsForOneTool(t *testing.T) {
 	t.Parallel()
 	alias := joint.Tool("docs", "a.b")
@@ -88,7 +88,8 @@ func TestAnswersSayJointNames(t *testing.T) {
 	}
 }
 
-// U1: each text of a form and each display name names its server. What is sent back to the server stays unchanged.
+// Case U1. Checks that each text of a form and each display name contains its server's name, and that values that are
+// sent back to the server are unchanged.
 func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `
@@ -193,7 +194,7 @@ func TestIdsComeBack(t *testing.T) {
 	}
 }
 
-// Each combined name can be split into its parts again, whatever servers and clients write.
+// FuzzNames checks that each combined name can be split into its parts again.
 func FuzzNames(f *testing.F) {
 	f.Add("search", "file:///a")
 	f.Add("a__b", "mcp.x+y:z")

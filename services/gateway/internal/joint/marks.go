@@ -10,41 +10,44 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// Notifications for which a client must know the server.
+// Notifications whose names must contain the server.
 const (
 	elicited = "notifications/elicitation/complete"
 	logged   = "notifications/message"
 )
 
-// lineBreaks matches everything that a reader may take for a line break (Unicode Standard, section 5.8).
+// lineBreaks matches every character that a reader may take for a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// mark marks each line of a text, because an unmarked line could look like the beginning of another server's text.
+// mark puts begin before each line of a text, because a line without a mark could look like the beginning of another
+// server's text.
 func mark(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
 
-// Title returns a display name of a server with the server's name: `notes: Search`.
+// Title returns a server's display name with the server's name before it: `notes: Search`.
 func Title(server, text string) string { return mark(server+": ", text) }
 
-// asks returns a text of a request to the user, who sees one connection: `notes asks: Your name?`.
+// asks returns a text of a server's request with the server's name before it: `notes asks: Your name?`. Otherwise the
+// user would see the requests of all servers as one.
 func asks(server, text string) string { return mark(server+" asks: ", text) }
 
-// elicitationID returns the id of a URL to open. Without the server's name another server could use the same id.
+// elicitationID returns the combined id of a URL to open. Without the server's name, two servers could use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
-// inQuestion returns the places in the params of a request (MCP 2025-11-25, Elicitation and Sampling).
+// inQuestion returns the places of names in the params of a server's request (MCP 2025-11-25, Elicitation and
+// Sampling).
 func inQuestion(path string) []place {
 	return []place{
 		at(path+"/message", asks),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		at(path+"/elicitationId", elicitationID),
-		at(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL a server's own context would be that of all servers
+		at(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL the context of one server would be the context of all servers
 	}
 }
 
-// TitlesOf returns the edits that add the server's name to the titles of a tool's definition, which is at this span
-// in raw.
+// TitlesOf returns the edits that add the server's name to the titles in a tool's definition, which is at this span of
+// raw.
 func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit, err error) {
 	w := walker{found: func(at gate.Span, text string, p place) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
@@ -55,8 +58,8 @@ func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit,
 	return out, err
 }
 
-// signLog returns the edits that set the logger of a log message to the server, or to one of the server's loggers
-// (MCP 2025-11-25, Logging).
+// signLog returns the edits that set the logger of a log message to the server's name, or to the server's name and its
+// logger (MCP 2025-11-25, Logging).
 func signLog(server string, raw []byte) (out []gate.Edit, err error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
 	err = eachMember(dec, func(key string) error {
@@ -92,7 +95,7 @@ func signLog(server string, raw []byte) (out []gate.Edit, err error) {
 	return out, err
 }
 
-// eachMember reads an object and calls read for each member, to read its value.
+// eachMember reads an object and calls read for each member. read must read the member's value.
 func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err

@@ -2,12 +2,12 @@ package kept
 
 import "time"
 
-// An instant is a time by two clocks. One is monotonic, but stops while the machine sleeps; the other is the wall
-// clock, which people can change. A lease is over as soon as one of the two says so. Both are read without a system
-// call, unlike the clock that is monotonic and does not stop (CLOCK_BOOTTIME).
+// An instant is a time on two clocks. One clock is monotonic, but stops while the machine sleeps. The other is the wall
+// clock, which people can change. A lease ends when one of the two clocks reaches its end. Unlike CLOCK_BOOTTIME, which
+// is monotonic and does not stop, both clocks can be read without a system call.
 type instant struct{ even, wall time.Duration }
 
-// start is the zero of the monotonic clock.
+// start is the origin of the monotonic clock.
 var start = time.Now() //nolint:gochecknoglobals // like the runtime's own
 
 func now() instant {
@@ -15,8 +15,8 @@ func now() instant {
 	return instant{even: t.Sub(start), wall: time.Duration(t.UnixNano())}
 }
 
-// after returns the instant that is d later by both clocks.
+// after returns the instant that is d later on both clocks.
 func (i instant) after(d time.Duration) instant { return instant{i.even + d, i.wall + d} }
 
-// reaches reports whether end has come by one of the clocks.
+// reaches reports whether at least one of the clocks has reached end.
 func (i instant) reaches(end instant) bool { return i.even >= end.even || i.wall >= end.wall }

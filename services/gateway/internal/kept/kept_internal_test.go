@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// decisions is a cache with its log and a clock that the test sets.
+// decisions is a cache with a log, and a clock that the test sets.
 type decisions struct {
 	*Decisions
 	log bytes.Buffer
@@ -44,10 +44,10 @@ func newDecisions(t testing.TB) *decisions {
 	return d
 }
 
-// pass advances the clock.
+// pass moves the clock forward.
 func (d *decisions) pass(t time.Duration) { d.now = d.now.after(t) }
 
-// lease grants a lease on an epoch from now on.
+// lease grants a lease on an epoch, beginning now.
 func (d *decisions) lease(epoch string) {
 	d.take(leased(epoch), &d.now)
 }
@@ -60,7 +60,7 @@ func (d *decisions) keep(q Question, of *policyv1.Decision, epoch string) *polic
 	return d.Keep(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find looks up a decision. It repeats a lookup that asks policy only to compare.
+// find looks up a decision. It repeats the lookup if the cache asks policy only for comparison.
 func (d *decisions) find(q Question) *policyv1.Decision {
 	for range 5 {
 		if found := d.Find(context.Background(), q); found != nil {
@@ -125,7 +125,7 @@ func TestALeaseCountsFromBeforeItWasAskedFor(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	asked := d.now
-	d.pass(900 * time.Millisecond) // a slow answer
+	d.pass(900 * time.Millisecond) // the response was slow
 	long := leased("e1")
 	long.Lease = seconds(3600)
 	d.take(long, &asked)
@@ -154,8 +154,8 @@ func TestALeaseIsOverOnceTheMachineHasSlept(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreToldApart draws pairs of questions: a decision that is cached for one is found for the other if and
-// only if policy cannot distinguish them.
+// TestQuestionsAreToldApart generates pairs of questions. It checks that a decision that is cached for one question is
+// found for the other if and only if policy cannot distinguish the two.
 func TestQuestionsAreToldApart(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -190,7 +190,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "alike") { // otherwise two are rarely the same
+		if rapid.Bool().Draw(t, "alike") { // otherwise two questions are rarely equal
 			b = Question{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
@@ -226,7 +226,7 @@ func TestPolicyIsAskedAllTheSame(t *testing.T) {
 			asked++
 		}
 	}
-	if asked < 50 || asked > 200 { // 100 are expected; fewer than one run in a million is outside of the range
+	if asked < 50 || asked > 200 { // 100 are expected; less than one run in a million is outside of the range
 		t.Errorf("of 100,000 calls policy is asked about %d", asked)
 	}
 }
@@ -272,7 +272,8 @@ func TestTwoAnswersToOneQuestion(t *testing.T) {
 	}
 }
 
-// X5: the questions of a principal and its agents replace only decisions of that principal and its agents.
+// Case X5. Checks that the questions of a principal and its agents replace only decisions of that principal and its
+// agents.
 func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// renewEvery is how often the lease is renewed, and longest is how long a lease is used at most, even if policy
-	// grants more.
+	// renewEvery is the time between two renewals of the lease. longest is the maximum time for which a lease is used,
+	// even if policy grants more.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is the divisor for the part of a lease that is not used, because clocks differ in pace: 1 percent.
+	// drift is the divisor for the part of a lease that is not used, because clocks run at different rates: 1 percent.
 	drift = 100
-	// silence is how long the policy role may send nothing before it counts as unavailable. It answers every request
-	// for a lease.
+	// silence is the time without a message after which the policy role counts as unavailable. The policy role answers
+	// every request for a lease.
 	silence = 2 * time.Second
 )
 
-// heard is the last message of the policy role.
+// heard is the last message that was received from the policy role.
 type heard struct {
 	revision string
 	at       time.Time
 }
 
-// Missing says why no revision is known to be active; empty if one is known.
+// Missing returns the reason why no active revision is known; empty if one is known.
 func (d *Decisions) Missing() string {
 	last := d.heard.Load()
 	switch {
@@ -44,8 +44,8 @@ func (d *Decisions) Missing() string {
 	}
 }
 
-// Revision returns the revision that was active when the policy role last sent a message; empty if that is longer
-// than 2 s ago. No call is judged by an older revision.
+// Revision returns the revision that was active when the policy role sent its last message. It is empty if that was
+// more than 2 s ago. No call is judged by an older revision.
 func (d *Decisions) Revision() string {
 	last := d.heard.Load()
 	if last.isSilent() {
@@ -56,7 +56,7 @@ func (d *Decisions) Revision() string {
 
 func (h *heard) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// Leased returns the revision on which the gateway has a lease; empty if it has none.
+// Leased returns the revision on which the gateway has a lease; empty if it has no lease.
 func (d *Decisions) Leased() string {
 	e := d.epoch.Load()
 	if e == nil || !e.leased(d.clock()) {
@@ -65,7 +65,7 @@ func (d *Decisions) Leased() string {
 	return e.revision
 }
 
-// Run follows the epochs of the policy role and renews the lease, until ctx is cancelled.
+// Run follows the epochs of the policy role and renews the lease until ctx is cancelled.
 func (d *Decisions) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -92,7 +92,8 @@ func (d *Decisions) Run(ctx context.Context) error {
 	return nil
 }
 
-// take applies a response and reports whether it begins another epoch. asked is when the last request was sent.
+// take applies a response and reports whether it begins another epoch. asked is the time at which the last request was
+// sent.
 func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -108,7 +109,7 @@ func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (
 	return changed
 }
 
-// forgetIdle removes the decisions for idle principals.
+// forgetIdle removes the decisions of idle principals at intervals.
 func (d *Decisions) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
@@ -124,19 +125,19 @@ func (d *Decisions) forgetIdle(ctx context.Context) {
 	}
 }
 
-// asking requests leases on one stream, one after the other.
+// asking sends the requests for leases on one stream, one at a time.
 type asking struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
-	// sent is when the last request was sent, and taken is the number of the last response that was applied.
+	// sent is the time at which the last request was sent. taken is the number of the last response that was applied.
 	sent  atomic.Pointer[instant]
 	taken atomic.Uint64
-	// answered reports that the last request was answered. changed reports another epoch, of which policy waits for a
-	// confirmation.
+	// answered signals that the last request was answered. changed signals another epoch, which the gateway has to
+	// confirm to policy.
 	answered, changed chan struct{}
 }
 
-// run requests a lease every renewEvery and after each change of the epoch, until ctx is cancelled.
+// run requests a lease every renewEvery, and after each change of the epoch, until ctx is cancelled.
 func (a *asking) run(ctx context.Context) {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
@@ -144,7 +145,7 @@ func (a *asking) run(ctx context.Context) {
 		sent := a.clock()
 		a.sent.Store(&sent)
 		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.taken.Load()}) != nil {
-			return // the receiver gets the cause
+			return // the receiver gets the cause of the error
 		}
 		select {
 		case <-ctx.Done():
@@ -160,7 +161,7 @@ func (a *asking) run(ctx context.Context) {
 	}
 }
 
-// took notes a response that was applied, and whether it has changed the epoch.
+// took records that a response was applied, and whether it has changed the epoch.
 func (a *asking) took(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	a.taken.Store(resp.GetNumber())
 	if changed {
@@ -171,7 +172,7 @@ func (a *asking) took(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	}
 }
 
-// signal puts a signal in c unless one is there.
+// signal puts a value into c unless c already contains one.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -8,9 +8,9 @@ import (
 // Delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
-// EncodeHeader returns a text as the value of a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value
-// Encoding). Visible ASCII with spaces only inside is unchanged. The empty text, all other text, and text that looks
-// encoded are encoded in base64.
+// EncodeHeader returns a text in the form for a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value
+// Encoding). Visible ASCII with spaces only inside is unchanged. The empty text, text that looks encoded, and all other
+// text are encoded in base64.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
@@ -19,8 +19,8 @@ func EncodeHeader(text string) string {
 	return encodedBegin + base64.StdEncoding.EncodeToString([]byte(text)) + encodedEnd
 }
 
-// DecodeHeader reverses EncodeHeader. A value that is not encoded is returned unchanged. DecodeHeader returns false if
-// the base64 is invalid.
+// DecodeHeader reverses [EncodeHeader]. A value that is not encoded is returned unchanged. DecodeHeader returns false
+// if the base64 is invalid.
 func DecodeHeader(value string) (string, bool) {
 	if !isEncoded(value) {
 		return value, true
@@ -33,7 +33,7 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// Named returns the content of the header `Mcp-Name` of a request: the name, the URI or the task in its params. It
+// Named returns the value of the header `Mcp-Name` of a request: the name, the URI or the task id in its params. It
 // returns false for a method without that header.
 func Named(method, name, uri, task string) (string, bool) {
 	switch method {

@@ -1,10 +1,10 @@
 package mcp
 
-// Headers of Streamable HTTP (MCP 2025-11-25 and 2026-07-28, Transports), in the form in which net/http stores them.
+// Headers of Streamable HTTP (MCP 2025-11-25 and 2026-07-28, Transports), in the canonical form of net/http.
 const (
 	HeaderSession = "Mcp-Session-Id"
 	HeaderVersion = "Mcp-Protocol-Version"
-	// HeaderMethod and HeaderName say the method of a request, and the tool, prompt or resource that it names
+	// HeaderMethod contains the method of a request, and HeaderName the tool, prompt or resource that the request names
 	// (MCP 2026-07-28, Transports, Request Headers).
 	HeaderMethod = "Mcp-Method"
 	HeaderName   = "Mcp-Name"

@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Modern is the first revision without sessions. A revision is a name and is never compared by order: a revision that
-// is not in one of the lists below is unknown.
+// Modern is the first revision without sessions. Revisions are compared only for equality, not by order. A revision
+// that is in none of the lists below is unknown.
 const Modern = "2026-07-28"
 
-// Methods that the gateway passes without a rule, or uses itself.
+// Methods that the gateway allows without a rule, or sends itself.
 const (
 	MethodInitialize       = "initialize"
 	MethodDiscover         = "server/discover" // of 2026-07-28
@@ -37,18 +37,19 @@ const (
 	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on that stream
 )
 
-// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation), with the
-// method that its users call first, and its options.
+// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). It has the
+// method that clients call first to use it, and options.
 type Feature struct {
 	Capability, Method string
-	// Options are the names of options. An option with a method is offered only if that method is allowed, too.
+	// Options are the options of the feature. An option with a method is offered only if policy also allows that
+	// method.
 	Options []FeatureOption
 }
 
 // FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns the features that the gateway offers if policy allows the method.
+// Features returns the features that the gateway offers to a client if policy allows their methods.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -59,16 +60,17 @@ func Features() []Feature {
 	}
 }
 
-// MethodSubscribe subscribes to changes of a resource, and MethodUnsubscribe ends that (MCP 2025-11-25, Resources,
-// Subscriptions). MethodSetLevel sets the lowest level of log messages that the client gets (Logging).
+// MethodSubscribe subscribes to changes of a resource, and MethodUnsubscribe ends the subscription (MCP 2025-11-25,
+// Resources, Subscriptions). MethodSetLevel sets the lowest level of log messages that the client receives (MCP
+// 2025-11-25, Logging).
 const (
 	MethodSubscribe   = "resources/subscribe"
 	MethodUnsubscribe = "resources/unsubscribe"
 	MethodSetLevel    = "logging/setLevel"
 )
 
-// ExtensionTasks is the extension by which a call is answered with a task that its client polls (its specification of
-// 2026-07-28), with its methods.
+// ExtensionTasks is the extension in which a call is answered with a task that the client polls (MCP Tasks extension,
+// 2026-07-28). The other constants are its methods.
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
 	MethodTasksGet    = "tasks/get"
@@ -81,8 +83,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// Tells returns the method for which a server's notification is useful: a client that may not call that method, or not
-// receive it as a server request, has no use for the notification. It is empty for unknown notifications.
+// Tells returns the method that a client must be allowed to use if a notification of a server is to be useful for it.
+// The method is one that the client calls or receives as a request of the server. It is empty for unknown
+// notifications.
 func Tells(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -100,7 +103,7 @@ func Tells(notification string) string {
 	}
 }
 
-// IsOwnNotification reports whether a method is a notification that the protocol does not define.
+// IsOwnNotification reports whether a method is a notification that MCP does not define.
 func IsOwnNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
@@ -110,7 +113,7 @@ func AboutServer(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && Tells(notification) != ""
 }
 
-// An Ability is a capability that a client may offer to a server, with the method by which the server uses it, and its
+// An Ability is a capability that a client may offer to a server. It has the method with which the server uses it, and
 // options.
 type Ability struct {
 	Capability, Method string
@@ -133,7 +136,8 @@ func Told(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, Extended(extensions)...), ",") + "}"
 }
 
-// Extended returns the raw members of capabilities that declare extensions: one, or none without extensions.
+// Extended returns the raw members of a capabilities object that declare extensions: one member, or no member without
+// extensions.
 func Extended(extensions []string) []string {
 	if len(extensions) == 0 {
 		return nil
@@ -141,8 +145,8 @@ func Extended(extensions []string) []string {
 	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
-// Abilities returns the abilities that the gateway declares to a server if the client has them and policy allows the
-// method.
+// Abilities returns the abilities that the gateway declares to a server if the client has them and policy allows their
+// methods.
 func Abilities() []Ability {
 	return []Ability{
 		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},
@@ -151,8 +155,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods about which policy is asked: those of [Features], [Abilities] and extensions, and
-// the notifications of the protocol.
+// OfferedMethods returns the methods on which policy is asked: the methods of [Features], [Abilities] and extensions,
+// and the notifications of the protocol.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -167,13 +171,14 @@ func OfferedMethods() []string {
 	return out
 }
 
-// AsksClient reports whether a server can send a request of this method to a client, and AsksServer whether a client
-// can send one to a server. Both are true for ping, and false for methods that the protocol does not define.
+// AsksClient reports whether a server may send a request with this method to a client. It is true for ping, and false
+// for methods that the protocol does not define.
 func AsksClient(method string) bool {
 	return method == MethodPing || slices.ContainsFunc(Abilities(), func(a Ability) bool { return a.Method == method })
 }
 
-// AsksServer is described at [AsksClient].
+// AsksServer reports whether a client may send a request with this method to a server. It is true for ping, and false
+// for methods that the protocol does not define.
 func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
@@ -187,7 +192,7 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether results of a method say how long they may be cached (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the results of a method contain how long they may be cached (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -207,8 +212,8 @@ func IsRemoved(method string) bool {
 	}
 }
 
-// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and the gateway's own, which are outside of -32768 to
-// -32000.
+// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and of the gateway. The gateway's codes are outside of
+// the range -32768 to -32000.
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
@@ -218,13 +223,14 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeCapabilityMissing  = -32021
 	CodeVersionUnsupported = -32022
-	// CodeElicitation means that an address must be opened before the request (MCP 2025-11-25, Elicitation, URL Mode).
+	// CodeElicitation means that the user must open a URL before the request can be carried out (MCP 2025-11-25,
+	// Elicitation, URL Mode).
 	CodeElicitation = -32042
 	// CodeRefused means that a request other than tools/call was refused.
 	CodeRefused = -31403
 )
 
-// ToolApprovalWait is the gateway's own tool, on every server.
+// ToolApprovalWait is a tool that the gateway provides on every server.
 const ToolApprovalWait = "sluice_approval_wait"
 
 // Keys of `_meta` that the gateway defines.
@@ -242,16 +248,16 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the lowest level of log messages that come with the answer; may be absent.
+	// MetaLogLevel is the lowest level of the log messages that the client wants before the answer. It may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo describes the answering server. MetaSubscription is the id of the subscription that a notification
-	// belongs to.
+	// MetaServerInfo describes the server that answers. MetaSubscription is the id of the subscription to which a
+	// notification belongs.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// The values of resultType: a final answer, an answer with requests to the client after which the request is repeated,
-// and a task whose answer comes later.
+// Values of resultType: a final result, a result with requests to the client after which the client repeats its
+// request, and a task whose result comes later.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
@@ -267,16 +273,16 @@ func Supported() []string {
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
 // IsRevision reports whether a text has the form of a revision, which is a date. A client that asks for an unsupported
-// one may be newer than this gateway.
+// revision of this form may be newer than the gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil
 }
 
-// Elicits reports whether a revision has elicitation with a form (MCP 2025-06-18, "Elicitation").
+// Elicits reports whether a revision has elicitation with a form (MCP 2025-06-18, Elicitation).
 func Elicits(version string) bool { return version == "2025-11-25" || version == "2025-06-18" }
 
-// AlwaysPasses reports whether a method needs no rule. The answer to tools/list is filtered.
+// AlwaysPasses reports whether a method needs no rule. The response to tools/list is filtered instead.
 func AlwaysPasses(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:

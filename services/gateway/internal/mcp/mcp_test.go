@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Methods that pass without a rule can't be named by rules, except the two with which a subscription begins.
+// Checks that rules cannot name the methods that need no rule, except for the two methods with which a subscription
+// begins.
 func TestWhatNeedsNoRuleIsAskedAboutByNobody(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema checks a JSON Schema of an object, as tools have for their arguments and results.
+// schema checks a JSON Schema for an object, as tools have for their arguments and results.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
@@ -60,7 +60,7 @@ var lists = map[string]check{
 	}.check,
 }
 
-// priority checks a number from 0 to 1.
+// priority checks that a value is a number from 0 to 1.
 func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	if n, err := strconv.ParseFloat(string(value), 64); value.Kind() != '0' || err != nil || n < 0 || n > 1 {
 		return nil, &fault{what: "is not a number from 0 to 1"}
@@ -68,7 +68,7 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// date checks a time in ISO 8601.
+// date checks that a value is a time in ISO 8601.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	said, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package mcpschema checks elements of lists against MCP (MCP 2025-11-25, Schema Reference: Tool, Prompt, Resource,
-// ResourceTemplate). Clients that check them refuse a whole list for one invalid element, so in the list of many
-// servers one server's error would hide the tools of all.
+// Package mcpschema checks the elements of lists against the schema of MCP (MCP 2025-11-25, Schema Reference: Tool,
+// Prompt, Resource, ResourceTemplate). Clients that check elements refuse a whole list because of one invalid element.
+// In the list of many servers, an error of one server would hide the tools of all servers.
 package mcpschema
 
 import (
@@ -12,10 +12,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Conform returns an element of a list without optional members that are null, and otherwise unchanged. If the
-// element is not valid, why says what is wrong, such as "inputSchema.type is missing", and contains nothing that the
-// server wrote. list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never
-// valid. The element is JSON whose keys are unique.
+// Conform checks an element of a list. It returns the element without optional members that are null, and otherwise
+// unchanged. If the element is not valid, why says what is wrong, such as "inputSchema.type is missing". It contains no
+// text of the server.
+//
+// list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never valid. The element
+// must be JSON whose keys are unique.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
@@ -23,7 +25,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	}
 	out, fault := check(element)
 	if fault == nil && !bytes.Contains(element, []byte("null")) {
-		return element, "" // nothing was removed, so its white space is kept
+		return element, "" // nothing was removed, so the element is returned with its whitespace
 	}
 	if fault == nil {
 		return out, ""
@@ -41,7 +43,7 @@ type fault struct {
 	what string
 }
 
-// A check returns a valid value, or a fault if the value is not valid.
+// A check returns a valid value, possibly changed, or a fault.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
 // kind returns the check for a value of one JSON kind.
@@ -67,7 +69,7 @@ func flag(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// oneOf returns the check for a string that is one of known.
+// oneOf returns the check for a string that is one of the known strings.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		said, err := jsontext.AppendUnquote(nil, value)
@@ -78,7 +80,7 @@ func oneOf(known ...string) check {
 	}
 }
 
-// list returns the check for an array whose elements all pass the check of.
+// list returns the check for an array whose elements all pass a check.
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
@@ -104,8 +106,8 @@ func list(of check) check {
 	}
 }
 
-// members is the check for an object. Required members must be present, and optional ones are removed if they are
-// null; other members may be anything.
+// members is the check for an object. Required members must be present. Optional members are removed if they are null.
+// Other members may be anything.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
@@ -133,7 +135,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns a fault if a case-insensitive reader would take key for a required member, and otherwise nil.
+// variant returns a fault if a reader that ignores case would take key for a required member. Otherwise it returns nil.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -143,7 +145,7 @@ func (m members) variant(key string) *fault {
 	return nil
 }
 
-// each returns the check for an object whose members all pass the check of.
+// each returns the check for an object whose members all pass a check.
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
@@ -156,7 +158,8 @@ func each(of check) check {
 	}
 }
 
-// eachMember returns an object with the members that do returns, without those for which it returns nil.
+// eachMember returns an object that consists of the members that do returns. Members for which do returns nil are left
+// out.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}
@@ -192,7 +195,7 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 	return closed(&out, '{', '}'), nil
 }
 
-// separate begins an array or object, or separates its next element from the previous one.
+// separate writes the opening bracket if out is empty, and otherwise a comma.
 func separate(out *bytes.Buffer, begin byte) {
 	if out.Len() == 0 {
 		out.WriteByte(begin)
@@ -201,7 +204,7 @@ func separate(out *bytes.Buffer, begin byte) {
 	out.WriteByte(',')
 }
 
-// closed ends an array or object.
+// closed writes the closing bracket and returns the array or object.
 func closed(out *bytes.Buffer, begin, end byte) jsontext.Value {
 	if out.Len() == 0 {
 		out.WriteByte(begin)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 )
 
-// Case B: an invalid element is named, and optional members that are null are removed.
+// Case B. Checks that an invalid element is refused with a reason, and that optional members that are null are removed.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	const ok = `"inputSchema":{"type":"object"}`
@@ -62,7 +62,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// FuzzConform checks that accepted elements are valid, and are JSON.
+// FuzzConform checks that an accepted element is JSON and is accepted again.
 func FuzzConform(f *testing.F) {
 	f.Add(`{"name":"a","title":null,"inputSchema":{"type":"object","properties":{"x":{}}}}`)
 	f.Fuzz(func(t *testing.T, element string) {

@@ -1,5 +1,5 @@
-// Package meters defines the gateway's metrics. All attributes have a closed list of values: texts of clients and
-// servers, which are unlimited and may be secret, are all counted as one value.
+// Package meters defines the gateway's metrics. Every attribute has a closed list of values. Texts of clients and
+// servers are unlimited and may be secret, so all of them are counted under one value.
 package meters
 
 import (
@@ -17,50 +17,51 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other is the value for everything that is not listed, as in OpenTelemetry's conventions.
+// other is the value for everything that is not in the list of an attribute's values, as in OpenTelemetry's
+// conventions.
 const other = "_OTHER"
 
-// unlisted is the state that stands for states that are not listed.
+// unlisted is the state under which all states without attributes are counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods are the listed methods: those of MCP.
+// methods are the values of the method attribute: the methods of MCP, and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types of a message to a server that got no usable answer: it was not sent, no answer came in time, or it may
-// have run.
+// Error types of a message to a server that has no usable answer: the message was not sent, the server did not answer
+// in time, or the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
 	Unknown     = "outcome_unknown"
 )
 
-// errorTypes are the listed error types: none, a result with an error, the codes of JSON-RPC, of MCP and of the
-// gateway's refusals, and a server without a usable answer.
+// errorTypes are the values of the error type attribute: no error, a result with an error, the error codes of JSON-RPC,
+// MCP and the gateway's refusals, and a server without a usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
 }
 
-// transports are how a server is reached.
+// transports are the values of the transport attribute.
 var transports = []string{"tcp", "pipe"}
 
-// Operation is one message and how it ended.
+// Operation describes one message and its outcome.
 type Operation struct {
 	// Method is the MCP method.
 	Method string
-	// ErrorType is the type of the error; empty for none.
+	// ErrorType is the type of the error; empty if there was no error.
 	ErrorType string
 	// Transport is `tcp` or `pipe`.
 	Transport string
 }
 
-// Meters are the gateway's metrics. They are safe for concurrent use.
+// Meters records the gateway's metrics. It is safe for concurrent use.
 type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
 	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
 
-	// The attribute sets are made once, because making one costs more than counting.
+	// Attribute sets are created once, because creating one costs more than recording a value.
 	operations map[Operation][]metric.RecordOption
 	states     map[approvalv1.ApprovalState][]metric.RecordOption
 	sessions   map[session][]metric.RecordOption
@@ -78,7 +79,7 @@ func New(meter metric.Meter) (*Meters, error) {
 		return nil, err
 	}
 	for _, rare := range []metric.Int64Counter{m.differed, m.rested} {
-		rare.Add(context.Background(), 0) // so that the metric exists before its first event
+		rare.Add(context.Background(), 0) // creates the metric before its first event
 	}
 	return m, nil
 }
@@ -139,20 +140,20 @@ func set(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// Served measures a client's message from its last byte to its answer, both with and without the time that it was
-// held open.
+// Served records the time from the last byte of a client's message to its answer, once with and once without the time
+// for which the message was held open.
 func (m *Meters) Served(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.of(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// Sent measures a message to a server, from before it is sent to its answer.
+// Sent records the time from just before a message is sent to a server to the server's answer.
 func (m *Meters) Sent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.of(o)...)
 }
 
-// of returns the attributes of an operation. Unlisted values become other.
+// of returns the attributes of an operation. Values that are not listed are replaced by other.
 func (m *Meters) of(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -170,12 +171,12 @@ func (m *Meters) of(o Operation) []metric.RecordOption {
 	return m.operations[known]
 }
 
-// Open measures a client's session that has ended. version is one of [mcp.Supported].
+// Open records the duration of a client's session that has ended. version is one of [mcp.Supported].
 func (m *Meters) Open(ctx context.Context, version string, took time.Duration) {
 	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
 }
 
-// Opened measures a session with a server that has ended. transport is `tcp` or `pipe`.
+// Opened records the duration of a session with a server that has ended. transport is `tcp` or `pipe`.
 func (m *Meters) Opened(ctx context.Context, version, transport string, took time.Duration) {
 	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
 }
@@ -190,7 +191,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// Held measures how long a call was held, with the state of its approval after that.
+// Held records how long a call was held, with the state of its approval at the end.
 func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -205,7 +206,7 @@ func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed.
 // Differed counts a decision that differs from a cached one of the same epoch.
 func (m *Meters) Differed(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// Rested counts each time that the gateway pauses requests to a server.
+// Rested counts a pause in which the gateway sends no requests to a server.
 func (m *Meters) Rested(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // Refused counts a request that was refused.

@@ -25,7 +25,7 @@ func start(t testing.TB, meter metric.Meter) *meters.Meters {
 	return m
 }
 
-// made returns the attributes of the recorded metrics, with their counts.
+// made returns the attributes of the recorded metrics, with the number of recordings.
 func made(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -48,7 +48,7 @@ func made(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	return out
 }
 
-// All unlisted values are recorded as one.
+// Checks that all values that are not listed are recorded as one value.
 func TestOnlyListedValuesAreAttributes(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -107,8 +107,8 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// BenchmarkACall measures the metrics of an allowed call: one decision, one message from the client and one to the
-// server.
+// BenchmarkACall measures how long it takes to record an allowed call: one decision, one message from the client and
+// one message to the server.
 func BenchmarkACall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
@@ -126,7 +126,7 @@ func BenchmarkACall(b *testing.B) {
 	}
 }
 
-// Waiting for approvers does not count as work of the gateway.
+// Checks that the time of waiting for approvers does not count as work of the gateway.
 func TestTheWaitForPeopleIsApart(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

@@ -18,14 +18,14 @@ const (
 	approvalState  = attribute.Key("sluice.approval.state")
 )
 
-// make makes the instruments.
+// make creates the instruments.
 func (m *Meters) make(meter metric.Meter) error {
-	// The boundaries that OpenTelemetry's conventions for MCP define for both durations.
+	// Bucket boundaries that OpenTelemetry's conventions for MCP define for both durations of operations.
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-	// Up to the longest time that a call can be held.
+	// The last boundary is the longest time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [9]error
-	// As the conventions define for sessions: up to some hours.
+	// Bucket boundaries that the conventions define for sessions, up to some hours.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 )
 
-// BenchmarkFields measures the most expensive arguments: as many headers as a tool may have, each as deep as allowed.
+// BenchmarkFields measures the most expensive arguments: a tool with the maximum number of headers, each for an
+// argument at the maximum depth.
 func BenchmarkFields(b *testing.B) {
 	var properties []string
 	for i := range 64 {

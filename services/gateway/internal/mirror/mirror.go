@@ -1,5 +1,5 @@
-// Package mirror finds the arguments of a tool that its calls repeat in headers (MCP 2026-07-28, Transports, Custom
-// Headers from Tool Parameters): those whose schema has `x-mcp-header`.
+// Package mirror finds the arguments of a tool that its calls repeat in HTTP headers (MCP 2026-07-28, Transports,
+// Custom Headers from Tool Parameters). These are the arguments whose schema contains `x-mcp-header`.
 package mirror
 
 import (
@@ -18,35 +18,37 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// prefix begins the names of the headers.
+// prefix is the beginning of the headers' names.
 const prefix = "Mcp-Param-"
 
 const (
-	// annotation is the key of a schema that names a header.
+	// annotation is the member of a schema that names a header.
 	annotation = "x-mcp-header"
-	// maxDepth is how deep in a schema a property may be, and maxBindings how many headers a tool may have, because the
-	// head of a request is limited.
+	// maxDepth is the maximum depth of an annotated property in a schema, and maxBindings is the maximum number of
+	// headers of a tool. Both are limited because the head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxSaid is the longest value that the gateway writes for a client, in bytes, because the head is limited.
+	// maxSaid is the maximum length of a value that the gateway writes for a client, in bytes. It is limited because
+	// the head of a request is limited.
 	maxSaid = 4 << 10
-	// maxSafe is the largest integer in a header; -maxSafe is the smallest.
+	// maxSafe is the largest integer in a header, and -maxSafe is the smallest.
 	maxSafe = 1<<53 - 1
 )
 
 // ErrMismatch means that a header differs from its argument. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding says that a header has the value of an argument. It is immutable.
+// A Binding binds a header to an argument: the header's value is the argument. It is immutable.
 type Binding struct {
-	// Path is the path to the argument through the objects around it.
+	// Path lists the keys that lead to the argument.
 	Path []string
 	// Header is the full name of the header.
 	Header string
 }
 
-// Of returns the bindings in a tool's definition, sorted by header: those of the properties of objects in its schema.
-// It returns none if an annotation breaks the specification: clients must not list such a tool.
+// Of returns the bindings in a tool's definition, sorted by header. They come from annotated properties of objects in
+// the tool's schema. If an annotation breaks the specification, Of returns no bindings, because clients must not list
+// such a tool.
 func Of(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -65,14 +67,14 @@ func Of(definition []byte) []Binding {
 	return out
 }
 
-// schema is the part of an argument's schema that matters here.
+// schema is the part of an argument's schema that this package reads.
 type schema struct {
 	Type       jsontext.Value    `json:"type"`
 	Header     *string           `json:"x-mcp-header"`
 	Properties map[string]schema `json:"properties"`
 }
 
-// bindings appends those of an object's properties; false if one is not allowed.
+// bindings appends the bindings of an object's properties. It returns false if an annotation breaks the specification.
 func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	ok := len(path) < maxDepth
 	for name, p := range s.Properties {
@@ -100,8 +102,8 @@ func isToken(text string) bool {
 	})
 }
 
-// Fields returns the headers of a call for its arguments, which are a raw object or empty. The received headers must
-// agree with them: given returns the received value of a header, empty for none. Errors wrap [ErrMismatch].
+// Fields returns the headers of a call with these arguments, which are a raw object or empty. given returns the
+// received value of a header, or "". Received headers must agree with the arguments. Errors wrap [ErrMismatch].
 func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := said(arguments, bindings)
 	if err != nil {
@@ -130,8 +132,8 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 	return out, nil
 }
 
-// Say returns the headers of a call whose client does not know them. Arguments that can't be written in a header are
-// left out; the server decides what that means.
+// Say returns the headers of a call from a client that does not send them. Arguments that cannot be written in a header
+// are left out; the server decides what that means.
 func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := said(arguments, bindings)
 	if err != nil {
@@ -157,8 +159,8 @@ func said(arguments []byte, bindings []Binding) (map[string]jsontext.Value, erro
 	return found, nil
 }
 
-// find reads an object once, and stores the arguments of those bindings that are in it, at this depth of their paths or
-// deeper.
+// find reads an object once and stores the arguments of the bindings whose paths lead into the object. depth is the
+// number of keys of the paths that lead to the object.
 func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()
@@ -184,7 +186,7 @@ func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
-			found[here] = jsontext.Value("{}") // not allowed in a header
+			found[here] = jsontext.Value("{}") // an object is not allowed in a header
 			here = ""
 		}
 		switch {
@@ -207,9 +209,9 @@ func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string
 	return err
 }
 
-// value returns the argument as the text of a header; has is false if the argument is absent or null.
+// value returns the argument as the text of a header. has is false if the argument is absent or null.
 func (b Binding) value(argument jsontext.Value) (text string, has bool, err error) {
-	switch argument.Kind() { //nolint:exhaustive // objects and arrays can't be said
+	switch argument.Kind() { //nolint:exhaustive // objects and arrays cannot be written in a header
 	case '"':
 		quoted, err := jsontext.AppendUnquote(nil, argument)
 		return string(quoted), true, err
@@ -225,13 +227,13 @@ func (b Binding) value(argument jsontext.Value) (text string, has bool, err erro
 	return "", false, fmt.Errorf("%w: the argument of %s is not a string, integer or boolean", ErrMismatch, b.Header)
 }
 
-// sameNumber reports whether a header has the integer in another spelling than the gateway's.
+// sameNumber reports whether a header contains the argument's integer in another spelling.
 func sameNumber(field, argument string) bool {
 	n, ok := integer(field)
 	return ok && strconv.FormatInt(n, 10) == argument
 }
 
-// integer parses a safe integer in any JSON spelling of a number.
+// integer parses an integer of at most maxSafe in any JSON spelling of a number.
 func integer(text string) (int64, bool) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !jsontext.Value(text).IsValid() || f != math.Trunc(f) || math.Abs(f) > maxSafe {

@@ -44,7 +44,8 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// The headers must agree with the arguments, and those that are sent are made from the arguments.
+// Checks that received headers must agree with the arguments, and that the headers that are sent are made from the
+// arguments.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	bindings := mirror.Of(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
@@ -92,7 +93,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// FuzzFields checks that the headers that are sent decode to the arguments' values, for any schema and arguments.
+// FuzzFields checks that the headers that are sent decode to the values of the arguments, for any schema and arguments.
 func FuzzFields(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")

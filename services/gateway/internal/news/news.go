@@ -1,16 +1,16 @@
-// Package news notifies all waiting goroutines that something has changed.
+// Package news wakes all waiting goroutines when something has changed.
 package news
 
 import "sync"
 
-// News is a notification without a message: receivers look for the change themselves. The zero value is ready to use.
-// It is safe for concurrent use.
+// News is a notification without content: receivers find out themselves what has changed. The zero value is ready to
+// use. It is safe for concurrent use.
 type News struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// Wait returns a channel that the next Tell closes.
+// Wait returns a channel that the next call of Tell closes.
 func (n *News) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -20,7 +20,7 @@ func (n *News) Wait() <-chan struct{} {
 	return n.next
 }
 
-// Tell closes the channel that Wait returned.
+// Tell closes the channels that Wait has returned.
 func (n *News) Tell() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bin is the folder in a project with npm's links to the programs of packages.
+// Bin is the folder of a project in which npm puts links to the programs of packages.
 const Bin = "node_modules/.bin"
 
 // maxManifest is the maximum size of a package.json that is read, in bytes.
@@ -31,9 +31,9 @@ type manifest struct {
 	} `json:"directories"`
 }
 
-// program returns the path of the program of the only package that is installed in a project, relative to the
-// project, and the package's version. If the package does not have the named program, the path is empty: npx then
-// looks for it in PATH.
+// program returns the path of the program of the only package that is installed in a project, relative to the project,
+// and the package's version. If the package does not have the named program, the path is empty. In that case npx looks
+// for the program in PATH.
 func program(project *os.Root, named string) (path, version string, err error) {
 	own, err := readManifest(project, "package.json")
 	if err != nil {
@@ -64,7 +64,7 @@ func program(project *os.Root, named string) (path, version string, err error) {
 }
 
 func readManifest(project *os.Root, path string) (m manifest, err error) {
-	info, err := project.Stat(path) // project follows no link that leads out of it
+	info, err := project.Stat(path) // project follows no link that leads out of the project
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -75,15 +75,15 @@ func readManifest(project *os.Root, path string) (m manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
-	// npm accepts duplicate names and invalid UTF-8 too.
+	// npm also accepts duplicate names and invalid UTF-8.
 	if err := json.Unmarshal(raw, &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
 	return m, nil
 }
 
-// choose returns the name of the program that npx runs for a package: the only one, or the one with the package's
-// name.
+// choose returns the name of the program that npx runs for a package: its only program, or otherwise the program with
+// the package's name.
 func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
 	called := m.Name[strings.LastIndex(m.Name, "/")+1:]
 	programs := make(map[string]string)
@@ -118,8 +118,8 @@ func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
 	}
 }
 
-// linked returns the path of a program relative to the project. The file must be in the project, because only the
-// project is read only for the server.
+// linked returns the path of a program relative to the project. The program's file must be in the project, because the
+// server cannot write there.
 func linked(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {

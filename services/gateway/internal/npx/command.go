@@ -12,23 +12,25 @@ import (
 
 // Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
-	// Package is the package, as npm reads it: a name, with a version, a range or a tag, an alias, or the address of a
-	// tarball or a git repository.
+	// Package is the package in the syntax of npm: a name, with a version, a range or a tag; an alias; or the address
+	// of a tarball or a git repository.
 	Package string
-	// Program is the program that --package runs; if it is empty, the package's own program runs.
+	// Program is the program that the command runs with --package. If Program is empty, the package's own program is
+	// run.
 	Program string
 	// Args are the program's arguments.
 	Args []string
 }
 
-// Parse returns what a command of npx or `npm exec` runs. For a command that runs a package in a way that Parse does
-// not read, it returns nil and the reason. For every other command it returns nil and no reason.
+// Parse returns the package and program that a command of npx or `npm exec` runs. If the command runs a package in a
+// way that Parse does not support, it returns nil and the reason. For every other command it returns nil and an empty
+// reason.
 func Parse(command []string) (c *Command, why string) {
 	if len(command) == 0 {
 		return nil, ""
 	}
 	args := command[1:]
-	stopAtFirst := true // npx reads no flags after the package; npm does
+	stopAtFirst := true // npx reads no flags after the package, and npm does
 	switch filepath.Base(command[0]) {
 	case "npx":
 	case "npm":
@@ -90,12 +92,12 @@ func split(args []string, stopAtFirst bool) (packages, words []string, why strin
 	return packages, words, ""
 }
 
-// maxPackage is the maximum length of a package that is read, in bytes.
+// maxPackage is the maximum length of a package's text, in bytes.
 const maxPackage = 1024
 
 var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 
-// refuse returns why the gateway does not install a package; empty if it does.
+// refuse returns the reason why the gateway does not install a package; empty if it does.
 func refuse(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -114,7 +116,7 @@ var (
 	query      = regexp.MustCompile(`\?[^#]*`)
 )
 
-// Name returns the name of a package in a registry; empty for a package that is given by an address.
+// Name returns the name of a package in a registry. It is empty for a package that is given by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
@@ -122,7 +124,8 @@ func (c *Command) Name() string {
 	return ""
 }
 
-// IsExact reports whether the package always is the same version: a version in a registry, or a commit.
+// IsExact reports whether the package always has the same version, because it is given by a version in a registry or by
+// a commit.
 func (c *Command) IsExact() bool {
 	spec := c.Package
 	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
@@ -134,11 +137,11 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command names a package without a version, and no program of it. Then npx runs a program
-// of that name if one is already installed.
+// IsBare reports whether the command names a package without a version, and no program of it. In that case npx runs an
+// installed program with the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// Shown returns the package without the credentials and the query of an address.
+// Shown returns the package in a form for messages: without the credentials and the query of an address.
 func (c *Command) Shown() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

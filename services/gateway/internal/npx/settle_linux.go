@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle syncs everything that was written to the file system of a folder to the disk, so that a loss of power leaves
-// no installation with empty files.
+// settle syncs the file system of a folder to the disk, so that a loss of power leaves no installation with empty
+// files.
 func settle(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

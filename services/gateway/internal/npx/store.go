@@ -15,51 +15,51 @@ import (
 )
 
 const (
-	// record is the name of the file that marks an installation as complete. It is outside the folder to which npm
-	// writes.
+	// record is the name of the file that marks an installation as complete. The file is outside of the folder to which
+	// npm writes.
 	record = "program.json"
 	// project is the folder in which npm has installed the package.
 	project = "program"
-	// work contains everything that an installation may write to while it runs.
+	// work is the folder to which an installation may write while it runs.
 	work = "work"
-	// unused is the name of a file that marks an installation which no configuration uses. Its modification time says
-	// since when.
+	// unused is the name of the file that marks an installation which the configuration does not use. The modification
+	// time of the file is the time of the mark.
 	unused = "unused"
 	// begun is the prefix of the name of an incomplete installation.
 	begun = "new-"
-	// maxInstallations is the maximum number of installations of a server that are read.
+	// maxInstallations is the maximum number of installations of one server that are read.
 	maxInstallations = 1000
 )
 
-// Grace is the time for which an installation that no configuration uses is kept. It begins with the first start of a
-// gateway whose configuration does not use the installation.
+// Grace is how long an installation that the configuration does not use is stored. The time begins with the first start
+// of a gateway whose configuration does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files do not change.
 type Installed struct {
-	// Dir is the installation's folder, an absolute path. Program is the file to run, which is in Dir, or the name of a
-	// program to look for in the folder Bin and then in PATH.
+	// Dir is the absolute path of the installation's folder. Program is the absolute path of a file in Dir, or the name
+	// of a program that is searched in the folder Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
-	// Since is when the installation was completed.
+	// Since is the time at which the installation was completed.
 	Since time.Time
 }
 
 // Bin returns the folder with the programs of the package and of its dependencies.
 func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 
-// Folder is the absolute path of the folder of one server's installations.
+// Folder is the absolute path of the folder that contains the installations of one server.
 type Folder string
 
-// recorded is the content of a record.
+// recorded is the content of the file record.
 type recorded struct {
 	Package string `json:"package"`
 	Program string `json:"program"`
 	Version string `json:"version"`
 }
 
-// Newest returns the newest installation with a digest; nil if there is none.
+// Newest returns the newest installation with this digest; nil if there is none.
 func (f Folder) Newest(digest string) *Installed {
 	var found *Installed
 	for _, name := range f.names(digest + ".") {
@@ -70,7 +70,7 @@ func (f Folder) Newest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of entries with a prefix.
+// names returns the names of the folder's entries that begin with a prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
@@ -113,7 +113,7 @@ func (f Folder) read(name string) (*Installed, error) {
 	return out, nil
 }
 
-// Attempt is an installation that is being made. No other attempt uses its folder.
+// Attempt is an installation that is in progress. No other attempt uses its folder.
 type Attempt struct {
 	folder Folder
 	dir    string
@@ -132,7 +132,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// With this file npm takes the folder as the project, and no folder above it.
+	// Because of this file, npm uses this folder as the project, and not a folder above it.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -140,13 +140,13 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the folder to which the installation may write. The other folders are in it.
+// Work returns the folder to which the installation may write. It contains the other folders of the attempt.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
 // Project returns the folder in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns the HOME of npm. Commit removes it, with Cache and Temporary.
+// Home returns the HOME of npm. Commit removes it together with Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
 // Cache returns the folder of npm's cache.
@@ -155,8 +155,8 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 // Temporary returns the TMPDIR of npm.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit makes the attempt the newest installation with a digest. Files that npm has installed are not trusted: links
-// in them do not lead the gateway out of the folder.
+// Commit makes the attempt the newest installation with this digest. Files that npm has installed are not trusted, so
+// the gateway follows no links out of the folder.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -192,12 +192,13 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 // Remove removes an attempt that has failed. It does nothing after Commit.
 func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 
-// Remove removes an installation that is no longer used by any process.
+// Remove removes an installation that no process uses any more.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes the unused entries of the folders below root: interrupted attempts, installations that a newer one has
-// replaced, and those that the configuration has not used for Grace. in contains the digest of each configured server
-// by its name. Sweep may only be called while no process of these servers runs and no package is being installed.
+// Sweep removes unused entries of the folders below root: interrupted attempts, installations that were replaced by
+// newer ones, and installations that the configuration has not used for Grace. in contains the digest of each
+// configured server's package by the server's name. Sweep may only be called while no process of these servers runs and
+// no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {

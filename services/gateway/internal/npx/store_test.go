@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// put writes the files of a project. A text that begins with "-> " makes a link; files in bin are programs.
+// put writes the files of a project. A text that begins with "-> " creates a link. Files in bin are executable.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -112,7 +112,7 @@ func mixed(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// Files that an install script has replaced lead the gateway to no other place (X21).
+// Case X21. Checks that the gateway does not follow files that an install script has replaced out of the folder.
 func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -153,7 +153,7 @@ func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 	}
 }
 
-// A project that was replaced by a link, and a forged record, are not used (X21).
+// Case X21. Checks that a project that was replaced by a link, and a forged record, are not used.
 func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -219,7 +219,7 @@ func TestSweep_KeepsWhatIsUsed(t *testing.T) {
 	if left, _ := os.ReadDir(string(one)); len(left) != 1 {
 		t.Errorf("left: %s", left)
 	}
-	for range 2 { // marked as unused, used again, and so on
+	for range 2 { // mark the installation as unused, and use it again
 		sweep(map[string]string{"one": "d2"}, 0)
 		sweep(map[string]string{}, npx.Grace-time.Hour)
 		sweep(map[string]string{"one": "d1"}, 2*npx.Grace)

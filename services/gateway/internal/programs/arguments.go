@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// interpreters run the first argument that is not an option. The names have no versions.
+// interpreters are programs that run their first argument that is not an option. The names contain no versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// managers run what the package in the working folder, or in a folder given by an option, defines. fetchers run what
-// they install, or what is installed in the working folder.
+// managers are programs that run what a package defines: the package in the working folder, or in a folder that an
+// option names. fetchers are programs that run what they install, or what is installed in the working folder.
 var (
 	managers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	fetchers = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
-// projectOptions are the options that name such a folder.
+// projectOptions are the options that name the folder of a package.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
-// scripts are the extensions of files that contain code for any program.
+// scripts are the extensions of files that contain code for any interpreter.
 var scripts = []string{
 	".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".py", ".pyz", ".pyc", ".rb", ".pl", ".php", ".sh", ".bash", ".zsh", ".jar", ".war", ".class", ".lua", ".jl", ".R",
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
@@ -43,7 +43,7 @@ func (f *finder) arguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.code(f.absolute(arg))
-			runs = !found && slices.Contains(managers, name) // the commands of managers come first, such as run
+			runs = !found && slices.Contains(managers, name) // a manager's command, such as run, comes before the program
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
 			f.code(f.absolute(module))
@@ -62,7 +62,7 @@ func (f *finder) arguments() {
 	}
 }
 
-// projects adds the packages that options name.
+// projects adds the packages in folders that options name.
 func (f *finder) projects() {
 	c := f.command
 	for i, arg := range c.Args {
@@ -76,7 +76,7 @@ func (f *finder) projects() {
 	}
 }
 
-// code adds a file, or a folder with code, and reports whether it exists.
+// code adds a file, or a folder that contains code, and reports whether it exists.
 func (f *finder) code(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -84,7 +84,7 @@ func (f *finder) code(path string) bool {
 	case isFolder(path):
 		for _, hop := range hops(path) {
 			f.folder(hop)
-			f.belongings(filepath.Join(hop, "code")) // any name in it
+			f.belongings(filepath.Join(hop, "code")) // any name in the folder
 		}
 	default:
 		f.file(path)
@@ -92,8 +92,8 @@ func (f *finder) code(path string) bool {
 	return true
 }
 
-// absolute returns a path as the program reads it; empty for a path relative to a folder that each process has for
-// itself.
+// absolute returns the absolute form of a path that the program gets. It is empty for a path relative to a private
+// folder of each process.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -106,8 +106,8 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file of code by its extension, or by its mode and its first bytes. The mode
-// alone is not enough, because on some file systems each file is executable.
+// isScript reports whether a path is a file of code, judged by its extension, or by its mode and its first bytes. The
+// mode alone is not enough, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(scripts, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -116,9 +116,9 @@ func isScript(path string) bool {
 func isProgram(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
-		return true // it cannot be read, so it may be one
+		return true // the file cannot be read, so it may be a program
 	}
-	defer file.Close() //nolint:errcheck // it is read alone
+	defer file.Close() //nolint:errcheck // the file is only read
 	head := make([]byte, 4)
 	n, _ := io.ReadFull(file, head)
 	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
@@ -129,14 +129,15 @@ func words(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// loaded are the variables with paths from which interpreters and the loader load code, and trusted certificates:
-// lists of paths, or options with paths.
+// loaded are the variables that name code which interpreters and the loader load, or trusted certificates. Their values
+// are lists of paths, or options with paths.
 var loaded = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// environment adds the paths in these variables, and what Python loads from the operator's home folder.
+// environment adds the paths in the loaded variables, and the folders of the operator's home from which Python loads
+// code.
 func (f *finder) environment() {
 	c := f.command
 	for _, name := range loaded {

@@ -16,9 +16,9 @@ type Command struct {
 	// Program is the absolute path of the program's file, and Args are its arguments without its name.
 	Program string
 	Args    []string
-	// Env is the environment of its processes. PATH is read from it.
+	// Env is the environment of the server's processes. Files reads PATH from it.
 	Env map[string]string
-	// Dir is the working folder of all its processes, an absolute path; empty if each process has its own.
+	// Dir is the absolute path of the working folder of all processes; empty if each process has a folder of its own.
 	Dir string
 	// Home is the operator's home folder; empty for none.
 	Home string
@@ -34,8 +34,8 @@ type Command struct {
 //     the virtual environment;
 //   - the folders of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
-// A folder that people and other programs use, such as HOME or /tmp, is never among them: of such a folder Files returns
-// only the single files.
+// A folder that people and other programs use, such as HOME or /tmp, is never returned. Instead, Files returns the
+// single files in such a folder.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
 	f.file(c.Program)
@@ -44,8 +44,8 @@ func Files(c *Command) []string {
 	return slices.Sorted(maps.Keys(f.found))
 }
 
-// System returns the folders of the system's programs, libraries, settings and certificates, and the files outside of
-// them to which links of resolver settings and certificates lead, as far as they exist.
+// System returns the folders of the system's programs, libraries, settings and certificates, as far as they exist. It
+// also returns the files outside of these folders to which links of resolver settings and certificates lead.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -60,7 +60,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // a file that replaces it must be read only too
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // a file that could replace it must be read-only, too
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -79,7 +79,7 @@ func (f *finder) file(path string) {
 		return
 	}
 	f.seen[path] = true
-	for _, hop := range hops(path) { // each link, and the file
+	for _, hop := range hops(path) { // each link, and the file itself
 		if !f.folder(filepath.Dir(hop)) {
 			f.found[hop] = true
 		}
@@ -88,7 +88,7 @@ func (f *finder) file(path string) {
 	f.file(f.interpreter(path))
 }
 
-// folder adds a folder, and reports whether it may be read only for all.
+// folder adds a folder, and reports whether it may be read-only for all servers.
 func (f *finder) folder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -97,7 +97,7 @@ func (f *finder) folder(path string) bool {
 	return true
 }
 
-// manifests are files that mark a folder as a package.
+// manifests are files that show that their folder is a package.
 var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
 
 // libraries are folders from which interpreters load code.
@@ -131,13 +131,13 @@ func isPackage(dir string) bool {
 	return slices.ContainsFunc(manifests, func(name string) bool { return exists(filepath.Join(dir, name)) })
 }
 
-// interpreter returns the program that the first line of a script names; empty for none.
+// interpreter returns the program that the first line of a script names; empty if there is none.
 func (f *finder) interpreter(path string) string {
 	file, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
-	defer file.Close()     //nolint:errcheck // it is read alone
+	defer file.Close()     //nolint:errcheck // the file is only read
 	const mostOfLine = 256 // BINPRM_BUF_SIZE of Linux
 	head, _ := bufio.NewReaderSize(file, mostOfLine).Peek(mostOfLine)
 	line, isScript := strings.CutPrefix(string(head), "#!")
@@ -161,7 +161,7 @@ func (f *finder) interpreter(path string) string {
 	return ""
 }
 
-// lookUp returns the file of a program in PATH; empty for none.
+// lookUp returns the path of a program in PATH; empty if there is none.
 func (f *finder) lookUp(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -174,7 +174,7 @@ func (f *finder) lookUp(name string) string {
 	return ""
 }
 
-// hops returns the links on the way to a file, and the file.
+// hops returns the links on the path to a file, and the file itself.
 func hops(path string) []string {
 	const most = 40 // the limit of Linux
 	var out []string
@@ -200,7 +200,7 @@ func hops(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether people and other programs use a folder, or a folder in it.
+// isShared reports whether people and other programs use a folder, or a folder inside it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// tree makes files, executable if their text is a script, and links if it begins with ->.
+// tree creates files. A file is executable if its text is that of a script, and is a link if its text begins with "->".
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -39,14 +39,15 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Files finds everything that a command's processes execute, and no folder in which they may work (X15).
+// Case X15. Checks that Files finds everything that a command's processes execute, and no folder in which they may
+// work.
 func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// command, dir, env and want are relative to the tree if they contain ROOT. want are the folders and files of
-		// the tree that are found.
+		// The fields command, dir, env and want are relative to the tree if they contain ROOT. want lists folders and
+		// files of the tree that must be found.
 		command string
 		dir     string
 		env     map[string]string
@@ -141,7 +142,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	}
 }
 
-// System finds the system's folders, and the files outside of them to which its settings lead.
+// Case X15. Checks that System finds the system's folders, and the files outside of them to which its settings lead.
 func TestX15SettingsAndCertificatesOfTheSystemAreFound(t *testing.T) {
 	t.Parallel()
 	found := programs.System()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxURL and maxID are the maximum sizes of the URL and the id of a request, in bytes.
+// maxURL and maxID are the maximum lengths of the URL and the id in a request, in bytes.
 const (
 	maxURL = 8 << 10
 	maxID  = 256
@@ -36,7 +36,7 @@ func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
 	}
 }
 
-// form checks a request that shows a form. A client that declares no mode offers forms.
+// form checks a request that shows a form. A client that declares no mode of elicitation supports forms.
 func (o Offer) form(asked map[string]jsontext.Value) *Error {
 	offered, told := o.option(mcp.MethodElicit, "form")
 	schema := asked["requestedSchema"]
@@ -53,7 +53,7 @@ func (o Offer) form(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// address checks a request that sends the user to a URL.
+// address checks a request that asks the user to open a URL.
 func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasOptions(o.Revision) {
@@ -71,8 +71,9 @@ func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// opens reports whether users may be sent to a URL: by https or, on loopback, http. It accepts only visible ASCII,
-// because other characters are read differently (RFC 3986), and no user name, which can be mistaken for the host.
+// opens reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback, http.
+// Only visible ASCII is accepted, because readers treat other characters differently (RFC 3986). User names are not
+// accepted, because people can take them for the host.
 func opens(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
@@ -92,15 +93,16 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// signable checks a form at the aggregated URL, where each text of a form is marked with the server that asks. Keys
-// and values cannot be marked, because the server gets them back unchanged, so they must not contain line breaks.
+// signable checks a form on the aggregated URL, where each text of a form is marked with the server's name. Keys and
+// values cannot be marked, because they are sent back to the server unchanged. Therefore they must not contain line
+// breaks.
 func signable(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""
 	for {
 		token, err := dec.ReadToken()
 		if err != nil {
-			return nil //nolint:nilerr // the end: the gate has read the message before
+			return nil //nolint:nilerr // the end of the schema: the gate has already accepted the message
 		}
 		if token.Kind() != '"' {
 			continue

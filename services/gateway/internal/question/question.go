@@ -1,6 +1,6 @@
-// Package question checks the requests of servers to clients (sampling/createMessage, elicitation/create and
-// roots/list), and their equivalents in the results of 2026-07-28 and in the error -32042. A server may use what the
-// client has offered, in the form that the protocol revision has.
+// Package question checks requests of servers to clients: sampling/createMessage, elicitation/create and roots/list,
+// and their equivalents in results of 2026-07-28 and in the error -32042. A server may use only what the client offers,
+// in the form that the protocol revision defines.
 package question
 
 import (
@@ -16,24 +16,24 @@ import (
 
 // Offer is the client's capabilities as the server received them. The zero Offer allows no request. It is read-only.
 type Offer struct {
-	// Abilities are the client's capabilities, with the options that the server received.
+	// Abilities are the client's capabilities, with the options that were sent to the server.
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// Named is the revision that the client asked for, which may be newer than Revision; empty means Revision.
+	// Named is the revision that the client requested, which may be newer than Revision. Empty means Revision.
 	Named string
-	// Joint means that the client reaches several servers at one URL. A request must say which server asks, and the
-	// caller of Check replaces includeContext by "none", which package joint does.
+	// Joint means that the client reaches several servers at one URL. In that case a request must say which server
+	// sends it. Check expects that its caller replaces includeContext by "none", as package joint does.
 	Joint bool
 }
 
-// Error says why a server may not send a request. Its Detail never quotes the request.
+// Error says why a server may not send a request. Detail never quotes the request.
 type Error struct {
-	// Code is METHOD_DENIED if the client has not offered something, and METHOD_INVALID if MCP has no such request.
+	// Code is METHOD_DENIED if the client does not offer a feature, and METHOD_INVALID if MCP has no such request.
 	Code commonv1.Code
-	// Method reports that the client has not offered the method itself.
+	// Method reports whether the client does not offer the method itself.
 	Method bool
-	// Detail is a sentence without its full stop.
+	// Detail is a sentence without a full stop.
 	Detail string
 }
 
@@ -60,7 +60,7 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns why the server may not send a request, and nil if it may. It does not check methods of extensions.
+// Check returns the reason why the server may not send a request; nil if it may. Methods of extensions are not checked.
 func (o Offer) Check(m *gate.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -84,8 +84,8 @@ func (o Offer) Check(m *gate.Message) *Error {
 	return nil
 }
 
-// fields are the members of requests by their folded names. A variant of one is refused, because a client that
-// ignores case would act on it.
+// fields are the members of requests by their folded names. A variant of such a name is refused, because a client that
+// ignores case would treat it as the member.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -117,13 +117,13 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 	return out, nil
 }
 
-// has reports whether a member is present and not null: several libraries write null for an absent member.
+// has reports whether a member is present and not null. Several libraries write null for an absent member.
 func has(of map[string]jsontext.Value, key string) bool {
 	value, is := of[key]
 	return is && value.Kind() != 'n'
 }
 
-// text returns a member that is a string.
+// text returns the value of a member that is a string.
 func text(of map[string]jsontext.Value, key string) (string, bool) {
 	value := of[key]
 	if value.Kind() != '"' {
@@ -133,8 +133,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the server received an option of a capability, and told whether it received any option of
-// it.
+// option reports whether the server received this option of a capability. told reports whether it received any option
+// of the capability.
 func (o Offer) option(method, name string) (is, told bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

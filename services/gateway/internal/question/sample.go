@@ -23,8 +23,8 @@ func (o Offer) sample(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// context checks includeContext. Before 2025-11-25 a client could not offer it: there it is part of sampling, unless
-// the client requested a revision in which it would have offered it.
+// context checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it is
+// part of sampling, unless the client requested a revision in which it could have offered includeContext.
 func (o Offer) context(asked map[string]jsontext.Value) *Error {
 	if !has(asked, "includeContext") {
 		return nil
@@ -44,7 +44,7 @@ func (o Offer) context(asked map[string]jsontext.Value) *Error {
 	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")
 }
 
-// hasOptions reports whether a revision has sampling with tools and elicitation by a URL.
+// hasOptions reports whether a revision has sampling with tools and elicitation with a URL.
 func hasOptions(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
 // isBeforeOptions reports whether clients of a revision could not offer any options. An unknown revision may be newer.
@@ -54,7 +54,7 @@ func isBeforeOptions(revision string) bool { return mcp.IsSupported(revision) &&
 func usesTools(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // not a list, so a reader may take it for a message
+		return messages.Kind() == '{' // the value is not a list, so a reader may take it for one message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -66,13 +66,13 @@ func usesTools(messages jsontext.Value) bool {
 	return false
 }
 
-// hasToolContent checks one content block or a list of them.
+// hasToolContent reports whether a content block, or one of a list of blocks, is the use of a tool or its result.
 func hasToolContent(content jsontext.Value) bool {
 	var blocks []map[string]jsontext.Value
-	switch content.Kind() { //nolint:exhaustive // the others contain no blocks
+	switch content.Kind() { //nolint:exhaustive // all other kinds contain no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
-			return true // unreadable, so it may be anything
+			return true // the block cannot be read, so it may be anything
 		}
 	case '{':
 		blocks = make([]map[string]jsontext.Value, 1)

@@ -1,4 +1,4 @@
-// Package recent is a cache of the values that were used last, limited by number and weight.
+// Package recent provides a least recently used cache that is limited by number and weight.
 package recent
 
 import (
@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Recent caches the values that were used last. New values replace those that were unused longest. It is safe for
+// Recent is a least recently used cache: a new value replaces the values that were unused longest. It is safe for
 // concurrent use.
 type Recent[K comparable, V any] struct {
-	// most is how much the values may weigh together.
+	// most is the maximum total weight of the values.
 	most  int
 	weigh func(V) int
 
@@ -19,22 +19,23 @@ type Recent[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for this number of values, which must be positive, with a total weight of at most most.
+// New returns a cache for this number of values, which must be positive. The total weight of the values is at most
+// most.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Recent[K, V] {
 	r := &Recent[K, V]{most: most, weigh: weigh}
-	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if the number is not positive
+	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
 	return r
 }
 
-// Get returns the value of a key, and whether there is one.
+// Get returns the value for a key, and reports whether there is one.
 func (r *Recent[K, V]) Get(key K) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.values.Get(key)
 }
 
-// Put sets the value of a key. A value that is too heavy alone is not cached; the key's old value is removed in any
-// case.
+// Put sets the value for a key. If the weight of the value exceeds the limit, the value is not cached and the key's
+// previous value is removed.
 func (r *Recent[K, V]) Put(key K, value V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +51,7 @@ func (r *Recent[K, V]) Put(key K, value V) {
 	r.values.Add(key, value)
 }
 
-// Size returns how many values there are, and their total weight.
+// Size returns the number of values and their total weight.
 func (r *Recent[K, V]) Size() (values, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

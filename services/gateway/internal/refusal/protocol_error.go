@@ -10,7 +10,7 @@ import (
 // protocolError is the HTTP status and JSON-RPC error code of an answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors contains the codes that are not answered with 400 and -32600.
+// protocolErrors contains the codes that are not answered with status 400 and error code -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
@@ -40,7 +40,7 @@ func (r *Refusal) protocolError() protocolError {
 	return protocolError{http.StatusBadRequest, mcp.CodeInvalidRequest}
 }
 
-// Status returns the HTTP status of the answer: 200 for a valid request that was refused.
+// Status returns the HTTP status of the answer. It is 200 for a valid request that was refused.
 func (r *Refusal) Status() int {
 	if !r.IsProtocolError {
 		return http.StatusOK
@@ -48,7 +48,7 @@ func (r *Refusal) Status() int {
 	return r.protocolError().status
 }
 
-// RPCCode returns the JSON-RPC error code of the answer, if the answer is an error.
+// RPCCode returns the JSON-RPC error code that the answer has if it is an error.
 func (r *Refusal) RPCCode() int {
 	if !r.IsProtocolError {
 		return mcp.CodeRefused

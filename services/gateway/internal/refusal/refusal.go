@@ -1,5 +1,5 @@
-// Package refusal defines the answer to a request that was not carried out, and the forms in which MCP clients
-// receive it.
+// Package refusal defines the answer to a request that was not carried out, and the forms in which MCP clients receive
+// that answer.
 package refusal
 
 import (
@@ -12,66 +12,67 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Refusal says that something was not carried out, and why.
+// A Refusal says that a request was not carried out, and why.
 type Refusal struct {
 	// ID is the decision's identifier; empty if no decision was recorded.
 	ID string
 	// Code is the reason.
 	Code commonv1.Code
-	// Message is what the caller may know beyond the code; may be empty.
+	// Message tells the caller more than the code. It may be empty.
 	Message string
-	// Rule is the rule that decided; nil if none did.
+	// Rule is the rule that decided; nil if no rule did.
 	Rule *policyv1.RuleRef
-	// RetryAfter is how long to wait before the same call may succeed; zero if that is not known. It is sent only if
-	// the refusal is retryable.
+	// RetryAfter is the time after which the same call may succeed; zero if that is not known. The caller receives it
+	// only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey is what "per session" meant for the limit that refused; unspecified otherwise.
+	// SessionKey says what "per session" meant in the limit that refused the request. It is unspecified if no such
+	// limit refused.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the revision that judged; empty if none did.
+	// PolicyRevision is the policy revision that decided; empty if policy did not decide.
 	PolicyRevision string
-	// Lasts reports whether the same call is refused until an operator changes something, whatever the code says.
+	// Lasts reports whether the same call will be refused until an operator changes something. It overrides the code.
 	Lasts bool
-	// Approval is the approval that the call waits for, or that refused it; nil if there is none.
+	// Approval is the approval for which the call waits, or because of which it was refused; nil if there is none.
 	Approval *Approval
-	// IsProtocolError reports whether the message itself was not accepted: it breaks the protocol, or there is no
-	// capacity for it. Such a message is answered with an HTTP status and a JSON-RPC error code ([Refusal.Status]).
-	// Otherwise a valid request was refused, and its answer has the form of its method (MCP 2025-11-25, Tools, Error
-	// Handling).
+	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because
+	// there is no capacity for it. Such a message is answered with an HTTP status and a JSON-RPC error code
+	// ([Refusal.Status]). Otherwise a valid request was refused. Its answer has the form of its method (MCP 2025-11-25,
+	// Tools, Error Handling).
 	IsProtocolError bool
 	// Versions are the requested and the supported revisions, with CODE_PROTOCOL_VERSION; nil otherwise.
 	Versions *Versions
-	// Extension is the extension that the client has to declare, with CODE_CAPABILITY_MISSING; empty otherwise.
+	// Extension is the extension that the client must declare, with CODE_CAPABILITY_MISSING; empty otherwise.
 	Extension string
 }
 
-// Versions are protocol revisions, as error -32022 names them (MCP 2026-07-28, Versioning).
+// Versions contains protocol revisions for the error -32022 (MCP 2026-07-28, Versioning).
 type Versions struct {
 	Supported []string `json:"supported"`
 	Requested string   `json:"requested"`
 }
 
-// ProtocolError returns the refusal of a message that is not accepted. The message may be empty: then the text of the
-// code is used.
+// ProtocolError returns the refusal of a message that is not accepted. If message is empty, the text of the code is
+// used.
 func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval is what a caller may know about an approval.
+// Approval is the part of an approval that a caller may know.
 type Approval struct {
-	// ID identifies the approval. URL is where a person can decide on it; it may be empty.
+	// ID identifies the approval. URL is the address where a person can decide on it; it may be empty.
 	ID, URL string
-	// Expires is when the approval expires, undecided or unused; zero if that is not known.
+	// Expires is the time at which the approval expires; zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is until when an equal call stays denied; zero if no person has denied it.
+	// DeniedUntil is the time until which an equal call is denied; zero if no person has denied the approval.
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later without a change by a person.
+// Retryable reports whether the same call may succeed later without action by a person.
 func (r *Refusal) Retryable() bool {
 	if r.Lasts {
 		return false
 	}
-	switch r.Code { //nolint:exhaustive // all other codes stay until a person changes something
+	switch r.Code { //nolint:exhaustive // with all other codes, the call fails until a person changes something
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:
 		return r.RetryAfter > 0
 	case commonv1.Code_CODE_POLICY_UNAVAILABLE, commonv1.Code_CODE_LIMITER_UNAVAILABLE,
@@ -94,7 +95,7 @@ func tenths(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
 }
 
-// Text returns the text for models and people: first what happened, then why.
+// Text returns a text for models and people. It says first what happened, and then why.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
 	if why == "" {
@@ -106,8 +107,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter returns how long to wait before the call is made again; zero if that is not known, or if the call must
-// not be made again.
+// retryAfter returns the time after which the call may be repeated. It is zero if that is not known, or if the call
+// must not be repeated.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0
@@ -125,7 +126,7 @@ func Sentence(text string) string {
 }
 
 func headline(c commonv1.Code) string {
-	switch c { //nolint:exhaustive // all other codes mean that the request was wrong or a service unavailable
+	switch c { //nolint:exhaustive // all other codes mean that the request was wrong or that a service is unavailable
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED,
 		commonv1.Code_CODE_TYPE_ERROR, commonv1.Code_CODE_TOOL_CHANGED, commonv1.Code_CODE_QUARANTINED:
 		return "Denied by policy"
@@ -144,7 +145,7 @@ func headline(c commonv1.Code) string {
 	}
 }
 
-// reasons are the texts for refusals without a message. Every code has one.
+// reasons contains the texts for refusals without a message. Every code has a text.
 var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_UNSPECIFIED:          "no reason is known.",
 	commonv1.Code_CODE_DENIED_BY_RULE:       "a rule denies this call.",

@@ -37,7 +37,7 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// allCodes returns the codes of the closed list, in its order.
+// allCodes returns all codes in the order of their definition.
 func allCodes() []commonv1.Code {
 	var out []commonv1.Code
 	for number := range commonv1.Code_name {
@@ -107,7 +107,7 @@ func TestRefusalsAsClientsSeeThem(t *testing.T) {
 	golden(t, "testdata/forms.txt", out.String())
 }
 
-// Waits are rounded up, so that a caller that waits for the given time is not too early.
+// Checks that times to wait are rounded up, so that a caller that waits for the given time is not too early.
 func TestWaitsAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -149,7 +149,7 @@ func TestWaitsAreRoundedUp(t *testing.T) {
 	}
 }
 
-// A refusal that must not be retried names no time to wait. Sentences are separated.
+// Checks that a refusal that must not be retried contains no time to wait, and that sentences are separated.
 func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// decision is `_meta["dev.sluice/decision"]` and the `data` of errors.
+// decision is the value of `_meta["dev.sluice/decision"]`, and the `data` of errors.
 type decision struct {
 	ID             string `json:"id,omitzero"`
 	Code           string `json:"code"`
@@ -67,7 +67,7 @@ type response struct {
 // null is the id in the answer to a message whose id could not be read.
 var null = jsontext.Value("null")
 
-// A Request is what determines the form of a refusal.
+// A Request contains everything on which the form of a refusal depends.
 type Request struct {
 	// ID is the raw id; nil if it could not be read.
 	ID []byte
@@ -77,8 +77,8 @@ type Request struct {
 	ResultType string
 }
 
-// Answer returns the JSON-RPC response to a request that is refused: a result with isError for a valid tools/call,
-// because models do not see protocol errors, and an error for anything else.
+// Answer returns the JSON-RPC response to a request that is refused. It is a result with isError for a valid
+// tools/call, because models do not see protocol errors. It is an error for all other requests.
 func (r *Refusal) Answer(to Request) ([]byte, error) {
 	if !r.IsProtocolError && to.Method == mcp.MethodToolsCall {
 		return r.toolResult(to.ID, to.ResultType)
@@ -86,8 +86,8 @@ func (r *Refusal) Answer(to Request) ([]byte, error) {
 	return r.Error(to.ID, r.RPCCode())
 }
 
-// toolResult returns a result with isError. It never has structuredContent, because some clients validate that
-// against the tool's own schema.
+// toolResult returns a result with isError. The result has no structuredContent, because some clients validate
+// structuredContent against the tool's own schema.
 func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: toolResult{
 		Type:    resultType,
@@ -97,17 +97,17 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// Leg returns the answer to a call of 2026-07-28 that makes its client repeat the call with this requestState,
-// without asking the client anything (MCP 2026-07-28, Multi Round-Trip Requests). Its inputRequests are present and
-// empty, because some clients take an answer without them for the final result.
+// Leg returns the answer to a call of 2026-07-28 that makes the client repeat the call with this requestState, without
+// input from the user (MCP 2026-07-28, Multi Round-Trip Requests). inputRequests is present and empty, because some
+// clients take an answer without inputRequests for the final result.
 func (r *Refusal) Leg(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: legResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},
 	}})
 }
 
-// Error returns a JSON-RPC error with the decision in its data. id is the request's raw id; nil if it could not be
-// read.
+// Error returns a JSON-RPC error with the decision in its data. id is the raw id of the request; nil if the id could
+// not be read.
 func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	if id == nil {
 		id = null
@@ -115,7 +115,7 @@ func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: r.data()}})
 }
 
-// data returns the decision and, for two codes, the fields that MCP 2026-07-28 requires in the errors -32022 and
+// data returns the decision. For two codes it adds the members that MCP 2026-07-28 requires in the errors -32022 and
 // -32021.
 func (r *Refusal) data() any {
 	switch {
@@ -137,7 +137,7 @@ func (r *Refusal) data() any {
 	}
 }
 
-// Meta returns the `_meta` of a result that contains the decision.
+// Meta returns the `_meta` of a result with the decision in it.
 func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
 
 func (r *Refusal) decision() decision {
@@ -157,7 +157,7 @@ func (r *Refusal) decision() decision {
 	}
 }
 
-// ruleName returns the name of a rule as people write it: `document/rule`.
+// ruleName returns the name of a rule in the form `document/rule`.
 func ruleName(r *policyv1.RuleRef) string {
 	if r.GetRule() == "" {
 		return r.GetDocument()

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// answerPrefix is the prefix of event ids on the streams of a session's answers.
+	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxAnswers is how many of these streams a session remembers: the newest, and those that have not ended.
-	// maxReplay and maxReplayed are how many messages and bytes of each stream are remembered; the oldest are
-	// dropped.
+	// maxAnswers is the maximum number of streams that a session remembers: the newest, and those that have not ended.
+	// maxReplay and maxReplayed are the maximum number of messages and bytes that are remembered for each stream. The
+	// oldest messages are dropped first.
 	maxAnswers  = 16
 	maxReplay   = 256
 	maxReplayed = 1 << 20
@@ -27,15 +27,15 @@ const (
 	answerKept = time.Minute
 )
 
-// AnswersRoom returns the memory budget for remembered answers. It is separate from the budget for answers
-// themselves.
+// AnswersRoom returns the memory budget for remembered answers. It is separate from the budget for answers that are in
+// flight.
 func AnswersRoom() (*room.Room, error) {
 	return room.New(room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// Answers are the streams of a session's answers, so that a client that has lost one can resume it after the last
-// event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is
-// safe for concurrent use.
+// Answers contains the streams of a session's answers. A client that has lost a stream can resume it after the last
+// event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is safe
+// for concurrent use.
 type Answers struct {
 	mu     sync.Mutex
 	last   int
@@ -45,31 +45,31 @@ type Answers struct {
 
 // Answering is the stream of one answer. It is safe for concurrent use.
 type Answering struct {
-	// Server is the server that answers.
+	// Server is the name of the server that answers.
 	Server string
 
 	of     *Answers
 	number int
 	owner  string
 	has    *room.Holding
-	timer  *time.Timer // set once the stream has ended; guarded by Answers.mu
+	timer  *time.Timer // set after the stream has ended; guarded by Answers.mu
 
 	mu sync.Mutex
-	// messages are the remembered messages, the last of which has the number last. Numbers begin with 1, because 0 is
-	// the event that begins the stream.
+	// messages are the remembered messages. The last of them has the number last. Numbers begin with 1, because 0 is
+	// the event with which the stream begins.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended reports that the last message was added, and unrecorded that the outcome of the call is not on record.
+	// ended reports that the last message was added. unrecorded reports that the outcome of the call is not on record.
 	ended, unrecorded bool
-	// more is closed and replaced when something changes.
+	// more is closed and replaced when one of the other fields changes.
 	more chan struct{}
-	// taken reports that the client has resumed the stream elsewhere.
+	// taken reports that the client has resumed the stream on another connection.
 	taken bool
 }
 
-// Begin begins the stream of a server's answer for an owner. The stream uses has until it is forgotten. Begin returns
-// nil if there is no memory for it: then the stream cannot be resumed.
+// Begin begins the stream of a server's answer for an owner. The stream uses memory of has until the stream is
+// forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
 func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxAnswers || !has.Add(room.Free) { // the free part of a holding is for messages that are in flight
+	if a.closed || len(a.order) == maxAnswers || !has.Add(room.Free) { // the free part of a holding is for messages in flight
 		has.Close()
 		return nil
 	}
@@ -88,7 +88,7 @@ func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 	return s
 }
 
-// Close forgets all streams. Begin returns nil afterwards.
+// Close forgets all streams. After Close, Begin returns nil.
 func (a *Answers) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,15 +112,16 @@ func (a *Answers) forget(i int) {
 	s.tell()
 }
 
-// ID returns the id of the event that begins the stream.
+// ID returns the id of the event with which the stream begins.
 func (s *Answering) ID() string { return s.id(0) }
 
 func (s *Answering) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add remembers a message, given in parts. It returns the id of its event, whether the client has resumed the stream
-// elsewhere, and whether there was memory for the message. If there was none, the earlier messages are dropped too.
+// Add remembers a message, which is given in parts. It returns the id of the message's event. taken reports whether the
+// client has resumed the stream on another connection. kept reports whether there was memory for the message; if not,
+// the earlier messages are dropped, too.
 func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 	size := 0
 	for _, part := range parts {
@@ -144,7 +145,7 @@ func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 	return s.id(s.last), s.taken, kept
 }
 
-// End marks the stream as complete, and notes whether the outcome of the call is not on record.
+// End marks the stream as complete. unrecorded says that the outcome of the call is not on record.
 func (s *Answering) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
@@ -165,14 +166,15 @@ func (s *Answering) End(unrecorded bool) {
 	s.tell()
 }
 
-// IsUnrecorded reports whether the outcome of the call is not on record. It is valid once the stream has ended.
+// IsUnrecorded reports whether the outcome of the call is not on record. The result is valid after the stream has
+// ended.
 func (s *Answering) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unrecorded
 }
 
-// tell wakes those who wait in Next. For tell and shorten the caller holds the lock.
+// tell wakes the goroutines that wait in Next. The caller of tell or shorten holds the lock.
 func (s *Answering) tell() {
 	close(s.more)
 	s.more = make(chan struct{})
@@ -184,15 +186,15 @@ func (s *Answering) shorten() {
 	s.messages = s.messages[1:]
 }
 
-// first returns the number of the first remembered message, or of the next message if none is remembered. The caller
-// holds the lock.
+// first returns the number of the first remembered message. If no message is remembered, it returns the number of the
+// next message. The caller holds the lock.
 func (s *Answering) first() int { return s.last - len(s.messages) + 1 }
 
 // IsAnswers reports whether an event id belongs to the stream of an answer.
 func IsAnswers(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// After finds the owner's stream that has the event with this id, and the number of the message after it, where the
-// client resumes. It returns false if that is not remembered.
+// After returns the owner's stream that has the event with this id, and the number of the message after that event, at
+// which the client resumes. It returns false if the event is not remembered.
 func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -214,11 +216,11 @@ func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 	return s, n + 1, true
 }
 
-// errForgotten means that a message was dropped before its client asked for it.
+// errForgotten means that a message was dropped before the client asked for it.
 var errForgotten = errors.New("the message is no longer stored")
 
-// Next waits for the message with number n and returns it with its event id. If the stream has ended before n, it
-// returns neither a message nor an error. The error is the cause of ctx, or says that the message was dropped.
+// Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
+// returns neither a message nor an error. Errors are the cause of ctx, or say that the message was dropped.
 func (s *Answering) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

@@ -21,7 +21,7 @@ func holding(t *testing.T) *room.Holding {
 	return all.Open(new(room.Holder))
 }
 
-// said returns the messages of a stream after an event, up to the answer or until nothing more is stored.
+// said returns the messages of a stream after an event, up to the answer or until no further message is stored.
 func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool) {
 	t.Helper()
 	s, next, ok := a.After(after, "ana")
@@ -39,8 +39,8 @@ func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool
 	}
 }
 
-// A client resumes after the last event that it received, gets what arrived meanwhile, and gets nothing of other
-// streams.
+// Checks that a client that resumes after the last event that it received gets the messages that were added since, and
+// no messages of other streams.
 func TestAnswersAreGoneOnWith(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 	})
 }
 
-// X3: a session remembers a limited number of streams, messages and bytes. A client cannot resume after an event that
-// is not remembered.
+// Case X3. Checks that the streams, messages and bytes that a session remembers are limited, and that a client cannot
+// resume after an event that is not remembered.
 func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxAsked is how many requests of its server may wait for a session's client at a time. maxAskedMinute is how
-	// many a server may send in a minute, including refused ones.
+	// maxAsked is the maximum number of requests of a server that wait for a session's client at a time. maxAskedMinute
+	// is the maximum number of requests that a server may send in a minute, including refused ones.
 	maxAsked       = 16
 	maxAskedMinute = 600
 )
@@ -30,29 +30,30 @@ var (
 	ErrAskedClosed = errors.New("the session is closed")
 )
 
-// Asked are the requests that were sent to a session's client and wait for an answer: the gateway's own and its
-// server's. The zero value is empty. It is safe for concurrent use.
+// Asked contains the requests that were sent to a session's client and wait for a response: requests of the gateway and
+// of the server. The zero value is empty. It is safe for concurrent use.
 type Asked struct {
 	mu   sync.Mutex
 	byID map[string]*Question
-	// waiting is how many of the requests are the server's. made is how many the server has sent since the time in since.
+	// waiting is the number of the server's requests that wait. made is the number of requests that the server has sent
+	// after the time since.
 	waiting, made int
 	since         time.Time
 	closed        bool
 }
 
-// Question is a request that waits for an answer. Its sender closes it.
+// Question is a request that waits for a response. Its sender must close it.
 type Question struct {
 	of         *Asked
-	own        bool // sent by the gateway itself
+	own        bool // sent by the gateway
 	key, token string
 	answer     chan *gate.Message
 	void       chan struct{}
 	closed     chan struct{}
 }
 
-// Ask adds a request of the server with this raw id. It returns [ErrAskedID], [ErrAskedTwice], [ErrAskedTooMuch],
-// [ErrAskedFlood] or [ErrAskedClosed].
+// Ask adds a request of the server with this raw id. Errors are [ErrAskedID], [ErrAskedTwice], [ErrAskedTooMuch],
+// [ErrAskedFlood] and [ErrAskedClosed].
 func (a *Asked) Ask(id []byte) (*Question, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,8 +69,8 @@ func (a *Asked) Ask(id []byte) (*Question, error) {
 	return a.add(&Question{key: gate.IDKey(id)})
 }
 
-// AskOwn adds a request of the gateway itself, to which the server's limits do not apply. It returns [ErrAskedID],
-// [ErrAskedTwice] or [ErrAskedClosed].
+// AskOwn adds a request of the gateway, to which the limits for the server do not apply. Errors are [ErrAskedID],
+// [ErrAskedTwice] and [ErrAskedClosed].
 func (a *Asked) AskOwn(id []byte) (*Question, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,20 +98,20 @@ func (a *Asked) add(q *Question) (*Question, error) {
 	return q, nil
 }
 
-// Reports sets the raw token with which progress of the request is reported; nil for none.
+// Reports sets the raw token for progress of the request; nil if the request has none.
 func (q *Question) Reports(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
 	q.token = gate.IDKey(token)
 }
 
-// Answer returns the channel that receives the answer. The answer may be read until the question is closed.
+// Answer returns the channel that receives the response. The response may be read until the question is closed.
 func (q *Question) Answer() <-chan *gate.Message { return q.answer }
 
-// Void returns a channel that is closed when the sender has cancelled the request or the session is closed.
+// Void returns a channel that is closed when the sender has cancelled the request or the session was closed.
 func (q *Question) Void() <-chan struct{} { return q.void }
 
-// Close removes the request. The answer must not be read afterwards.
+// Close removes the request. The response must not be read after that.
 func (q *Question) Close() {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -121,8 +122,8 @@ func (q *Question) Close() {
 	close(q.closed)
 }
 
-// Answer passes a client's answer to the sender of the request, and returns when the sender has closed the question
-// or ctx is cancelled. It drops an answer without a waiting request, and a second answer.
+// Answer passes a client's response to the sender of the request. It returns when the sender has closed the question or
+// ctx is cancelled. A response without a waiting request, and a second response, are dropped.
 func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
 	a.mu.Lock()
 	q := a.byID[gate.IDKey(m.ID.Of(m.Raw))]
@@ -141,7 +142,7 @@ func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
 	}
 }
 
-// Waits reports whether a request with this raw id waits for an answer.
+// Waits reports whether a request with this raw id waits for a response.
 func (a *Asked) Waits(id []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,7 +158,7 @@ func (a *Asked) TakeBack(id []byte) {
 	}
 }
 
-// Close cancels all requests; Ask and AskOwn fail afterwards.
+// Close cancels all requests. After that, Ask and AskOwn fail.
 func (a *Asked) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,7 +177,7 @@ func (q *Question) end() {
 	}
 }
 
-// Wants reports whether a waiting request has this raw token for its progress.
+// Wants reports whether a waiting request has this raw progress token.
 func (a *Asked) Wants(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

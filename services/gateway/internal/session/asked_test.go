@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// X1: a server's requests are limited by how many wait and by how many arrive in a minute, including refused ones.
-// The gateway can always send its own requests.
+// Case X1. Checks that the requests of a server are limited: those that wait, and those that are sent in a minute,
+// including refused ones. The gateway can always send requests.
 func TestX1AServersRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestX1AServersRequestsAreBounded(t *testing.T) {
 	})
 }
 
-// An id is a string or an integer, and unique among waiting requests. A server cannot cancel the gateway's own
-// requests.
+// Checks that an id must be a string or an integer that no waiting request has, and that a server cannot cancel
+// requests of the gateway.
 func TestIDsOfQuestions(t *testing.T) {
 	t.Parallel()
 	var a session.Asked

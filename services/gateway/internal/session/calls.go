@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long the answer of a server may still arrive after its client has cancelled the call; a server
-// need not send one (MCP, Cancellation). Transports that wait themselves wait for less.
+// cancelGrace is how long the gateway waits for a server's response after the client has cancelled the call. The server
+// need not send a response (MCP, Cancellation). Transports that wait themselves use a shorter time.
 const cancelGrace = 3 * time.Second
 
-// Calls are a session's calls that are in flight, so that their client can cancel one by its id. The zero value is
-// empty. It is safe for concurrent use.
+// Calls contains the calls of a session that are in flight, so that the client can cancel a call by its id. The zero
+// value is empty. It is safe for concurrent use.
 type Calls struct {
 	mu   sync.Mutex
 	open map[*Call]struct{}
@@ -26,18 +26,19 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
-	// leave ends the wait for the server's answer; nil while nothing waits for it. It is guarded by Calls.mu.
+	// leave ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
 	leave context.CancelCauseFunc
-	// ends cancels the call at its server too; nil if a client that disconnects cancels nothing.
+	// ends is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected client
+	// cancels nothing.
 	ends context.Context //nolint:containedctx // the client's context
-	// may decides on the server's requests; nil if the server cannot send requests in an answer.
+	// may decides on requests of the server; nil if the server cannot send requests in its answer.
 	may func(ctx context.Context, id, raw []byte) *upstream.Own
-	// patience is the clock of the server's time; nil for one that is never paused.
+	// patience is the clock for the server's working time; nil if that time is not limited.
 	patience *upstream.Patience
 }
 
-// Begin adds a call by a key of its id, with the clock of its server, which may be nil. The returned context is
-// cancelled when the call ends or the client cancels it.
+// Begin adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
+// cancelled when the call ends or the client cancels the call.
 func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Patience) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, patience: patience}
 	ctx, begun.giveUp = context.WithCancel(ctx)
@@ -50,8 +51,8 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. It notes before that the call was sent, because
-// the end of an unsent call is not reported to a server. req.Leave must be set.
+// Forward sends the call to the server, as [upstream.Session] does. Before that it records that the call was sent,
+// because the server is not notified of the end of an unsent call. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.ends != nil && c.ends.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
@@ -64,15 +65,14 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// EndsWith cancels the call at its server when client is cancelled: 2026-07-28 has no other way to cancel a call (MCP
-// 2026-07-28, Cancellation). It must be called before Forward.
+// EndsWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel a
+// call (MCP 2026-07-28, Cancellation). EndsWith must be called before Forward.
 func (c *Call) EndsWith(client context.Context) { c.ends = client }
 
-// Decides sets the function that decides on the server's requests, if the client is asked in an answer. It must be
-// called before Forward.
+// Decides sets the function that decides on the server's requests in its answer. It must be called before Forward.
 func (c *Call) Decides(may func(ctx context.Context, id, raw []byte) *upstream.Own) { c.may = may }
 
-// Sent notes that the call was sent or is about to be, and the function that ends the wait for its answer.
+// Sent records that the call was sent or is about to be sent, and the function that ends the wait for its response.
 func (c *Call) Sent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
@@ -87,8 +87,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause stops the clocks of all calls, because the server waits for the client, until resume is called. resume may be
-// called only once.
+// Pause stops the clocks of all calls until resume is called, because the server waits for the client. resume must be
+// called once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,8 +103,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// GiveUp cancels the calls with this key: all of them if a client uses an id twice. It reports whether one of them
-// may have reached the server.
+// GiveUp cancels the calls with this key. There are several if the client uses an id twice. GiveUp reports whether one
+// of the calls may have reached the server.
 func (c *Calls) GiveUp(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	t.Parallel()
 	var sess session.Session
-	sess.Calls.GiveUp("1") // there is no such call
+	sess.Calls.GiveUp("1") // no call has this id
 	given := make(map[string]context.Context)
 	begin := func(key, name string) *session.Call {
 		ctx, call := sess.Begin(t.Context(), key, nil)
@@ -44,7 +44,7 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	}
 }
 
-// A server need not answer a cancelled call: its answer is awaited for 3 s more.
+// Checks that the gateway waits 3 s more for the response to a cancelled call, which the server need not send.
 func TestACallThatWasGivenUpEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// Definitions are the digests of the tools' definitions as a session has listed them: a call is approved for the
-// definition that its caller saw. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tools' definitions that a session has listed. A call is approved for the
+// definition that its caller has seen. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
-// maxDefinitions limits what one session remembers, and maxLearned what all sessions of one principal remember. For
-// definitions that are not remembered the server is asked again.
+// maxDefinitions is the maximum number of digests that one session remembers, and maxLearned that all sessions of one
+// principal remember together. If a digest is not remembered, the server is asked again.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
 )
 
-// learn adds the digests of a page of a list.
+// learn adds the digests from a page of a list.
 func (d *Definitions) learn(page map[string][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,17 +41,17 @@ func (d *Definitions) forget() {
 	d.byName = nil
 }
 
-// Of returns a tool's digest; nil if the session has not listed the tool.
+// Of returns the digest of a tool's definition; nil if the session has not listed the tool.
 func (d *Definitions) Of(tool string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.byName[tool]
 }
 
-// Learn adds the digests of a page of a list that a session received. If the sessions of one of its accounts remember
-// too much together, those that were unused longest forget their lists.
+// Learn adds the digests from a page of a list that a session received. If the sessions of one of its accounts together
+// remember too many, the sessions that were unused longest forget their lists.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // without the lock: it may take long and concerns this session only
+	sess.Definitions.learn(page) // without the lock, because it may take long and concerns only this session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sess.isOpen {
@@ -63,7 +63,8 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// holderOf returns the listed session: for a member session its aggregate session.
+// holderOf returns the session that is in the lists of its accounts. For a member session that is the aggregate
+// session.
 func holderOf(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -71,7 +72,7 @@ func holderOf(sess *Session) *Session {
 	return sess
 }
 
-// count adds n to the number of definitions that a session remembers.
+// count adds n to the number of digests that a session remembers.
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
 	for _, p := range holderOf(sess).places {
@@ -79,8 +80,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim lets sessions of an account forget their lists until the account is within its limit, except for the session
-// but.
+// trim makes sessions of an account forget their lists until the account is within its limit. The session but is not
+// affected.
 func (s *Store) trim(own *owned, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.most {

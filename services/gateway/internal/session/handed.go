@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// maxHanded is how many texts of one kind a session remembers; the oldest are dropped.
+// maxHanded is the maximum number of texts of one kind that a session remembers. The oldest texts are dropped first.
 const maxHanded = 256
 
-// Handed are texts that a server gave to a session and that its client may send back, such as cursors. A client's
-// text that is not among them is not accepted. The zero value is empty. It is safe for concurrent use.
+// Handed contains texts that a server has sent to a session and that the client may send back, such as cursors. Any
+// other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
 type Handed struct {
 	mu    sync.Mutex
 	given map[[sha256.Size]byte]bool
@@ -35,7 +35,7 @@ func (h *Handed) Give(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Given reports whether the session was given a text.
+// Given reports whether a text was added.
 func (h *Handed) Given(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

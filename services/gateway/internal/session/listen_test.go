@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// A session whose client listens is not idle. It can still be closed for another session of its principal: then its
-// stream ends.
+// Checks that a session whose client listens is not idle, but can be closed for another session of its principal. In
+// that case its stream ends.
 func TestASessionWhoseClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,8 @@ func TestASessionWhoseClientListens(t *testing.T) {
 	})
 }
 
-// The newest stream of a session counts. The end of an older stream does not affect it.
+// Checks that the newest stream of a session replaces the older one, and that the end of the older stream does not
+// affect the newest.
 func TestTheNewestStreamCounts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)
@@ -82,7 +83,7 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	secondDone()
 }
 
-// All streams end when the gateway stops.
+// Checks that all streams end when the gateway stops.
 func TestAllStreamsEndWithTheGateway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

@@ -8,33 +8,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 )
 
-// Members are the member sessions of an aggregate session, one with each server that its client has used. It is safe
-// for concurrent use; its exported fields do not change.
+// Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
+// safe for concurrent use. Its exported fields do not change.
 type Members struct {
 	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
 	Abilities []mcp.Ability
-	// Opened signals when a member session was opened.
+	// Opened is notified when a member session was opened.
 	Opened news.News
 
-	making sync.Mutex // held while a member session is made
+	making sync.Mutex // held while a member session is being opened
 
 	mu sync.Mutex
 	by map[string]string // session ids, by server
-	// listed is the state of the servers' lists of which the client was notified last. shown returns the digests of
-	// the definitions that the client was shown, by server.
+	// listed is the state of the servers' lists of which the client was last notified. shown contains functions that
+	// return the digest of a definition as it was last shown to the client, by server.
 	listed string
 	shown  map[string]func(tool string) []byte
 }
 
-// Use calls use with the member session of a server. If there is none, or use fails, it makes one with makes and
-// calls use again. Only one caller at a time makes a session.
+// Use calls use with the member session of a server. If there is none, or use fails, Use opens one with makes and calls
+// use again. Only one caller at a time opens a session.
 func (m *Members) Use(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.of(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.of(server); known && use(id) == nil { // another caller has made it meanwhile
+	if id, known := m.of(server); known && use(id) == nil { // another caller has opened the session meanwhile
 		return nil
 	}
 	id, err := makes()
@@ -57,7 +57,7 @@ func (m *Members) of(server string) (id string, known bool) {
 	return id, known
 }
 
-// Show sets the digests of the definitions of a server's tools that the client was shown.
+// Show records the digests of a server's tool definitions that were shown to the client.
 func (m *Members) Show(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *Members) Show(server string, digest func(tool string) []byte) {
 	m.shown[server] = digest
 }
 
-// Shown returns the digest of a tool's definition that the client was shown last; nil if it was shown none.
+// Shown returns the digest of the tool's definition that was last shown to the client; nil if none was.
 func (m *Members) Shown(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shown[server]
@@ -78,22 +78,22 @@ func (m *Members) Shown(server, tool string) []byte {
 	return digest(tool)
 }
 
-// All returns the session ids, by server.
+// All returns the ids of the member sessions by server.
 func (m *Members) All() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.by)
 }
 
-// Relists changes the state of the servers' lists of which the client was notified.
+// Relists changes the recorded state of the servers' lists of which the client was notified.
 func (m *Members) Relists(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// Lists sets the state of the servers' lists of which the client was notified, as a text that differs for different
-// states. It returns the previous state; empty for none.
+// Lists records the state of the servers' lists of which the client is notified. It returns the previous state; empty
+// if there was none.
 func (m *Members) Lists(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -37,8 +37,8 @@ func (s *Store) unlist(sess *Session) {
 	sess.places = nil
 }
 
-// idlest returns the session of an account that was unused longest and has no request in flight; nil if there is
-// none. An agent does not close sessions of the principals that made it.
+// idlest returns the session of an account that was unused longest and has no request in flight; nil if there is none.
+// An agent never closes sessions of the principals that have made it.
 func (s *Store) idlest(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {

@@ -1,6 +1,6 @@
-// Package session keeps the gateway's sessions with clients, and the state that replaces them in the protocol
-// revision without sessions. A session id is a handle, not a credential: a session is found only together with its
-// principal, and another principal's session is answered like one that does not exist.
+// Package session stores the gateway's sessions with clients, and the state that replaces sessions in the revision
+// without them. A session id is a handle, not a credential: a session is found only by its id and its principal
+// together. A session of another principal is treated like one that does not exist.
 package session
 
 import (
@@ -29,26 +29,26 @@ import (
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the principal, a principal in its chain, or the person for whom it works has as many
-	// sessions as it may have, and none can be closed: each has a request in flight or is being opened. A wrapped
-	// [*quota.FullError] says which of them.
+	// ErrTooMany means that one of three has the maximum number of sessions: the principal, a principal in its chain,
+	// or the person for whom it works. No session can be closed, because each has a request in flight or is being
+	// opened. A wrapped [*quota.FullError] names the one that is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is how many concurrent streams a session may have in 2026-07-28.
+// maxStreams is the maximum number of concurrent streams of a session in 2026-07-28.
 const maxStreams = 64
 
-// closeTimeout limits how long a server may take to end a session.
+// closeTimeout limits how long a server may take to close a session.
 const closeTimeout = 5 * time.Second
 
-// Config sets how long sessions live and how many there may be.
+// Config sets how long sessions live and how many sessions there may be.
 type Config struct {
-	// Idle is how long a session lives without a request; positive.
+	// Idle is how long a session lives without a request. It must be positive.
 	Idle time.Duration
-	// MaxPerPrincipal is how many sessions one principal and the agents made by it may have; at least 1. All
-	// principals of one person together may have four times as many.
+	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has made. It must be at
+	// least 1. All principals of one person together may have four times as many.
 	MaxPerPrincipal int
-	// Ended is called for each session that has ended. It is required and must return at once.
+	// Ended is called for each session that has ended. It is required and must not block.
 	Ended func(*Session)
 }
 
@@ -62,54 +62,56 @@ type Key struct {
 
 // Session is an open session. Its exported fields do not change.
 type Session struct {
-	// ID is the handle that the client has; in the revision without sessions no client has it. It must not appear in
+	// ID is the handle of the session. In the revision without sessions, no client receives it. It must not appear in
 	// records and logs.
 	ID string
-	// Digest identifies the session in records: 16 hexadecimal digits.
+	// Digest identifies the session in records. It has 16 hexadecimal digits.
 	Digest string
-	// Key is its owner and server.
+	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are those of the caller that opened the session; it counts against them. Add sets a zero value to the
-	// principal of Key alone. They must not be changed.
+	// Accounts are the accounts of the caller that opened the session. The session counts against them. Add replaces a
+	// zero value by the account of the principal in Key. They must not be changed.
 	Accounts principal.Accounts
 	// Agent is the agent that opened the session.
 	Agent string
 	// Version is the negotiated protocol revision.
 	Version string
-	// Client is what the client declares.
+	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server. An aggregate session has Members instead, the sessions with several
-	// servers. Hub is the aggregate session of a member session, which ends with it; nil otherwise.
+	// Upstream is the session with the server. An aggregate session has Members instead: sessions with several servers.
+	// Hub is the aggregate session to which a member session belongs; it is nil for all other sessions. A member
+	// session ends with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
-	// Opened is when the session was opened.
+	// Opened is the time at which the session was opened.
 	Opened time.Time
-	// Definitions are the digests of the tools that it has listed.
+	// Definitions are the digests of the tool definitions that the session has listed.
 	Definitions Definitions
-	// Looked is when the server's complete list was last read to find a tool, in nanoseconds of Unix time; 0 for
-	// never.
+	// Looked is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix time;
+	// 0 if it was never read.
 	Looked atomic.Int64
-	// Waits reports whether the session has listed a tool whose every call needs an approval.
+	// Waits reports whether the session has listed a tool whose calls all need an approval.
 	Waits atomic.Bool
-	// Asked are the requests to its client that wait for an answer.
+	// Asked contains the requests to the client that wait for a response.
 	Asked Asked
-	// Calls are its calls in flight.
+	// Calls contains the session's calls in flight.
 	Calls Calls
-	// Cursors are the cursors of lists that its client received, and Events are the ids of events on its stream.
+	// Cursors are the cursors of lists that were sent to the client, and Events are the ids of events that were sent on
+	// its stream.
 	Cursors, Events Handed
-	// Answers are the streams of its answers.
+	// Answers contains the streams of the session's answers.
 	Answers Answers
-	// Ready reports whether the server was notified that the session is in use, or will be.
+	// Ready reports whether the server was notified, or will be, that the session is in use.
 	Ready atomic.Bool
 
-	// The following fields are guarded by Store.mu.
+	// The fields below are guarded by Store.mu.
 	lastUsed time.Time
 	inFlight int
 	isOpen   bool
-	learned  int                  // how many definitions it remembers
-	places   []place              // in the lists of its accounts; empty for a closed session and for a member session
-	streams  map[*stream]struct{} // streams on which its client listens
+	learned  int                  // the number of digests in Definitions
+	places   []place              // positions in the lists of its accounts; empty for a closed session and for a member session
+	streams  map[*stream]struct{} // streams on which the client listens
 }
 
 // stream is a stream on which a client listens.
@@ -117,35 +119,35 @@ type stream struct{ end context.CancelFunc }
 
 // Client is what a client declares about itself. It is not verified.
 type Client struct {
-	// Name and Version may be empty.
+	// Name and Version are the client's name and version. They may be empty.
 	Name, Version string
 	// Elicits reports whether the client can ask its user with a form.
 	Elicits bool
-	// Offer is the capabilities that the server received, for the requests that it may send.
+	// Offer contains the capabilities that were sent to the server. The server's requests are checked against it.
 	Offer question.Offer
 }
 
-// State is a session with the state that may be shown.
+// State is a snapshot of a session.
 type State struct {
 	*Session
-	// LastUsed is when the session was last used.
+	// LastUsed is the time at which the session was last used.
 	LastUsed time.Time
-	// InFlight is how many requests are in flight.
+	// InFlight is the number of requests in flight.
 	InFlight int
 }
 
-// account identifies a list of sessions: those of a principal with the agents made by it, or of a person.
+// account identifies a list of sessions: the sessions of a principal and the agents that it has made, or of a person.
 type account struct {
 	principal.Key
 
 	person bool
 }
 
-// owned are the sessions of one account.
+// owned contains the sessions of one account.
 type owned struct {
-	// byUse contains its open sessions, the last used first.
+	// byUse contains the open sessions, the last used first.
 	byUse list.List
-	// learned is how many definitions the sessions remember, and most is the limit.
+	// learned is the number of digests that the sessions remember, and most is its maximum.
 	learned, most int
 }
 
@@ -156,7 +158,7 @@ type place struct {
 	at  *list.Element
 }
 
-// Store holds the open sessions. It is safe for concurrent use.
+// Store contains the open sessions. It is safe for concurrent use.
 type Store struct {
 	cfg Config
 	log *slog.Logger
@@ -164,11 +166,11 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*owned
-	// open counts open sessions; an aggregate session with its members counts as one. moving counts sessions that are
-	// being opened, and closed sessions that their servers have not ended yet.
+	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are
+	// being opened, and closed sessions that their servers have not closed yet.
 	open, moving *quota.Tally
 	closed       bool
-	// quiet reports that HangUp was called.
+	// quiet reports whether HangUp was called.
 	quiet bool
 
 	closing sync.WaitGroup
@@ -202,8 +204,8 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Opening counts a session that a caller with these accounts is opening, until done is called. None of the accounts
-// may have more sessions being opened and closed than it may have open. It returns [ErrTooMany] otherwise.
+// Opening counts a session that a caller with these accounts is opening, until done is called. It returns [ErrTooMany]
+// if one of the accounts would have more sessions that are being opened or closed than it may have open.
 func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,9 +222,9 @@ func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of its accounts is full, Add closes the session of that account that was unused longest
-// and has no request in flight. A member session counts with its aggregate session, which must be open. Add returns
-// [ErrTooMany] or [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add closes the session of that account that was unused
+// longest and has no request in flight. A member session counts with its aggregate session, which must be open. Errors
+// are [ErrTooMany] and [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +255,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session and holds it until done is called. It returns [ErrUnknown] if there is none.
+// Use returns a session. Until done is called, the session is in use: it is neither idle nor closed for another session.
+// Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +264,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the aggregate session was closed while this one was made
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the aggregate session was closed while the member session was being opened
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -277,10 +280,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen returns a session for its client's stream. The returned context derives from ctx, and is cancelled when the
-// session ends or another stream replaces this one; with beside set, streams do not replace one another. The session
-// is held until done is called: while its client listens it is not idle, but it may be closed if an account is full.
-// Listen returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
+// Listen returns a session for a stream on which its client listens. The returned context derives from ctx. It is
+// cancelled when the session ends or another stream replaces this one; if beside is true, streams do not replace one
+// another. Until done is called the session is not idle, but it may be closed if an account is full. Errors are
+// [ErrUnknown], and [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,7 +322,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	}, nil
 }
 
-// HangUp cancels the streams of all clients. Later ones are cancelled at once.
+// HangUp cancels the streams of all clients. Streams that are opened later are cancelled at once.
 func (s *Store) HangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +332,7 @@ func (s *Store) HangUp() {
 	}
 }
 
-// hangUp cancels the client's streams.
+// hangUp cancels the streams of the session's client.
 func (sess *Session) hangUp() {
 	for open := range sess.streams {
 		open.end()
@@ -338,18 +341,18 @@ func (sess *Session) hangUp() {
 
 func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
-		return // using a member session uses its aggregate session
+		return // using a member session also uses its aggregate session
 	}
 	for _, p := range sess.places {
 		p.own.byUse.MoveToFront(p.at)
 	}
 }
 
-// lost reports whether the session's server no longer knows it. Then the session has ended, and the client must open
-// another.
+// lost reports whether the server no longer knows the session. In that case the session has ended, and the client must
+// open another one.
 func (sess *Session) lost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
 
-// End ends a session for its client. It returns [ErrUnknown] if there is none.
+// End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,12 +364,12 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove closes a session and its members, and ends them at their servers in the background.
+// remove closes a session and its members, and closes them at their servers in the background.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
 	s.count(sess, -sess.learned)
-	for member := range s.membersOf(sess) { // members count in the lists of their aggregate session
+	for member := range s.membersOf(sess) { // members count as part of their aggregate session
 		s.count(member, -member.learned)
 	}
 	if sess.Hub == nil {
@@ -408,14 +411,14 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// ended notes that the server has ended a closed session, or had the time to.
+// ended records that the server has closed a closed session, or has had the time to do so.
 func (s *Store) ended(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moving.Give(&sess.Accounts, 1)
 }
 
-// List returns a tenant's sessions, the last used first; sessions used at the same time are ordered by their digests.
+// List returns the sessions of a tenant, the last used first. Sessions with the same time are ordered by their digests.
 func (s *Store) List(tenant string) []State {
 	states := s.snapshot(tenant)
 	slices.SortFunc(states, func(a, b State) int {
@@ -436,7 +439,7 @@ func (s *Store) snapshot(tenant string) []State {
 	return out
 }
 
-// Len returns how many sessions are open. An aggregate session with its members counts as one.
+// Len returns the number of open sessions. An aggregate session and its members count as one.
 func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +451,7 @@ func (s *Store) Len() (n int) {
 	return n
 }
 
-// Run closes idle sessions until ctx is cancelled. Then it closes all sessions and waits for their servers.
+// Run closes idle sessions until ctx is cancelled. After that it closes all sessions and waits for their servers.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(s.cfg.Idle/10, 10*time.Millisecond))
 	defer tick.Stop()

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport to a server. A test provides its sessions.
+// over is a transport to a server. The test provides its sessions.
 type over struct {
 	upstream.Transport
 
@@ -35,7 +35,7 @@ func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.C
 	return o.conn, upstream.Answer{}, nil
 }
 
-// with returns a session with a server over a connection.
+// with returns a session with a server whose connection is conn.
 func with(conn upstream.Conn) *upstream.Session {
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -52,7 +52,7 @@ func with(conn upstream.Conn) *upstream.Session {
 	return sess
 }
 
-// conn is a connection that only counts how often it was closed.
+// conn is a connection that only counts how often it is closed.
 type conn struct {
 	upstream.Conn
 	closed atomic.Int64
@@ -122,8 +122,8 @@ func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// I4: a session id is valid only together with its principal and server. Another principal's id is answered like one
-// that does not exist.
+// Case I4. Checks that a session id is valid only together with its principal and server, and that another principal's
+// id is treated like one that does not exist.
 func TestI4AHandleIsNoCredential(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
@@ -187,7 +187,7 @@ func TestAnEndedSessionIsGone(t *testing.T) {
 		if _, _, err := s.Use(sess.ID, sess.Key); !errors.Is(err, session.ErrUnknown) {
 			t.Errorf("it can still be used: %v", err)
 		}
-		done() // of a request that ended after the session
+		done() // a request that ends after the session
 		synctest.Wait()
 		if s.Len() != 0 || c.closed.Load() != 1 {
 			t.Errorf("%d sessions are open, it was closed %d times at its server", s.Len(), c.closed.Load())
@@ -249,15 +249,15 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 	})
 }
 
-// If a principal has its maximum of sessions, a new one closes the session that was unused longest and has no request
-// in flight.
+// Checks that a new session of a principal that has its maximum closes the session that was unused longest and has no
+// request in flight.
 func TestTheCapClosesTheLongestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // counted for all servers together
+			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // sessions are counted for all servers together
 			all = append(all, sess)
 			time.Sleep(time.Second)
 		}
@@ -295,8 +295,8 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 	})
 }
 
-// No more sessions are being opened at once than may be open, so that a server that opens sessions slowly does not
-// get more and more of them.
+// Checks that the number of sessions that are being opened is limited, too. Otherwise a server that opens sessions
+// slowly would get more and more of them.
 func TestOpeningsAreCapped(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -329,8 +329,8 @@ func TestOpeningsAreCapped(t *testing.T) {
 	}
 }
 
-// Under concurrent use no principal has more sessions than it may have, a session in use is never closed for another
-// one, and each session is closed once.
+// Checks under concurrent use that no principal has more sessions than its maximum, that a session in use is never
+// closed for another one, and that each session is closed once.
 func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -385,7 +385,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 	}
 }
 
-// A model of one principal's open sessions, in the order of their use.
+// Checks the store against a model that contains one principal's open sessions in the order of their use.
 func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -394,7 +394,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		var open []*session.Session // the longest unused first
+		var open []*session.Session // the session that was unused longest comes first
 		busy := make(map[*session.Session][]func())
 		use := func(sess *session.Session) {
 			open = append(slices.DeleteFunc(open, func(o *session.Session) bool { return o == sess }), sess)
@@ -465,7 +465,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	})
 }
 
-// The list begins with the session that was used last.
+// Checks that the list begins with the session that was used last.
 func TestListIsOrderedByUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

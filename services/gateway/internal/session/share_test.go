@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// stubborn is a session that its server does not end.
+// stubborn is a connection whose server never closes the session.
 type stubborn struct{ upstream.Conn }
 
 func (stubborn) Close(ctx context.Context) error {
@@ -23,7 +23,8 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// N2: a principal that opens and ends sessions has no more of them ending at a slow server than it may have open.
+// Case N2. Checks that a principal that opens and ends sessions has no more sessions that a slow server is still
+// closing than it may have open.
 func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +61,8 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	})
 }
 
-// N2: the memory for listed definitions does not grow with the number of sessions: only those of the last used
-// sessions are remembered.
+// Case N2. Checks that the memory for listed definitions does not grow with the number of sessions, because only the
+// sessions that were used last remember their definitions.
 func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 	t.Parallel()
 	const tools, most = 10_000, 50_000
@@ -109,8 +110,9 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 	s.Learn(all[0], map[string][]byte{"late": {1}}) // the session has ended
 }
 
-// Agents share the sessions of the principal that made them and of the person for whom they work. One more session
-// closes the one among them that was unused longest, and none of others. If all are in use, none is opened.
+// Checks that agents share the sessions of the principal that has made them and of the person for whom they work. One
+// more session closes the session among these that was unused longest, and no session of others. If all are in use, no
+// session is opened.
 func TestAdd_AgentsHaveTheSessionsOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}

@@ -1,6 +1,5 @@
-// Package spans defines the contents of the gateway's spans: OpenTelemetry's semantic conventions for MCP, and
-// attributes of this project with the prefix `sluice.`. Spans never contain arguments, results, tokens or session
-// ids.
+// Package spans defines the contents of the gateway's spans. They follow OpenTelemetry's semantic conventions for MCP,
+// and have further attributes with the prefix `sluice.`. Spans never contain arguments, results, tokens or session ids.
 package spans
 
 import (
@@ -25,26 +24,26 @@ import (
 // toolError is the error type of a result that reports an error.
 const toolError = "tool_error"
 
-// maxName limits how much of a name that a client or server has written is added to a span, in bytes.
+// maxName is the maximum length of a name from a client or server in a span, in bytes.
 const maxName = 128
 
-// Place is the source or the target of a message.
+// Place describes the source or the target of a message.
 type Place struct {
 	// Server is the configured name of the server.
 	Server string
 	// Transport is `tcp` or `pipe`.
 	Transport string
-	// Version is the protocol revision of the session; empty if there is none.
+	// Version is the protocol revision of the session; empty if there is no session.
 	Version string
-	// Session is the digest that identifies the gateway's session in records, never its id; empty if there is none.
+	// Session is the digest of the gateway's session, never its id; empty if there is no session.
 	Session string
 }
 
-// serves are the options of the span of every message. They do not change.
+// serves contains the options for the spans of all messages. It does not change.
 var serves = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server span of a message. The trace of an untrusted client becomes a link, that of a trusted
-// client the parent.
+// Serve starts the server span of a message. If the client is trusted, its span is the parent. Otherwise its span is
+// linked.
 func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serves
 	switch {
@@ -57,8 +56,8 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client tra
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
-// Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span
-// of ctx, because neither would be exported.
+// Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span of
+// ctx, because neither span would be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -68,7 +67,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client reads a client's trace context from `_meta`, or otherwise from the traceparent header, which may be empty.
+// Client returns a client's trace context. It reads the context from `_meta`, or otherwise from the header traceparent,
+// which may be empty.
 func Client(m *gate.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -98,7 +98,7 @@ func Name(m *gate.Message) string {
 	}
 }
 
-// Message adds the attributes of a message.
+// Message sets the attributes that describe a message.
 func Message(s trace.Span, m *gate.Message, at Place) {
 	if !s.IsRecording() {
 		return
@@ -116,7 +116,7 @@ func Message(s trace.Span, m *gate.Message, at Place) {
 	Session(s, at)
 }
 
-// Session adds the attributes of the session of a message, once it is known.
+// Session sets the attributes that describe the session of a message. They may be set later than the other attributes.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -129,8 +129,9 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision adds the attributes of the decision on a call: its identifier, the code of its refusal, which is empty for
-// an allowed call, and the answers of policy and the limiter, as far as they were asked.
+// Decision sets the attributes that describe the decision on a call: its id, the code of the refusal, and the decisions
+// of policy and the limiter. The code is empty for an allowed call. d and lease are nil if policy or the limiter was
+// not asked.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -151,7 +152,8 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Approval adds the id of the approval of a call, and how long the call was held open. An empty id adds nothing.
+// Approval sets the id of the approval of a call, and how long the call was held open. It does nothing if the id is
+// empty.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -162,7 +164,7 @@ func Approval(s trace.Span, id string, held time.Duration) {
 	}
 }
 
-// ErrorType returns the type of the error that a server's answer reports; empty for none.
+// ErrorType returns the type of the error in a server's answer; empty if the answer is not an error.
 func ErrorType(a *gate.Answer) string {
 	switch {
 	case a.IsError:
@@ -170,7 +172,7 @@ func ErrorType(a *gate.Answer) string {
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
-			code = mcp.CodeInvalidRequest // a code that is not a number may be any text
+			code = mcp.CodeInvalidRequest // a code that is not a number could be any text
 		}
 		return strconv.Itoa(code)
 	default:
@@ -178,8 +180,8 @@ func ErrorType(a *gate.Answer) string {
 	}
 }
 
-// Answer adds the error type of a server's answer. Like ToolError and Error it returns the type, which metrics
-// contain too.
+// Answer sets the error type of a server's answer. Answer, ToolError and Error return the type, which is also an
+// attribute of metrics.
 func Answer(s trace.Span, a *gate.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -192,13 +194,13 @@ func Answer(s trace.Span, a *gate.Answer) string {
 	}
 }
 
-// ToolError adds that a tool's result reports an error.
+// ToolError sets the error type of a tool's result that reports an error.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error adds that the answer is a JSON-RPC error with that code.
+// Error sets the error type of a JSON-RPC error with this code.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -206,7 +208,7 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed adds why a message got no usable answer: the code of its refusal.
+// Failed sets the error type of a message that got no usable answer: the code of the refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)
@@ -221,7 +223,7 @@ func id(m *gate.Message) string {
 	return string(raw)
 }
 
-// Clip shortens a text of a client or server to 128 bytes, and makes it valid UTF-8, for spans and messages.
+// Clip cuts a text of a client or server to 128 bytes, and makes it valid UTF-8.
 func Clip(text string) string {
 	if len(text) > maxName {
 		text = text[:maxName] + "…"

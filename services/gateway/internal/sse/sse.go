@@ -21,32 +21,33 @@ import (
 )
 
 const (
-	// outcomeHeader is the header of an answer whose outcome is not on record.
+	// outcomeHeader is the header of an answer to a call whose outcome is not on record.
 	outcomeHeader = "Sluice-Outcome"
-	// resumeRetry is after how many milliseconds a client that has lost its connection should reconnect.
+	// resumeRetry is the time after which a client that has lost its connection should reconnect, in milliseconds.
 	resumeRetry = "1000"
 )
 
-// Writer writes the answer to one HTTP request: as JSON, or as an event stream if a message is sent before the
+// Writer writes the answer to one HTTP request. It writes JSON, or an event stream if a message is sent before the
 // answer. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts reports whether the client reads event streams, and prefers whether it lists them before JSON.
+	// accepts reports whether the client reads event streams. prefers reports whether it lists event streams before
+	// JSON.
 	accepts, prefers bool
 
 	mu sync.Mutex
 	// started reports whether the stream has begun.
 	started bool
-	// of is the message to answer; nil if the answer is not stored.
+	// of is the request to answer; nil if the answer is not stored.
 	of dispatch.Replayable
-	// stored is the stored stream, which the client may resume; nil if the client cannot.
+	// stored is the stored stream, which the client may resume; nil if it cannot be resumed.
 	stored *session.Answering
-	// last reports whether the answer is being written, detached whether the client must reconnect for it, and
-	// unrecorded whether its outcome is not on record.
+	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive
+	// it. unrecorded reports whether the outcome is not on record.
 	last, detached, unrecorded bool
 }
 
-// NewWriter returns a writer for the answer to a request with these headers. It reads the Accept header.
+// NewWriter returns a writer for the answer to a request with the headers h. It reads the header Accept.
 func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
@@ -78,7 +79,7 @@ func (s *Writer) Open() {
 	s.flush()
 }
 
-// flush sends what was written. It ignores errors, because a client that has disconnected needs no answer.
+// flush sends everything that was written. It ignores errors, because a client that has disconnected needs no answer.
 func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
 
 // IsOpen implements [dispatch.Sink].
@@ -99,7 +100,7 @@ func (s *Writer) Send(event upstream.Event, message ...[]byte) error {
 	return s.write(event, message...)
 }
 
-// KeepAlive implements [dispatch.Sink]: it sends a comment.
+// KeepAlive implements [dispatch.Sink]. It sends a comment.
 func (s *Writer) KeepAlive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +111,7 @@ func (s *Writer) KeepAlive() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// start sends the head of an event stream. The caller holds the lock.
+// start sends the HTTP head of an event stream. The caller holds the lock.
 func (s *Writer) start() {
 	if s.started {
 		return
@@ -125,16 +126,16 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has disconnected may continue, or needs nothing
+		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has disconnected may resume the stream
 	}
 }
 
-// write writes one event. It replaces each line break of the message by a space: in JSON a line break can only be
-// between tokens, where both mean the same, so no message can end its event early. The caller holds the lock.
+// write writes one event. It replaces each line break in the message by a space, because a line break would end the
+// event. In JSON, line breaks are allowed only between tokens, where a space means the same. The caller holds the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
-		if s.last && taken && !stored { // the client waits on another connection, and needs an end
+		if s.last && taken && !stored { // the client waits on another connection, and needs an end of the stream
 			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be stored for a client that has lost its connection."}).Error(s.of.RawID(), mcp.CodeInternal)
 			if err == nil {
 				s.stored.Add(lost)
@@ -170,7 +171,7 @@ func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	return errors.Join(err, http.NewResponseController(s.w).Flush())
 }
 
-// writeOnLine writes a part of a message without its line breaks.
+// writeOnLine writes a part of a message without line breaks.
 func writeOnLine(to io.Writer, part []byte) error {
 	if bytes.IndexByte(part, '\n') < 0 && bytes.IndexByte(part, '\r') < 0 {
 		_, err := to.Write(part)
@@ -185,7 +186,7 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// Answer writes the response, and ends the stream if one has begun. It returns no error, because a client that has
+// Answer writes the response, and ends the stream if it has begun. It returns no error, because a client that has
 // disconnected needs no answer.
 func (s *Writer) Answer(resp dispatch.Response) {
 	s.mu.Lock()
@@ -194,10 +195,10 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Session != "" {
 		s.w.Header().Set(mcp.HeaderSession, resp.Session)
 	}
-	if resp.Unrecorded { // before a stream begins, if it has not: some clients do not read trailers
+	if resp.Unrecorded { // as a header if no stream has begun, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
-	if resp.Detached && s.accepts { // the first event tells the client how to reconnect
+	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects
 		s.start()
 		s.flush()
 		s.detached = s.stored != nil
@@ -221,7 +222,8 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header outcomeHeader, or the trailer if a stream has begun. The caller holds the lock.
+// setOutcome sets the header outcomeHeader, or the trailer with that name if a stream has begun. The caller holds the
+// lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {
@@ -230,7 +232,7 @@ func (s *Writer) setOutcome(value string) {
 	s.w.Header().Set(name, value)
 }
 
-// finish ends a stream that has begun, with the answer if there is one. The caller holds the lock.
+// finish ends a stream that has begun. If there is an answer, it writes the answer first. The caller holds the lock.
 func (s *Writer) finish(resp dispatch.Response) {
 	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
 	if s.last {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// writer returns the writer of an answer to a client that accepts these types.
+// writer returns a Writer for the answer to a client that accepts these media types.
 func writer(accept string) (*httptest.ResponseRecorder, *sse.Writer) {
 	rec := httptest.NewRecorder()
 	return rec, sse.NewWriter(rec, http.Header{"Accept": {accept}})
@@ -30,7 +30,7 @@ func body(parts ...string) (out [][]byte) {
 	return out
 }
 
-// written is what a client receives: the status, the relevant headers, and the body.
+// written contains what a client receives: the status, the relevant headers, and the body.
 type written struct {
 	Status                        int
 	Type, Session, Outcome, AtEnd string
@@ -80,7 +80,7 @@ func TestWriter_AnswersWithJSONOrWithAStream(t *testing.T) {
 	}
 }
 
-// U1: no line break of a message ends its event, however the message is divided into parts.
+// Case U1. Checks that a line break in a message does not end its event, however the message is divided into parts.
 func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	t.Parallel()
 	message := []byte("{\"a\":\r\n\n1,\r\"b\":\n" + strings.Repeat(" ", 5000) + "\n2}")
@@ -96,7 +96,7 @@ func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	}
 }
 
-// answerOf is a message whose answer is stored.
+// answerOf is a request whose answer is stored.
 type answerOf struct{ answers *session.Answers }
 
 func (answerOf) RawID() []byte { return []byte("7") }
@@ -160,7 +160,7 @@ func TestWriter_SendsNothingToAConnectionThatWasGivenUp(t *testing.T) {
 		t.Errorf("the answer went to the first connection: %.100s", got)
 	}
 	_, message, err := stream.Next(t.Context(), next)
-	if err == nil { // the answer is too large to be stored, so the client gets an error as the end
+	if err == nil { // the answer is too large to be stored, so the client gets an error instead
 		t.Fatalf("event %d is %.100s", next, message)
 	}
 	_, message, err = stream.Next(t.Context(), next+1)

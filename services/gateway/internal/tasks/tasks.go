@@ -1,6 +1,6 @@
 // Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
-// client polls. The gateway makes the call of a task once, when its client polls after the call was approved. A task
-// that is not polled never runs. A task exists in one gateway only; its approval outlives it.
+// clients poll. The gateway makes the call once, when the client polls after the approval. If the client does not poll,
+// the call is never made. A task exists in one gateway only. The approval may exist longer than the task.
 package tasks
 
 import (
@@ -18,29 +18,29 @@ import (
 )
 
 const (
-	// idPrefix begins the ids of the gateway's own tasks.
+	// idPrefix is the prefix of the ids of the gateway's tasks.
 	idPrefix = "sluice-task."
-	// maxTasks is how many tasks one principal may have, and how many all principals of one person may have together.
-	// If the limit is reached, tasks whose final state was reported are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person together. If the
+	// limit is reached, tasks whose final state was reported are removed first.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is how long a task is stored after its approval has expired, or after it has ended.
+	// retention is how long a task is stored after its approval has expired or the task has ended.
 	retention = 15 * time.Minute
-	// pollInterval is how often clients are asked to poll.
+	// pollInterval is the time that clients should wait between two polls.
 	pollInterval = 2 * time.Second
 )
 
-// limits are the memory limits of tasks. They are separate from those of answers, and one caller cannot use all
-// memory.
+// limits returns the memory limits for tasks. They are separate from the limits for answers. One caller cannot use all
+// of the memory.
 func limits() room.Limits {
 	return room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
 
-// Status is the state of a task as clients receive it (MCP Tasks extension, Task Status).
+// Status is the state of a task (MCP Tasks extension, Task Status).
 type Status string
 
-// The states of a task. Working is the only one that is not final.
+// The states of a task. Working is the only state that is not final.
 const (
 	Working   Status = "working"
 	Completed Status = "completed"
@@ -50,26 +50,26 @@ const (
 
 // Call is a call that waits for an approval.
 type Call struct {
-	// Owner identifies the owner of the task: only the owner finds it again.
+	// Owner identifies the owner of the task. Only the owner can find the task.
 	Owner string
-	// Server is the configured name of the server that gets the call.
+	// Server is the configured name of the server to which the call is sent.
 	Server string
-	// Header contains the headers that repeat parts of the message, without credentials. It must not be changed.
+	// Header contains the HTTP headers that repeat parts of the message, without credentials. It must not be changed.
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder is the holder whose memory and number of tasks the task counts against.
+	// Holder is the holder against whose memory and number of tasks the task counts.
 	Holder room.Holder
 }
 
-// Outcome is the result of the call or its JSON-RPC error, as raw JSON. Both are nil for a cancelled task.
+// Outcome is the result of the call or its error, as raw JSON. Both are nil for a cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
 	// Unrecorded reports whether the outcome is not on record yet.
 	Unrecorded bool
 }
 
-// Task is a call that waits, is being made, or has ended. [Store.Add] returns one. It is safe for concurrent use.
+// Task is a call that waits, is being made, or has ended. [Store.Add] creates tasks. A Task is safe for concurrent use.
 type Task struct {
 	Call
 
@@ -81,11 +81,11 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits, or by which it is made.
+	// approval is the id of the approval for which the call waits, or with which it is being made.
 	approval string
-	// stop cancels the call while it is being made; nil otherwise.
+	// stop cancels the call while it is being made. It is nil otherwise.
 	stop context.CancelFunc
-	// cancelled reports whether the client has cancelled the task. A call that is being made ends first.
+	// cancelled reports whether the client has cancelled the task. A call that is being made ends before the task does.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
@@ -94,24 +94,24 @@ type Task struct {
 	reported bool
 }
 
-// State is what a client receives about a task.
+// State is the state of a task in the form for its client.
 type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is how long after Created the task is stored. PollInterval is how long the client should wait between
-	// polls.
+	// TTL is how long the task is stored after Created. PollInterval is the time that the client should wait between
+	// two polls.
 	TTL, PollInterval time.Duration
 	// Running reports whether the call is being made now.
 	Running bool
-	// Outcome is zero while Status is [Working].
+	// Outcome is the zero value while Status is [Working].
 	Outcome Outcome
 }
 
-// IsOwnID reports whether an id has the form of the ids of the gateway's own tasks.
+// IsOwnID reports whether an id has the form of an id of the gateway's tasks.
 func IsOwnID(id string) bool { return strings.HasPrefix(id, idPrefix) }
 
-// Report returns the state of the task for its client. A task whose final state was reported may be removed early.
+// Report returns the state of the task for its client. After a final state was reported, the task may be removed early.
 func (t *Task) Report() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -129,8 +129,8 @@ func (t *Task) Awaited() (approval string, ok bool) {
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin notes that the caller makes the call now. It returns false if the call is already being made, or if the task
-// has ended. Cancelling the task calls stop.
+// Begin records that the caller makes the call now. It returns false if the call is already being made, or if the task
+// has ended. If the task is cancelled, stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,8 +141,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait notes that the call was not made and that the task waits again, for the same approval or for another one that
-// expires at this time. It returns false if the client has cancelled the task meanwhile: then the task has ended.
+// Wait records that the call was not made and that the task waits again, for the same approval or another one, which
+// expires at this time. It returns false if the client has cancelled the task meanwhile. In that case the task has
+// ended.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,18 +159,19 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve reserves memory of the owner for an outcome of this size, in bytes, and reports whether there was enough.
+// Reserve reserves memory of the owner for an outcome of this size in bytes. It reports whether there was enough
+// memory.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
-// End notes the final state of a call that was made.
+// End sets the final state of a task whose call was made.
 func (t *Task) End(status Status, outcome Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It reports whether the task was waiting and has ended. If the call is being made, Cancel
-// stops it; the outcome of the call is then that of the task.
+// Cancel cancels the task. It returns true if the task was waiting and has ended. If the call is being made, Cancel
+// stops the call and returns false; the call's outcome then becomes the outcome of the task.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +196,7 @@ func (t *Task) finish(status Status, outcome Outcome) {
 	t.expiry.Reset(retention)
 }
 
-// Store stores tasks. It is safe for concurrent use.
+// Store contains tasks. It is safe for concurrent use.
 type Store struct {
 	memory *room.Room
 
@@ -210,15 +212,15 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether a holder may have one more task. It returns true also if a task of the owner can be
-// removed for it.
+// HasCapacity reports whether a holder may have one more task. This is also the case if a task of the owner can be
+// removed to make room.
 func (s *Store) HasCapacity(of *room.Holder, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns, of the owner's tasks whose final state was reported, the one that ended first; nil if there is
+// removable returns the task that ended first among the owner's tasks whose final state was reported; nil if there are
 // none. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
@@ -262,7 +264,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storedFor returns how long a task is stored whose approval expires at this time.
+// storedFor returns how long a task is stored if its approval expires at this time.
 func storedFor(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -274,7 +276,7 @@ func headerSize(h http.Header) (n int) {
 	return n
 }
 
-// expire removes a task, and stops its call if that is being made.
+// expire removes a task, and stops its call if the call is being made.
 func (s *Store) expire(t *Task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,7 +299,7 @@ func (s *Store) remove(t *Task) {
 	t.memory.Close()
 }
 
-// Find returns the task of an owner with this id; nil if the owner has none.
+// Find returns the owner's task with this id; nil if there is none.
 func (s *Store) Find(id, owner string) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()

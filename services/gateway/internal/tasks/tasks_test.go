@@ -25,7 +25,7 @@ func newStore(t *testing.T) *tasks.Store {
 	return store
 }
 
-// callOf returns a call of a subject with a message of this many bytes.
+// callOf returns a call of a subject with a message of this size in bytes.
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),
@@ -144,7 +144,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 	})
 }
 
-// N2: the number of a caller's tasks and their memory are limited.
+// Case N2. Checks that the number of a caller's tasks and their memory are limited.
 func TestStore_IsBoundedForEachCaller(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -187,7 +187,7 @@ func TestStore_IsBoundedForEachCaller(t *testing.T) {
 	}
 }
 
-// I4: the id of a server's task is valid only for its owner, and the same each time.
+// Case I4. Checks that the id of a server's task is valid only for its owner, and is always the same.
 func TestIDs_AreForTheirOwnerAlone(t *testing.T) {
 	t.Parallel()
 	ids, err := tasks.NewIDs([]byte("secret"))

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Bridge is [Server.Open] for a client and a server without a common protocol family: hello is initialize for a server
-// without sessions, and server/discover for a server that has only sessions. Capabilities that can't be translated are
+// Bridge is [Server.Open] for a client and a server without a common protocol family. hello is initialize for a server
+// without sessions, and server/discover for a server that has only sessions. Capabilities that cannot be translated are
 // offered to neither side.
 func (s *Server) Bridge(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
 	switch first := hello.in(ctx, has); first.Method() {

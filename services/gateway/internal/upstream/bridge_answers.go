@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Greeting translates an answer to server/discover into an answer to initialize, in this revision and with this raw id.
+// Greeting translates a response to server/discover into a response to initialize, with this revision and raw id.
 func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
 	var said struct {
 		Capabilities map[string]jsontext.Value `json:"capabilities"`
@@ -39,7 +39,7 @@ func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer,
 	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
 }
 
-// Discovered translates an answer to initialize into an answer to server/discover with this raw id.
+// Discovered translates a response to initialize into a response to server/discover with this raw id.
 func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
 	var said struct {
 		Capabilities jsontext.Value `json:"capabilities"`
@@ -68,8 +68,8 @@ func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
 	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
 }
 
-// Complete translates an answer of a server with sessions to the form without sessions: the result states that it is
-// complete, and that a cache may not store it.
+// Complete translates an answer of a server with sessions into the form of the revision without sessions. The result
+// says that it is complete and that it may not be cached.
 func Complete(a *gate.Answer, method string) (*gate.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil

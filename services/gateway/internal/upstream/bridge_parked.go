@@ -23,15 +23,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// parked is a request to a server that may send requests of its own before it answers.
+// parked is a request in flight to a server that may send requests of its own before it answers.
 type parked struct {
 	of *stateless
-	// digest identifies the request, so that only the same request can continue it.
+	// digest identifies the request. Only a repetition of the same request can continue it.
 	digest [sha256.Size]byte
-	// id and token are the raw ones that the server knows, and shown is the client's token; nil for none. Clients of
-	// one caller share a session, and may choose equal ids and tokens.
+	// id and token are the raw id and progress token that the server receives. shown is the client's raw token; nil if
+	// there is none. They differ because clients of one caller share a session and may choose equal ids and tokens.
 	id, token, shown []byte
-	// asks means that the client can receive the server's requests in the answer.
+	// asks reports whether the client can receive the server's requests in the answer.
 	asks   bool
 	cancel context.CancelCauseFunc
 	has    *room.Holding
@@ -39,23 +39,23 @@ type parked struct {
 	answer Answer
 	err    error
 	asked  chan struct{} // receives a value when the server has sent a request
-	expiry *time.Timer   // set while the request waits for its client
+	expiry *time.Timer   // set while the request waits until its client repeats it
 
 	mu        sync.Mutex
-	events    func([]byte)         // of the client that waits now; nil if no client waits
-	logs      bool                 // whether the client wants log messages
-	questions map[string]*question // unanswered requests of the server, by the names that the client gets
+	events    func([]byte)         // receiver of the client's current round trip; nil between round trips
+	logs      bool                 // reports whether the client wants log messages
+	questions map[string]*question // unanswered requests of the server, by the names that the client receives
 	count     int
 }
 
-// question is a server's request: its raw parts and the whole.
+// question is a request of the server: its raw parts and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may means that the client may be sent it, as decided for the current round trip.
+	// may reports whether the client may be sent the request, as decided for the current round trip.
 	may bool
 }
 
-// attend sets the receiver of the server's notifications.
+// attend sets the receiver for the server's notifications.
 func (p *parked) attend(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +66,7 @@ func (p *parked) attend(events func([]byte), logs bool) {
 func (p *parked) event(raw []byte) {
 	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if err != nil {
-		return // the upstream reader has accepted it, so this can't happen
+		return // the reader of the connection has accepted the message, so this cannot happen
 	}
 	if m.Kind == gate.Request {
 		if !p.takes(m) {
@@ -78,13 +78,13 @@ func (p *parked) event(raw []byte) {
 		p.takeBack(m.RequestID.Of(raw))
 		return
 	}
-	if isChange(m.Method) { // the client gets it by its subscription, not with this answer
+	if isChange(m.Method) { // clients receive list changes by their subscriptions, not with an answer
 		p.of.tell(context.Background(), raw)
 		return
 	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
-			return // not the progress that the client asked for
+			return // progress of another request
 		}
 		if raw, err = gate.Splice(raw, gate.Edit{Span: at, With: p.shown}); err != nil {
 			return
@@ -97,7 +97,7 @@ func (p *parked) event(raw []byte) {
 	}
 }
 
-// takes stores a request of the server; it returns false if the client can't be sent it.
+// takes stores a request of the server. It returns false if the client cannot be sent the request.
 func (p *parked) takes(m *gate.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.guesses && p.of.running > 1
@@ -111,11 +111,11 @@ func (p *parked) takes(m *gate.Answer) bool {
 		return false
 	}
 	p.count++
-	own := bytes.Clone(m.Raw) // m.Raw is reused for the next message
+	own := bytes.Clone(m.Raw) // the buffer of m.Raw is reused for the next message
 	p.questions[strconv.Itoa(p.count)] = &question{id: m.ID.Of(own), method: []byte(strconv.Quote(m.Method)), params: m.Params.Of(own), raw: own}
 	select {
 	case p.asked <- struct{}{}:
-	default: // already signalled
+	default: // a signal is already waiting
 	}
 	return true
 }
@@ -127,14 +127,14 @@ func (p *parked) takeBack(id []byte) {
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return gate.SameID(q.id, id) })
 }
 
-// refuse answers a request of the server with the error that no client takes it.
+// refuse answers a request of the server with the error that no client accepts it.
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NotCarried).in(ctx, nil)) // without this answer the server waits until its own timeout
 }
 
-// reply sends the server the client's answers to its requests. Requests that are still unanswered are decided again.
+// reply sends the client's answers to the server. Requests of the server that are still unanswered are decided again.
 func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -161,17 +161,17 @@ func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value)
 	return nil
 }
 
-// await waits for the answer, or for requests of the server before it.
+// await waits for the answer, or for requests that the server sends before it.
 func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {
-		case <-p.done: // then unanswered requests of the server no longer matter
+		case <-p.done: // unanswered requests of the server no longer matter
 			return p.whole(ctx, req)
 		default:
 		}
 		open, ready := p.decide(ctx, req)
 		switch {
-		case ctx.Err() != nil: // the client would not get the state
+		case ctx.Err() != nil: // the client would not receive the state
 		case !ready:
 			continue // more requests have arrived meanwhile
 		case open != nil:
@@ -192,8 +192,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide decides which requests the client may be sent, and returns them as an object; nil for none. The server gets an
-// error for the others and continues. ready is false if more requests have arrived meanwhile.
+// decide decides which of the server's requests the client may be sent. It returns these requests as an object; nil if
+// there are none. The server receives an error for each other request, and continues. ready is false if more requests
+// have arrived meanwhile.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -227,7 +228,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 			return nil, false
 		}
 		asks[name] = map[string]jsontext.Value{"method": q.method, "params": q.params}
-		if q.params == nil { // because clients may fail that require the optional member (the Go SDK 1.8.0, roots/list)
+		if q.params == nil { // some clients require the optional member for roots/list (the Go SDK 1.8.0)
 			asks[name]["params"] = jsontext.Value("{}")
 		}
 	}
@@ -235,23 +236,24 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		return nil, true
 	}
 	open, err := json.Marshal(asks, json.Deterministic(true))
-	if err != nil { // they were read from JSON, so this can't happen
+	if err != nil { // the values were read from JSON, so this cannot happen
 		return nil, true
 	}
 	return open, true
 }
 
-// giveUp notifies the server that a request is cancelled.
-func (b *stateless) giveUp(id []byte) { // with a timeout of its own: the caller's context has ended
+// giveUp notifies the server that a request is cancelled. It has a timeout of its own, because the caller's context has
+// ended.
+func (b *stateless) giveUp(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // without this notification the server only works in vain
+	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // without this notification, the server only wastes time
 }
 
-// notifyTimeout bounds sending a refusal or a cancellation to a server.
+// notifyTimeout limits how long a refusal or a cancellation is sent to a server.
 const notifyTimeout = 5 * time.Second
 
-// end cancels a request that no client waits for, unless its answer has arrived.
+// end cancels a request for which no client waits, unless the server has already answered it.
 func (p *parked) end(why error) {
 	select {
 	case <-p.done:
@@ -272,7 +274,7 @@ func (p *parked) close() {
 
 var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
 
-// park stores a request until its client repeats it, and returns an answer with the server's requests.
+// park stores a request until its client repeats it, and returns an answer that contains the server's requests.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
 	m, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), gate.AnswerLimits())
@@ -288,7 +290,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	} else if full = b.server.waiting.Take(&b.accounts, 1); full == nil {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
-			if b.resume(state, p.digest) != nil { // the client has not come back
+			if b.resume(state, p.digest) != nil { // the client has not repeated the request
 				p.end(ErrCancelled)
 			}
 		})
@@ -301,7 +303,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
 
-// whole returns the final answer to the round trip that waits now.
+// whole returns the final answer to the current round trip.
 func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	defer p.close()
 	if p.err != nil {

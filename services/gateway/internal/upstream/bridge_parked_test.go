@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// If the server does not accept the client's answers, the request ends without leaving anything behind, and counts as
-// sent.
+// Checks that a request ends without leaving anything behind if the server does not accept the client's answers, and
+// that it counts as sent.
 func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,8 +36,8 @@ func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A process over stdio that works on two requests does not say to which one its own requests belong, so they are
-// refused.
+// Checks that the requests of a process over stdio are refused while it works on two requests, because the process does
+// not say to which of the two its own requests belong.
 func TestNobodyIsAskedByGuess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,8 @@ func TestNobodyIsAskedByGuess(t *testing.T) {
 	})
 }
 
-// A server request without params reaches the client with empty ones, because some clients require the member.
+// Checks that a server's request without params reaches the client with empty params, because some clients require the
+// member.
 func TestAQuestionHasParams(t *testing.T) {
 	t.Parallel()
 	s := new(kept)

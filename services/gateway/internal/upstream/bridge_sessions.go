@@ -20,18 +20,19 @@ import (
 )
 
 const (
-	// maxAsks is how many rounds of requests a server may send before it answers one request.
+	// maxAsks is the maximum number of rounds of requests that a server may send before it answers one request.
 	maxAsks = 16
-	// maxState is the largest state that a server may ask back, and maxAgain the largest size of the client's answers
-	// together; in bytes.
+	// maxState is the maximum size of the state that a server may have sent back. maxAgain is the maximum total size of
+	// the client's answers. Both are in bytes.
 	maxState = 64 << 10
 	maxAgain = 4 << 20
-	// maxSubscribed is the largest number of resources that a session may be subscribed to.
+	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
 	maxSubscribed = 100
 )
 
-// withSessions opens a session with a server that has none. Each request repeats what initialize declared, the requests
-// in the server's answers reach the client as requests of a session, and a subscription replaces the session's stream.
+// withSessions opens a session with a server that has no sessions. Each request repeats what initialize declared. The
+// client receives requests in the server's answers as requests of the session. A subscription replaces the session's
+// stream.
 func (s *Server) withSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -50,30 +51,30 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 
 // sessions is a session over a connection without sessions. It is safe for concurrent use.
 type sessions struct {
-	Conn // without sessions
+	Conn // a connection without sessions
 
 	client *Client
 
 	mu sync.Mutex
-	// calls are the requests in flight. asked are the requests to the client that wait for answers, by a key of their
-	// ids.
+	// calls contains the requests in flight. asked contains the requests to the client that wait for responses, by a
+	// key of their ids.
 	calls map[*sent]struct{}
 	asked map[string]chan *gate.Answer
-	// level is the raw lowest level of the log messages that the client wants; nil for none.
+	// level is the lowest level of log messages that the client wants, as raw JSON; nil if the client wants none.
 	level []byte
-	// uris are the subscribed resources; renewed is closed when they change.
+	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request in flight, with a key of its id.
+// sent is a request in flight, with the key of its id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
 }
 
-// Request implements [Conn]. If the answer of the server contains requests, Request has the client answer them and
-// sends the request again with the answers.
+// Request implements [Conn]. If the server's answer contains requests to the client, Request has the client answer
+// them, and sends the request again with the answers.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
 		return b.keep(req)
@@ -99,7 +100,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && asked > 0 { // the class of err is that of the last round trip; the server has got an earlier one
+		if err != nil && asked > 0 { // the class of err is that of the last round trip, but the server has received an earlier one
 			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
@@ -109,18 +110,18 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 			return failed(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
 		more, err = b.ask(ctx, answer.Message, events)
-		if ctx.Err() != nil { // the client waits no longer, and the effect on the server is not known
+		if ctx.Err() != nil { // the client no longer waits, and the effect on the server is not known
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 		if err != nil {
 			return failed(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
 		}
-		req.Room.Keep(0) // releases the memory of the server's requests
+		req.Room.Keep(0) // frees the memory of the server's requests
 	}
 }
 
-// sentBefore returns err for a request of which the server has got an earlier round trip. Even if the last one was
-// never sent, the result is not [ErrNeverSent].
+// sentBefore returns err as the error of a request for which the server has received an earlier round trip. The result
+// does not match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -134,7 +135,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
-// members returns the members of `_meta` that repeat what the session agreed on.
+// members returns the members of `_meta` that repeat what the session has negotiated.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,8 +146,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// keep answers a request that sets something for a session. It stores the setting, which a server without sessions gets
-// with each request or subscription from then on.
+// keep answers a request that changes a setting of the session. It stores the setting. A server without sessions
+// receives the setting with every later request or subscription.
 func (b *sessions) keep(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
@@ -180,7 +181,7 @@ func (b *sessions) keep(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// renew has the stream opened again. The caller holds the lock.
+// renew ends the current subscription, so that another one is opened. The caller holds the lock.
 func (b *sessions) renew() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -188,7 +189,7 @@ func (b *sessions) renew() {
 	}
 }
 
-// wants returns the content of the stream, and a channel that is closed when it changes.
+// wants returns what the stream contains, and a channel that is closed when that changes.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,13 +199,13 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// failed returns an error of the gateway's own as the server's answer.
+// failed returns an error of the gateway in place of the server's answer.
 func failed(req Request, code int, text string) (Answer, error) {
 	m, err := gate.ReadAnswer(Refused(req.ID(), code, text).message.Raw, gate.AnswerLimits())
 	return Answer{Message: m}, err
 }
 
-// needsInput reports whether an answer only contains requests to the client (MCP 2026-07-28, Multi Round-Trip
+// needsInput reports whether an answer contains only requests to the client (MCP 2026-07-28, Multi Round-Trip
 // Requests).
 func needsInput(a *gate.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
@@ -217,7 +218,7 @@ var (
 	errUnreadable  = errors.New("its request can't be read")
 )
 
-// ask has the client answer the requests in an answer. It returns the params with which the request is repeated.
+// ask has the client answer the requests in an answer. It returns the params with which the request must be repeated.
 func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
@@ -256,7 +257,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 				return nil, errUnanswered
 			}
 			key, err := jsontext.AppendQuote(nil, name)
-			if err != nil { // it was read from JSON, so this can't happen
+			if err != nil { // the value was read from JSON, so this cannot happen
 				return nil, errUnreadable
 			}
 			if i > 0 {
@@ -265,7 +266,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 			if len(params)+len(m.Raw) > maxAgain {
 				return nil, errUnanswered
 			}
-			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // unchanged from the client
+			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // the bytes are unchanged from the client
 		case <-ctx.Done():
 			return nil, errUnanswered
 		}
@@ -277,7 +278,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 	return params, nil
 }
 
-// expect registers a request with this id, whose answer arrives on came, until done is called.
+// expect registers a request to the client with this id until done is called. The response arrives on the channel.
 func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
 	key := gate.IDKey(id)
 	came = make(chan *gate.Answer, 1)
@@ -291,8 +292,8 @@ func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
 	}
 }
 
-// Notify implements [Conn]: an answer goes to the request that waits for it, and a cancellation ends its request.
-// Everything else is dropped, because a server without sessions has no use for it.
+// Notify implements [Conn]. A response is passed to the request that waits for it, and a cancellation ends its request.
+// All other messages are dropped, because a server without sessions has no use for them.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,7 +310,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 		}
 		select {
 		case came <- answer:
-		default: // it already has an answer
+		default: // the request already has a response
 		}
 	case m.Method == mcp.MethodCancelled:
 		key := gate.IDKey(m.RequestID.Of(m.Raw))
@@ -322,8 +323,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	return nil
 }
 
-// Listen implements [Conn]: the stream is a subscription to every list, and to the resources that the session has
-// subscribed to.
+// Listen implements [Conn]. The stream is a subscription to all lists, and to the resources to which the session is
+// subscribed.
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {
@@ -335,7 +336,7 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe passes on what one subscription brings. again is true if another subscription has to replace it.
+// subscribe passes on the events of one subscription. again reports whether another subscription must replace it.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wants Wanted, renewed <-chan struct{}) (again bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -357,7 +358,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 			opened()
 			return
 		}
-		opened() // also if the server sends no acknowledgement first
+		opened() // even if the server has sent no acknowledgement
 		if heard == nil {
 			heard = to.Event(Event{Message: message})
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// bare is a transport to a server without sessions, which answers requests one by one.
+// bare is a transport to a server without sessions. The server answers one request at a time.
 type bare struct {
 	upstream.ListChanged
 
@@ -72,7 +72,7 @@ func (s *bare) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// serverOf returns a server on this transport.
+// serverOf returns a server that is reached through this transport.
 func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -86,7 +86,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	return server
 }
 
-// bridged opens a session with it, for a client that supports elicitation.
+// bridged opens a session for a client that supports elicitation.
 func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
 	t.Helper()
 	server := serverOf(t, s)
@@ -107,10 +107,10 @@ func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
 	return sess, has
 }
 
-// tells are the members of `_meta` that each request has.
+// tells contains the members of `_meta` that each request has.
 const tells = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
-// request returns a judged request of a client.
+// request returns an accepted request of a client.
 func request(t *testing.T, text string, has *room.Holding) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -122,8 +122,8 @@ func request(t *testing.T, text string, has *room.Holding) upstream.Request {
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
-// Each request repeats what the session declared. If the server asks for input, it gets the request again with the
-// answers and its own state, and otherwise unchanged byte for byte.
+// Checks that each request repeats what the session declared. If the server asks for input, it receives the request
+// again with the answers and its state. All other bytes are unchanged.
 func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 	t.Parallel()
 	s := new(bare)
@@ -151,7 +151,7 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 		if err := sess.Reply(t.Context(), reply); err != nil {
 			t.Error(err)
 		}
-		if err := sess.Reply(t.Context(), reply); err != nil { // the second reply has no request
+		if err := sess.Reply(t.Context(), reply); err != nil { // the second reply belongs to no request
 			t.Error(err)
 		}
 	})
@@ -171,8 +171,8 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 	}
 }
 
-// U1: a request ends with an error if the server asks endlessly, or no client takes its requests, or they can't be
-// read, or the client does not answer.
+// Case U1. Checks that a request ends with an error if the server asks for input without end, no client accepts its
+// requests, they cannot be read, or the client does not answer.
 func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -211,8 +211,8 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 	}
 }
 
-// Settings of a session are sent to the server with each request. Methods that the server does not have are refused by
-// the bridge.
+// Checks that settings of a session are sent to the server with each request, and that the bridge refuses methods that
+// the server does not have.
 func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	t.Parallel()
 	s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -255,7 +255,7 @@ func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	}
 }
 
-// A cancellation by the client ends the request, which is the only way for the server to notice it.
+// Checks that a cancellation by the client ends the request, because the server has no other way to notice it.
 func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,7 +281,8 @@ func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 	})
 }
 
-// The stream of the session is a subscription, which is replaced when the client subscribes to other resources.
+// Checks that the stream of a session is a subscription, which is replaced when the client subscribes to other
+// resources.
 func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -322,8 +323,8 @@ func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 	})
 }
 
-// A request counts as sent once the server has got one round trip, even if the next one fails. A request that already
-// contains the members of the second round trip is not sent.
+// Checks that a request counts as sent after the server has received one round trip, even if the next one fails. A
+// request that already contains the members of the second round trip is not sent.
 func TestALegThatFailsWasSent(t *testing.T) {
 	t.Parallel()
 	s := new(bare)

@@ -20,22 +20,23 @@ import (
 )
 
 const (
-	// parkedFor is how long a request with open server requests waits for the client to repeat it. maxParked is how
-	// many requests of one client to one server may wait so.
+	// parkedFor is how long a request with open requests of the server waits until the client repeats it. maxParked is
+	// the maximum number of such requests of one client at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
-	// askedTogether is how long the bridge waits for more server requests after the first.
+	// askedTogether is how long the bridge waits for further requests of the server after the first one.
 	askedTogether = 100 * time.Millisecond
-	// maxQuestions is how many server requests of one call may wait for an answer at a time.
+	// maxQuestions is the maximum number of requests of the server that wait during one call.
 	maxQuestions = 16
-	// maxQuestion is the largest server request, and maxGreeting the largest answer to initialize, which is stored; in
-	// bytes.
+	// maxQuestion is the maximum size of a request of the server. maxGreeting is the maximum size of the response to
+	// initialize, which is stored. Both are in bytes.
 	maxQuestion = 1 << 20
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that has only sessions, for a client without them. The server's
-// requests during a call are returned in an answer, and the repeated call continues the waiting one.
+// withoutSessions opens a session with a server that has only sessions, for a client without sessions. Requests that
+// the server sends during a call are returned in an answer to that call. When the client repeats the call, the waiting
+// call continues.
 func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -56,7 +57,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize has more than %d bytes", ErrNoAnswer, maxGreeting), under.Close(ctx))
 	}
 	greeting := *answer.Message
-	greeting.Raw = bytes.Clone(greeting.Raw) // its buffer is reused later
+	greeting.Raw = bytes.Clone(greeting.Raw) // the buffer is reused later
 	discovered, err := Discovered(&greeting, first.ID())
 	if err != nil {
 		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
@@ -68,35 +69,35 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
 
-// stateless carries requests without sessions over a connection that has one. It is safe for concurrent use.
+// stateless carries requests without sessions over a connection that has a session. It is safe for concurrent use.
 type stateless struct {
-	Conn // with a session
+	Conn // a connection with a session
 
 	greeting *gate.Answer
 	server   *Server
-	// accounts are the caller's quotas, on which waiting requests count.
+	// accounts are the quotas against which waiting requests count.
 	accounts principal.Accounts
-	// guesses means that the server does not say to which call its requests belong.
+	// guesses reports whether the server does not say to which call its requests belong.
 	guesses bool
 
-	// singles is a lock for subscribing to a resource and unsubscribing from it, so that they stay in order. It is a
-	// channel so that a context can end the wait.
+	// singles is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It is a
+	// channel, so that the wait for it can end with a context.
 	singles chan struct{}
-	// all waits for the goroutines that were started.
+	// all waits for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	// running is the number of requests in flight.
 	running int
-	// parked are the calls that wait for their client, by the state that the client sends back.
+	// parked contains the calls that wait for their client, by the state that the client sends back.
 	parked map[string]*parked
-	// heard are the subscriptions. hearing ends the stream that they share; nil if there is no stream.
+	// heard contains the subscriptions. hearing ends the stream that they share; nil if there is no stream.
 	heard   map[*listener]struct{}
 	hearing context.CancelFunc
 }
 
-// again is what a repeated request contains.
+// again contains the members that distinguish a repeated request from the first one.
 type again struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -143,7 +144,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request, which continues even if its first round trip ends. Its notifications go to events from the
+// begin sends a request, which continues when its first round trip ends. events receives its notifications from the
 // first one on.
 func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
@@ -191,7 +192,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, 
 	return p, nil
 }
 
-// resume returns the request that waits under this state, and removes it; nil if there is none.
+// resume removes the request that waits with this state and returns it; nil if there is none.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,8 +206,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and everything that was started, and returns at the latest when
-// ctx ends.
+// Close implements [Conn]. It ends the waiting requests and everything that the bridge has started. It returns at the
+// latest when ctx ends.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked
@@ -231,7 +232,7 @@ func (b *stateless) Close(ctx context.Context) error {
 	case <-ended:
 	case <-ctx.Done():
 	}
-	err := b.Conn.Close(ctx) // this ends the requests in flight, too
+	err := b.Conn.Close(ctx) // also ends the requests in flight
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -29,8 +29,8 @@ type kept struct {
 	upstream.ListChanged
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
-	says    chan string // messages on its stream
-	kind    string      // http if empty
+	says    chan string // messages on the stream of its session
+	kind    string      // empty means http
 	notify  func(text string) error
 
 	mu  sync.Mutex
@@ -101,7 +101,7 @@ func (c keptConn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 func (keptConn) Close(context.Context) error { return nil }
 
-// flattened opens a session with it for requests without sessions.
+// flattened opens a session for requests without sessions.
 func flattened(t *testing.T, s *kept) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
@@ -136,7 +136,7 @@ func leg(t *testing.T, id int, params string) upstream.Request {
 	return r
 }
 
-// stateOf returns the state of an answer with requests.
+// stateOf returns the requestState of an answer with requests.
 func stateOf(t *testing.T, a upstream.Answer) string {
 	t.Helper()
 	var said struct {
@@ -148,7 +148,7 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 	return said.Result.RequestState
 }
 
-// asker makes the server send two requests, one after the other, and progress before it answers.
+// asker makes the server send progress and two requests, one after the other, before it answers.
 func asker(s *kept) {
 	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
@@ -169,8 +169,8 @@ func asker(s *kept) {
 	}
 }
 
-// The server's requests during a call are answered by repeating the call, which then continues: the server sees one
-// call.
+// Checks that the server's requests during a call are answered by repeating the call, and that the call then continues.
+// The server sees only one call.
 func TestARequestGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestARequestGoesOnWhereItWas(t *testing.T) {
 	})
 }
 
-// Messages that the server sends immediately are received, too: none is lost before the client's receiver is set.
+// Checks that messages that the server sends immediately are received, even before the client's receiver is set.
 func TestWhatIsSaidAtOnceComes(t *testing.T) {
 	t.Parallel()
 	s := &kept{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -236,8 +236,8 @@ func TestWhatIsSaidAtOnceComes(t *testing.T) {
 	}
 }
 
-// U1: a server request that policy denies is refused, and the call continues. A waiting call ends if its client does
-// not come back, or if too many wait, or when its client cancels it.
+// Case U1. Checks that a request of the server that policy denies is refused while the call continues. A waiting call
+// ends if its client does not repeat it in time, if too many calls wait, and if its client cancels it.
 func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -338,14 +338,14 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	})
 }
 
-// U1: a server request that arrives while another one is being decided is decided separately, and a client can't answer
-// a request that it was not sent.
+// Case U1. Checks that a request of the server that arrives while another one is being decided is decided separately,
+// and that a client cannot answer a request that it was not sent.
 func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &kept{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
-			time.Sleep(105 * time.Millisecond) // by then the first request is being decided
+			time.Sleep(105 * time.Millisecond) // the first request is being decided now
 			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
 			time.Sleep(time.Second)
 			events([]byte(`{"jsonrpc":"2.0","id":"late","method":"elicitation/create","params":{}}`))
@@ -368,7 +368,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 		if err != nil || strings.Contains(string(a.Message.Raw), "sampling") || strings.Join(decided, " ") != `"good" "evil"` {
 			t.Fatalf("%v, %s, decided on %q", err, a.Message.Raw, decided)
 		}
-		time.Sleep(2 * time.Second) // by then the server has sent another request, which the client has not seen
+		time.Sleep(2 * time.Second) // the server has sent another request now, which the client has not seen
 		r = leg(t, 2, `,"inputResponses":{"3":{"leak":1}},"requestState":"`+stateOf(t, a)+`"`)
 		r.May = may
 		if a, err = sess.Forward(t.Context(), r, nil); err != nil || !strings.Contains(string(a.Message.Raw), `"inputRequests":{"1":{`) || !strings.Contains(string(a.Message.Raw), `"3":{`) {
@@ -386,7 +386,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 	})
 }
 
-// N2: the requests of one caller that wait at a server are limited, over all its clients.
+// Case N2. Checks that the requests of one caller that wait at a server are limited, over all the caller's clients.
 func TestN2WhatWaitsAtAServerHasAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

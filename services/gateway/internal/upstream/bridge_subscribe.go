@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// rehearFirst is how long after its end the stream of a session is opened again. The wait doubles each time, up to
-	// rehearMost.
+	// rehearFirst is the pause before the stream of a session is opened again after its end. The pause doubles each
+	// time, up to rehearMost.
 	rehearFirst = time.Second
 	rehearMost  = time.Minute
-	// maxQueued is how many notifications may wait for one client, and maxNotice the largest notification that is
-	// passed on, in bytes.
+	// maxQueued is the maximum number of notifications that wait for one client. maxNotice is the maximum size of a
+	// notification that is passed on, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
@@ -31,17 +31,17 @@ const (
 type listener struct {
 	id    jsontext.Value
 	wants notifications
-	// granted are the resources of which the server reports changes; guarded by the bridge's lock.
+	// granted are the resources whose changes the server reports. It is guarded by the bridge's lock.
 	granted []string
 
-	// queue contains the notifications for the client, which its own goroutine sends, so that a slow client delays no
-	// other. full is closed when too many wait.
+	// queue contains the notifications for the client. A goroutine of the listener sends them, so that a slow client
+	// does not delay other clients. full is closed when too many notifications wait.
 	queue chan []byte
 	full  chan struct{}
 	once  sync.Once
 }
 
-// notifications selects what a subscription contains (MCP 2026-07-28, Subscriptions).
+// notifications is the filter of a subscription (MCP 2026-07-28, Subscriptions).
 type notifications struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -59,18 +59,18 @@ func (n notifications) wants(method string) bool {
 	case mcp.MethodResourcesChanged:
 		return n.Resources
 	case mcp.MethodResourceUpdated:
-		return len(n.URIs) > 0 // the edge checks which resource
+		return len(n.URIs) > 0 // the edge checks which resource was changed
 	default:
 		return false
 	}
 }
 
-// isChange reports whether a notification is one that clients subscribe to.
+// isChange reports whether a method is a notification to which clients can subscribe.
 func isChange(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
 
-// subscribe answers subscriptions/listen with notifications from the session's stream, until ctx ends.
+// subscribe answers subscriptions/listen with notifications from the session's stream until ctx ends.
 func (b *stateless) subscribe(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	var params struct {
 		Notifications notifications `json:"notifications"`
@@ -80,7 +80,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return failed(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.hear(l, req.Room) // before the server is asked, so that another listener that leaves sees that the resource is still wanted
+	b.hear(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted
 	defer b.leave(l)
 	within, cancel := context.WithTimeout(ctx, singlesTimeout)
 	defer cancel()
@@ -120,7 +120,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client subscribed meanwhile
+	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client has subscribed meanwhile
 		return nil
 	}
 	room := has.Beside()
@@ -132,7 +132,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	return err
 }
 
-// wanted reports whether any subscription contains a resource.
+// wanted reports whether a subscription contains a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,13 +144,13 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// singlesTimeout bounds subscribing to all resources of one listener, and goneTimeout unsubscribing from them.
+// singlesTimeout limits subscribing to all resources of one listener, and goneTimeout limits unsubscribing from them.
 const (
 	singlesTimeout = 30 * time.Second
 	goneTimeout    = 5 * time.Second
 )
 
-// hear adds a subscription; the first one opens the stream.
+// hear adds a subscription. The first subscription opens the stream.
 func (b *stateless) hear(l *listener, has *room.Holding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,7 @@ func (b *stateless) hear(l *listener, has *room.Holding) {
 	}
 }
 
-// leave removes a subscription; the last one ends the stream.
+// leave removes a subscription. The last subscription closes the stream.
 func (b *stateless) leave(l *listener) {
 	b.mu.Lock()
 	delete(b.heard, l)
@@ -178,21 +178,21 @@ func (b *stateless) leave(l *listener) {
 			ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
 			defer cancel()
 			for _, uri := range gone {
-				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives notifications that still come
+				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
 			}
 		})
 	}
 	b.mu.Unlock()
 }
 
-// stream passes the server's messages to the subscriptions until ctx ends. A stream that ends is opened again.
+// stream passes the server's messages to the subscriptions until ctx ends. If the stream ends, it is opened again.
 func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	defer has.Close()
 	defer func() {
 		_ = recover() // net/http recovers panics only in the goroutine of a request
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if ctx.Err() == nil { // the server has no stream now, and may have one when another subscription begins
+		if ctx.Err() == nil { // the server has no stream now, and may have one when the next subscription begins
 			b.hearing = nil
 		}
 	}()
@@ -213,13 +213,13 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	}
 }
 
-// tell passes one message to the subscriptions that want it.
+// tell passes a message to the subscriptions that contain it.
 func (b *stateless) tell(ctx context.Context, raw []byte) {
 	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if raw == nil || err != nil {
 		return
 	}
-	if m.Kind == gate.Request { // there is no request in whose answer the client could be asked
+	if m.Kind == gate.Request { // the request belongs to no call, so it cannot be sent to a client in an answer
 		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NotCarried).in(ctx, nil))
 		return
 	}

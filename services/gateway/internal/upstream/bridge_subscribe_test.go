@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Subscriptions share the stream of the session. Each gets the notifications that it asked for under its own id. The
-// server is subscribed to a resource as long as one of them needs it.
+// Checks that subscriptions share the stream of the session. Each client receives its notifications with its own
+// subscription id. The server is subscribed to a resource as long as a subscription needs it.
 func TestSubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,8 +96,8 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// A client that reads its subscription slowly delays no other, and its subscription ends. A resource stays subscribed
-// if one client leaves it while another subscribes to it.
+// Checks that a client that reads its subscription slowly does not delay others and that its subscription ends. A
+// resource stays subscribed if one client leaves it while another subscribes to it.
 func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,8 +164,8 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 	})
 }
 
-// A change that a process over stdio reports during a call goes only to the subscribers, because the process does not
-// say to what it belongs.
+// Checks that a change that a process over stdio reports during a call is sent only to subscribers, because the process
+// does not say to which request a message belongs.
 func TestAChangeIsNoneOfARequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestAChangeIsNoneOfARequests(t *testing.T) {
 		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
 		go func() {
 			defer close(ended)
-			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // until ctx is cancelled
+			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // returns when ctx is cancelled
 		}()
 		synctest.Wait()
 		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request gets %s", raw) }); err != nil {

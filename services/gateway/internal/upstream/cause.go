@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// A CauseError says why a server can't be used, in the gateway's words.
+// A CauseError says why a server cannot be used.
 type CauseError struct {
-	// Text is for every caller: what happened and, if possible, what to do, as a clause without a full stop. The only
-	// words of the server in it are an address, which is escaped, bounded and without its query.
+	// Text may be shown to every caller. It says what happened and, if possible, what to do, as a clause without a full
+	// stop. It contains no text of the server except for an address, which is escaped, bounded and without its query.
 	Text string
-	// Detail is only for operators of the home tenant, such as the last line of a program's standard error. It is
-	// redacted, escaped and bounded, and may be empty.
+	// Detail may be shown only to operators of the home tenant. An example is the last line of a program's standard
+	// error. It is redacted, escaped and bounded, and may be empty.
 	Detail string
-	// Lasts means that the same request fails until an operator changes something.
+	// Lasts reports whether the same request fails until an operator changes something.
 	Lasts bool
-	// RetryAfter is after how long the same request may succeed; 0 if that is not known.
+	// RetryAfter is the time after which the same request may succeed; 0 if that is not known.
 	RetryAfter time.Duration
-	// Err is the error for the log at level debug; never nil.
+	// Err is the error that is logged at level debug. It is never nil.
 	Err error
 }
 
@@ -43,8 +43,8 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// Recast returns an error of class, with the text of err, its cause, and the [LimitError] in it. It leaves out the
-// class of err itself, because what is known about one message says nothing about another.
+// Recast returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the class
+// of err, because what is known about one message says nothing about another message.
 func Recast(class error, what string, err error) error {
 	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -66,7 +66,7 @@ type recastError struct {
 func (e recastError) Error() string   { return e.text }
 func (e recastError) Unwrap() []error { return e.under }
 
-// Network returns a short reason why a server was not reached, for operators; empty if the reason is not known.
+// Network returns a short reason why a server was not reached, for operators. It is empty if the reason is not known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -80,9 +80,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the text of an error for a log at level debug: why a request has no usable answer, what operators may
-// know about it, the address that was not reached, and what is malformed in an answer. Unlike the error itself, it
-// quotes no header, no argument and nothing of an answer.
+// ForLog returns the text of an error for the log at level debug. The text says why a request has no usable answer,
+// what operators may know about it, which address was not reached, and how an answer is malformed. Unlike the text of
+// err, it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	said := why(Answer{}, err)
 	parts := []string{said.text}
@@ -98,8 +98,8 @@ func ForLog(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// Escaped returns text with everything escaped that could forge or garble a line. It has at most limit bytes, or
-// slightly more if the last character is escaped, plus "..." if something is left out.
+// Escaped returns text in which every character that could forge or garble a line is escaped. The result has at most
+// limit bytes, or slightly more if the last character is escaped. If text was cut, "..." is appended.
 func Escaped(text string, limit int) string {
 	var b strings.Builder
 	for i, size := 0, 0; i < len(text); i += size {

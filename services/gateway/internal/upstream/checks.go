@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Checks that every transport makes of a server's messages.
+// Checks that every transport applies to a server's messages.
 
-// ErrForged means that a server's answer is one that only the gateway may give.
+// ErrForged means that a server sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// Forged reports whether a reader could take a server's answer for a refusal of the gateway, whose data contains a
-// decision: its error code is the gateway's, however it is spelled, or is not a number.
+// Forged reports whether a reader could take a server's answer for a refusal of the gateway, because its error code is
+// one of the gateway's, in any spelling, or is not a number. The data of such an error would be read as a decision.
 func Forged(a *gate.Answer) bool {
 	if !a.Error.Present() {
 		return false
@@ -26,8 +26,8 @@ func Forged(a *gate.Answer) bool {
 	return err != nil || HasCode(a, mcp.CodeRefused)
 }
 
-// HasCode reports whether a server's answer is an error with this code, however the code is spelled: many readers take
-// -32042.0 for -32042.
+// HasCode reports whether a server's answer is an error with this code, in any spelling. Many readers treat -32042.0 as
+// -32042.
 func HasCode(a *gate.Answer, code int) bool {
 	if !a.Error.Present() {
 		return false
@@ -36,21 +36,21 @@ func HasCode(a *gate.Answer, code int) bool {
 	return err == nil && said == float64(code)
 }
 
-// SpeaksModern reports whether an answer to server/discover lists 2026-07-28.
+// SpeaksModern reports whether a response to server/discover lists 2026-07-28.
 func SpeaksModern(a *gate.Answer) bool {
 	var versions []string
 	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
 
-// Belongs reports whether a server's notification may be passed to the client whose request it comes with. A
-// notification of progress must have the request's token, which is nil if the request has none. Other notifications are
-// judged by the code that receives them.
+// Belongs reports whether a server's notification may be passed to the client of the request during which it arrives. A
+// progress notification must have the request's token, which is nil if the request has none. The receiver decides on
+// other notifications.
 func Belongs(a *gate.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || gate.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
-// ClassOf returns the class of an error about a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. An error
-// without a class is ErrNoAnswer.
+// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. The class of any
+// other error is ErrNoAnswer.
 func ClassOf(err error) error {
 	for _, class := range []error{ErrNeverSent, ErrTimeout} {
 		if errors.Is(err, class) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It contains
-// nothing that a server wrote.
+// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It contains no
+// text of the server.
 type LimitError struct {
 	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
 	Key string

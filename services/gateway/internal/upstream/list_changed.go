@@ -3,13 +3,13 @@ package upstream
 import "sync"
 
 // ListChanged signals that a server has reported a change of its list of tools (MCP, Tools, List Changed Notification).
-// The zero value is ready. It is safe for concurrent use.
+// The zero value is ready to use. It is safe for concurrent use.
 type ListChanged struct {
 	once sync.Once
 	told chan struct{}
 }
 
-// ToolsChanged returns a channel that receives a value if the server has reported a change since the last receive.
+// ToolsChanged returns a channel that receives a value if the server has reported a change since the previous receive.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	n.once.Do(func() { n.told = make(chan struct{}, 1) })
 	return n.told
@@ -20,6 +20,6 @@ func (n *ListChanged) Tell() {
 	n.ToolsChanged()
 	select {
 	case n.told <- struct{}{}:
-	default: // the last report has not been received yet
+	default: // the previous report has not been received yet
 	}
 }

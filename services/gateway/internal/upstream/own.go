@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// An Own is a message that the gateway writes itself, for everything that needs no rule. It consists of known fields; a
-// client's data reaches a server in it only as far as the functions below say. Only these functions make one. The zero
+// An Own is a message that the gateway writes itself, for messages that need no rule. Only the functions below create
+// one. It consists of known fields, and contains data of a client only where the function's comment says so. The zero
 // value is no message and is never sent.
 type Own struct{ message *gate.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
-// answer, as in [Request].
+// answer, as described at [Request].
 func (o Own) Request(traceParent string, has *room.Holding) Request {
 	if o.message == nil {
 		o.message = new(gate.Message)
@@ -37,16 +37,18 @@ func (o Own) in(ctx context.Context, has *room.Holding) Request {
 }
 
 const (
-	// maxClientName and maxClientVersion limit the client's name and version that are sent to a server, in bytes.
+	// maxClientName and maxClientVersion are the maximum lengths of the client's name and version that are sent to a
+	// server, in bytes.
 	maxClientName    = 64
 	maxClientVersion = 32
-	// clientText are the characters that are allowed in them besides letters and digits.
+	// clientText contains the characters that are allowed in the client's name and version, in addition to letters and
+	// digits.
 	clientText = " ._-/@+()"
 )
 
-// Initialize returns the request that opens a session. It names a revision that the gateway speaks, or the newest if
-// version is not one of them, and the client's name and version. Of these only ASCII letters, digits and ` ._-/@+()`
-// are sent, at most 64 and 32 bytes. The request declares exactly these abilities.
+// Initialize returns the request that opens a session. If version is not a revision that the gateway speaks, the
+// request contains the newest. The request contains the client's name and version, cut to 64 and 32 bytes. Characters
+// other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly these abilities.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Own {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -59,16 +61,17 @@ func initialize(version, client, clientVersion, claims string) Own {
 	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+info(client, clientVersion)+`}`)
 }
 
-// A Client is what a request without a session declares about its client (MCP 2026-07-28): its abilities, and its name
-// and version with the limits of [Initialize]. A nil Client declares nothing.
+// A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
+// limits of [Initialize] apply to the name and the version. A nil Client describes nothing.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
-	// said is the raw object of abilities, written by the gateway; if it is nil, Claims count.
+	// said is the raw object of abilities, written by the gateway. If it is nil, Claims is used.
 	said []byte
 }
 
-// meta returns the member `_meta` of a request with a comma after it; empty for a nil client, in a session.
+// meta returns the member `_meta` of a request with a comma after it. It is empty for a nil client, which is that of a
+// request in a session.
 func (c *Client) meta() string {
 	if c == nil {
 		return ""
@@ -90,37 +93,37 @@ func info(client, version string) string {
 	return `{"name":"` + plain(client, maxClientName) + `","version":"` + plain(version, maxClientVersion) + `"}`
 }
 
-// Discover returns the request for the revisions and capabilities of a server.
+// Discover returns the request for a server's revisions and capabilities.
 func Discover(of *Client) Own {
 	return ask(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 }
 
-// Wanted selects what a stream is to contain.
+// Wanted selects the notifications of a stream.
 type Wanted struct {
 	Tools, Prompts, Resources bool
 	// URIs are the resources whose changes the client wants to receive.
 	URIs []string
 }
 
-// Subscribe returns the request for a stream of what is wanted. Its id is the client's own, as raw JSON, because the
+// Subscribe returns the request for a stream with the wanted notifications. id is the client's raw id, because the
 // messages on the stream refer to it.
 func Subscribe(id []byte, of *Client, wants Wanted) Own {
 	uris, err := json.Marshal(wants.URIs)
-	if err != nil { // the URIs were read from JSON, so this can't happen
+	if err != nil { // the URIs were read from JSON, so this cannot happen
 		uris = []byte("[]")
 	}
 	return written(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
 		id, mcp.MethodListen, of.meta(), wants.Tools, wants.Prompts, wants.Resources, uris))
 }
 
-// ListTools returns the request for one page of the list of tools: the first page if cursor is empty, otherwise the
-// page for that cursor of the server. Without a session it describes the client of; in a session of is nil.
+// ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
+// page at that cursor of the server. of describes the client of a request without a session, and is nil in a session.
 func ListTools(cursor string, of *Client) Own {
 	if cursor == "" {
 		return ask(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
-	if err != nil { // the cursor was read from JSON, so this can't happen
+	if err != nil { // the cursor was read from JSON, so this cannot happen
 		quoted = []byte(`""`)
 	}
 	return ask(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
@@ -132,26 +135,24 @@ func Initialized() Own { return tell(mcp.MethodInitialized, "") }
 // RootsChanged returns the notification that the client's roots have changed.
 func RootsChanged() Own { return tell(mcp.MethodRootsChanged, "") }
 
-// Cancelled returns the notification that a sent request is cancelled. The id is that of the request, as raw JSON.
+// Cancelled returns the notification that the sent request with this raw id is cancelled.
 func Cancelled(id []byte) Own {
 	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
-// Pong returns the answer to a server's ping with this raw id.
+// Pong returns the response to a server's ping with this raw id.
 func Pong(id []byte) Own { return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`) }
 
-// Refused returns the error that answers a server's request with this raw id, with a JSON-RPC code and a text, which is
-// always the gateway's own.
+// Refused returns the error response to a server's request with this raw id. text is always written by the gateway.
 func Refused(id []byte, code int, text string) Own {
 	quoted, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // the text is the gateway's own, so this can't happen
+	if err != nil { // the text was written by the gateway, so this cannot happen
 		quoted = []byte(`""`)
 	}
 	return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// ask returns a request with an unguessable id, because the id must differ from those of the client in the same
-// session.
+// ask returns a request with an unguessable id, because the id must differ from the client's ids in the same session.
 func ask(method, params string) Own {
 	return written(`{"jsonrpc":"2.0","id":` + string(ownID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
@@ -163,10 +164,10 @@ func tell(method, rest string) Own {
 	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// written returns a message of the gateway's own. Foreign values in it were read from messages that had been accepted,
-// so parsing can't fail; a message that fails is never sent.
+// written returns a message that the gateway has written. All other values in it come from messages that were accepted,
+// so parsing cannot fail. A message whose parsing fails is never sent.
 func written(text string) Own {
-	limits := gate.AnswerLimits() // because the server chooses the length of a cursor
+	limits := gate.AnswerLimits() // the server chooses the length of a cursor
 	limits.IDBytes = 1 << 10
 	m, err := gate.Parse([]byte(text), limits)
 	if err != nil {
@@ -175,7 +176,7 @@ func written(text string) Own {
 	return Own{m}
 }
 
-// plain returns the allowed characters of a client's text, cut to most bytes; "unknown" if there are none.
+// plain returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there are none.
 func plain(text string, most int) string {
 	kept := strings.Map(func(r rune) rune {
 		switch {

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// maxPaused is how long a server may wait for its client during one call.
+// maxPaused is the maximum time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// Patience limits how long a server works on a call. The time in which the server waits for the client does not count.
-// The zero value is ready; a nil Patience limits nothing. It is safe for concurrent use.
+// Patience limits how long a server works on a call. The time for which the server waits for the client does not count.
+// The zero value is ready to use, and a nil Patience has no limit. It is safe for concurrent use.
 type Patience struct {
 	mu sync.Mutex
-	// work and wait are the times that are left for working and for waiting, as of since. asked is how many requests of
-	// the server wait for the client now.
+	// work and wait are the times that are left for working and for waiting, as of the time since. asked is the number
+	// of requests of the server that wait for the client.
 	work, wait time.Duration
 	since      time.Time
-	// limit is how long the server may work without progress, most is how long it may work in all, and worked is how
-	// long it has worked.
+	// limit is how long the server may work without progress. most is how long it may work in total. worked is how long
+	// it has worked.
 	limit, most, worked time.Duration
 	paused              time.Duration
 	asked               int
-	timer               *time.Timer // nil while nothing is limited
+	timer               *time.Timer // nil while there is no limit
 }
 
-// Begin starts the limits of a call. After the server has worked for limit, it calls end with the cause
-// [context.DeadlineExceeded], unless stop is called before. Each progress allows another limit, up to most in all; a
-// most below limit counts as limit. Begin is called once.
+// Begin starts the limits of a call. It must be called once. After the server has worked for limit, end is called with
+// the cause [context.DeadlineExceeded], unless stop was called before. Each progress extends the time by another limit,
+// up to most in total. If most is below limit, limit is used.
 func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
 	p.limit, p.most, p.worked = limit, max(limit, most), 0
 	first := limit
-	if p.asked > 0 { // by a request on the session's stream, before this call was sent
+	if p.asked > 0 { // because of a request on the session's stream, before this call was sent
 		first = p.wait
 	}
 	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
@@ -47,7 +47,7 @@ func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc)
 	}
 }
 
-// Pause starts a time in which the server waits for the client. It ends with resume, which is called once.
+// Pause stops the clock because the server waits for the client. resume starts the clock again and must be called once.
 func (p *Patience) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -66,7 +66,7 @@ func (p *Patience) Paused() time.Duration {
 	return p.paused
 }
 
-// Progressed records that the server made progress.
+// Progressed records that the server has reported progress.
 func (p *Patience) Progressed() {
 	if p == nil {
 		return
@@ -78,7 +78,7 @@ func (p *Patience) Progressed() {
 	}
 }
 
-// Worked returns how long the server has worked, and reports whether it has reached the most that Begin allows.
+// Worked returns how long the server has worked. most reports whether that is the maximum that Begin allows.
 func (p *Patience) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false
@@ -91,14 +91,14 @@ func (p *Patience) Worked() (worked time.Duration, most bool) {
 	return worked, p.most > p.limit && worked >= p.most
 }
 
-// turn adds by to the number of requests that wait for the client, and sets the timer to the time that is left.
+// turn adds by to the number of requests that wait for the client, and sets the timer to the remaining time.
 func (p *Patience) turn(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.account(by, false)
 }
 
-// account is turn, and renews the time for working if the server made progress. The caller holds the lock.
+// account does the work of turn, and extends the working time if progressed is true. The caller holds the lock.
 func (p *Patience) account(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)

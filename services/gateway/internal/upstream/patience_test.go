@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A server's time is not counted while it waits for the client, even if several requests overlap or one began before
-// the call. The time for waiting is limited.
+// Checks that a server's time does not count while it waits for the client, even if several requests overlap or a
+// request began before the call. The time for waiting is limited, too.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		do   func(p *upstream.Patience, begin func())
-		ends time.Duration // the time after Begin
+		ends time.Duration // the time since Begin
 	}{
 		"it never waits": {func(_ *upstream.Patience, begin func()) { begin() }, time.Minute},
 		"it waits once": {func(p *upstream.Patience, begin func()) {

@@ -8,30 +8,30 @@ import (
 )
 
 const (
-	// maxInFlight is how many requests may wait for one server at a time.
+	// maxInFlight is the maximum number of requests that wait for one server at a time.
 	maxInFlight = 4096
-	// maxFailures is the number of failed connections in a row after which the server rests.
+	// maxFailures is the number of failed connections in a row after which no requests are sent to the server.
 	maxFailures = 10
-	// Rest is how long nothing is sent to the server then. After it, requests are sent again, and the first one that
-	// does not reach the server starts another rest.
+	// Rest is how long no requests are sent after that. Then requests are sent again, and the first request that does
+	// not reach the server starts another pause.
 	Rest = 2 * time.Second
 )
 
 // Errors of requests that are not sent. Compare with errors.Is.
 var (
-	// ErrUnreached means that the server could not be connected to: its address refuses connections, or does not exist.
-	// No request can cause it.
+	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does
+	// not exist. A request cannot cause this error.
 	ErrUnreached = errors.New("the server can't be reached")
-	// ErrRests means that the server was not reached many times in a row.
+	// ErrRests means that no request is sent because the server was not reached many times in a row.
 	ErrRests = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
 	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// health decides whether requests are sent to a server. Only failed connections count: a request that the server fails
-// or answers too late must not take the server from other callers. It is safe for concurrent use.
+// health decides whether requests are sent to a server. Only failed connections count. A request that the server fails,
+// or answers too late, must not prevent requests of other callers. health is safe for concurrent use.
 type health struct {
-	// tell is called when a rest begins.
+	// tell is called when a pause begins.
 	tell func()
 
 	mu       sync.Mutex
@@ -40,12 +40,12 @@ type health struct {
 	until    time.Time
 }
 
-// send makes a request unless the server rests or has too many requests.
+// send makes a request, unless requests are paused or too many are in flight.
 func (h *health) send(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
 	}
-	err = ErrNeverSent // so that a request that panics does not count
+	err = ErrNeverSent // otherwise a request that panics would count
 	defer func() { h.end(err) }()
 	return request()
 }
@@ -63,8 +63,8 @@ func (h *health) begin() error {
 	return nil
 }
 
-// end counts a request out and records what its error says about the connection: any answer shows that the server is
-// reached; a cancelled request, or one that was not sent for another reason, shows nothing.
+// end records the end of a request, and what its error says about the connection. Any answer shows that the server can
+// be reached. A cancelled request, or a request that was not sent for another reason, shows nothing.
 func (h *health) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (h *health) end(err error) {
 	}
 }
 
-// now returns how many requests wait, and until when the server rests; zero if it does not.
+// now returns the number of requests in flight, and the end of the pause; zero if requests are not paused.
 func (h *health) now() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// errUnreached is the error of a request that could not be connected.
+// errUnreached is the error of a request for which there was no connection.
 var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream.ErrUnreached)
 
 func ask(t *testing.T, sess *upstream.Session) error {
@@ -20,7 +20,8 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// A server that could not be reached many times in a row rests, and is tried again.
+// Checks that no requests are sent to a server that could not be reached many times in a row, and that it is tried
+// again after a pause.
 func TestAServerRests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +68,8 @@ func TestAServerRests(t *testing.T) {
 	})
 }
 
-// X1: no caller's request can make a server rest. Any sign that the server is reached resets the count. A request that
-// takes long after a rest delays no other.
+// Case X1. Checks that a caller's request cannot cause a pause. Any sign that the server can be reached resets the
+// count. A request that takes long after a pause delays no other request.
 func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +98,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 		}
 		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
 		for range 10 {
-			_ = ask(t, sess) // the last one starts the rest
+			_ = ask(t, sess) // the last request starts the pause
 		}
 		time.Sleep(upstream.Rest)
 		hold, done := make(chan struct{}), make(chan error, 1)
@@ -118,7 +119,8 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 	})
 }
 
-// The number of requests that wait for one server is limited, and the waiting ones are not disturbed.
+// Checks that the number of requests that wait for one server is limited, and that one more does not disturb the
+// waiting requests.
 func TestAServerHasOnlySoManyRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

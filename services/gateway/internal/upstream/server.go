@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Server is one configured MCP server. It reports its own health for status pages and measurements. It is safe for
-// concurrent use.
+// A Server is one configured MCP server. It records its health for status pages and metrics. It is safe for concurrent
+// use.
 type Server struct {
 	transport Transport
 	meters    *meters.Meters
-	// network is the transport's name in measurements.
+	// network is the name of the transport in metrics.
 	network   string
 	health    *health
 	lastError atomic.Pointer[failure]
@@ -43,28 +43,27 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 // Transport returns how the server is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
-// CanBeModern reports whether a server on this transport can speak 2026-07-28.
+// CanBeModern reports whether a server with this transport can speak 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
-// ToolsChanged returns a channel that receives a value after the server has reported that its list of tools changed.
-// Only one goroutine may receive from it.
+// ToolsChanged returns a channel that receives a value after the server has reported a change of its list of tools.
+// Only one goroutine may receive from the channel.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
-// InFlight returns how many requests wait for their answers.
+// InFlight returns the number of requests that wait for their answers.
 func (s *Server) InFlight() int32 {
 	n, _ := s.health.now()
 	return n
 }
 
-// RestsUntil returns until when the gateway sends the server nothing, because the server was unreachable many times in
-// a row. It is zero if the gateway sends requests.
+// RestsUntil returns the time until which the gateway sends no requests, because the server was not reached many times
+// in a row. It is zero if requests are sent.
 func (s *Server) RestsUntil() time.Time {
 	_, until := s.health.now()
 	return until
 }
 
-// StartingSince returns when the oldest start of the server's program that is still under way began; zero if no start
-// is under way.
+// StartingSince returns when the oldest current start of the server's program began; zero if no start is in progress.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -72,8 +71,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns what an operator should know about the server's program although calls still work. It is empty
-// if there is nothing to report.
+// ProgramNotice returns what an operator should know about the server's program although calls still succeed. It is
+// empty if there is nothing to report.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -82,7 +81,7 @@ func (s *Server) ProgramNotice() string {
 }
 
 // LastError returns why the last request had no usable answer. It is empty if the request had one, or if there was no
-// request. It contains nothing of a request, and of the server's own words only what a [CauseError] may contain.
+// request. It contains no part of a request, and text of the server only as far as a [CauseError] may contain it.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -90,8 +89,8 @@ func (s *Server) LastError() string {
 	return ""
 }
 
-// LastErrorInDetail returns LastError with the detail that only operators of the home tenant may read, such as what a
-// program printed.
+// LastErrorInDetail returns LastError with details that only operators of the home tenant may read, such as a program's
+// output.
 func (s *Server) LastErrorInDetail() string {
 	last := s.lastError.Load()
 	if last == nil || last.detail == "" {
@@ -100,8 +99,8 @@ func (s *Server) LastErrorInDetail() string {
 	return last.text + ": " + last.detail
 }
 
-// Open opens a session for a principal with this hello, in the trace of ctx, and returns the session and the answer.
-// Memory for the answer is reserved in has, as in [Session.Ask]. Errors are those of [Session.Ask].
+// Open opens a session for a principal with this hello in the trace of ctx. It returns the session and the server's
+// answer. Memory for the answer is reserved in has, and errors are the same, as described at [Session.Ask].
 func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
 	req := hello.in(ctx, has)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -118,7 +117,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
-// versionOf returns the revision in an answer to initialize; empty if there is none.
+// versionOf returns the revision in a response to initialize; empty if there is none.
 func versionOf(a Answer) string {
 	if a.Message == nil {
 		return ""
@@ -130,11 +129,11 @@ func versionOf(a Answer) string {
 	return string(version)
 }
 
-// Close ends every session and waits for everything that the transport started.
+// Close ends all sessions and waits for everything that the transport has started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// Why returns why a request has no usable answer, in words that every caller may read. The text of err itself may quote
-// what a server wrote.
+// Why returns why a request has no usable answer, in a form that every caller may read. The text of err may quote text
+// of the server instead.
 func Why(a Answer, err error) string { return why(a, err).text }
 
 func why(a Answer, err error) failure {
@@ -174,6 +173,6 @@ func why(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure says why a request had no usable answer: text is for every caller, detail only for operators of the home
-// tenant.
+// failure says why a request had no usable answer. text may be shown to every caller, and detail only to operators of
+// the home tenant.
 type failure struct{ text, detail string }

@@ -32,14 +32,14 @@ import (
 
 var ana = principal.Key{Tenant: "default", Subject: "ana"}
 
-// scripted is a transport whose answers the test sets.
+// scripted is a transport whose answers are set by the test.
 type scripted struct {
 	upstream.Transport
 
 	answer func() (upstream.Answer, error)
 }
 
-// scriptedConn is a session over it.
+// scriptedConn is a session over a scripted transport.
 type scriptedConn struct {
 	upstream.Conn
 
@@ -75,7 +75,7 @@ func newServer(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// web returns a transport to a real server.
+// web returns a transport to a real HTTP server.
 func web(t *testing.T, url string) upstream.Transport {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: url}, slog.New(slog.DiscardHandler))
@@ -85,7 +85,7 @@ func web(t *testing.T, url string) upstream.Transport {
 	return over
 }
 
-// opened returns a server and a session with it.
+// opened returns a server and an open session with it.
 func opened(t *testing.T, f *scripted) (*upstream.Server, *upstream.Session) {
 	t.Helper()
 	f.answer = well
@@ -131,7 +131,8 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 	}
 }
 
-// A request that the gateway or the client ended says nothing about the server, so the previous state is kept.
+// Checks that a request that the gateway or the client has ended does not change the last error, because it says
+// nothing about the server.
 func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)
@@ -196,7 +197,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 	}
 }
 
-// Reasons for an unavailable server are taken from the system's errors, never from what a server wrote.
+// Checks that the reasons for an unavailable server come from the system's errors and never from text of the server.
 func TestWhyAServerIsAway(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(http.NotFoundHandler())

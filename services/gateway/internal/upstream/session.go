@@ -17,43 +17,45 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Session is one session with a server. [Server.Open] and [Server.Later] make one. It is safe for concurrent use.
+// A Session is one session with a server. [Server.Open] and [Server.Later] return sessions. It is safe for concurrent
+// use.
 type Session struct {
 	server *Server
-	// open opens the session before the first request; nil if the session was already open when it was made.
+	// open opens the session before the first request. It is nil if the session was open from the beginning.
 	open func(context.Context, *room.Holding) (*Session, error)
-	// whenOpen is called once the session is open; may be nil.
+	// whenOpen is called after the session was opened. It may be nil.
 	whenOpen func()
-	// turn is held by the request that opens the session. It is a channel and not a mutex, so that other requests stop
-	// waiting when their context ends.
+	// turn is held by the request that opens the session. It is a channel, so that other requests stop waiting when
+	// their contexts end.
 	turn chan struct{}
 
 	mu   sync.Mutex
-	conn Conn // nil until it is open
-	// version is the agreed protocol revision, and since is when the session was opened.
+	conn Conn // nil until the session is open
+	// version is the negotiated protocol revision, and since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is set when the server no longer knows the session.
+	// lost is true after the server has forgotten the session.
 	lost bool
-	// err says why the session will never be open. It is nil while the session may still be opened, and for a session
-	// that was open from the start: then the transport knows whether it is closed.
+	// err says why the session will never be open. It is nil while the session may still be opened. It is also nil for
+	// a session that was open from the beginning, because then the transport knows whether it is closed.
 	err error
 }
 
-// Later returns a session that is opened with the server by its first request: open opens it, with a memory budget for
-// the answer. If open fails, the next request tries again. A notification before that is dropped. Once the session is
-// open, whenOpen is called; it may be nil.
+// Later returns a session that its first request opens. That request calls open with a memory budget for the answer. If
+// open fails, the next request tries again. Notifications are dropped until the session is open. After that, whenOpen
+// is called; it may be nil.
 func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, turn: make(chan struct{}, 1)}
 }
 
-// Forward sends a request that was judged; only the pipeline has one. It returns the answer, as [Conn] does.
+// Forward sends a request that was judged. Only package pipeline has such requests. Forward returns the answer as
+// described at [Conn].
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// Ask sends a request of the gateway's own in the trace of ctx. Memory for the answer is reserved in has before the
-// answer is read; if has is nil, only small answers are accepted. It returns the answer, as [Conn] does.
+// Ask sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
+// answer is reserved in has before the answer is read. If has is nil, only small answers are accepted.
 func (s *Session) Ask(ctx context.Context, own Own, has *room.Holding, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.in(ctx, has), events)
 }
@@ -69,7 +71,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	if err != nil { // the class of err is that of another message; this request was not sent
+	if err != nil { // the class of err is that of another message, and this request was not sent
 		return Answer{}, Recast(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
@@ -81,19 +83,19 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return answer, err
 }
 
-// Lost reports whether the server no longer knows the session, so that its client has to open another.
+// Lost reports whether the server has forgotten the session, so that the client must open another one.
 func (s *Session) Lost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
 }
 
-// Tell sends a notification of the gateway's own, or the gateway's answer to a request of the server, in the trace of
-// ctx. Before the session is open it does nothing. Errors are those of [Session.Ask].
+// Tell sends a notification of the gateway, or the gateway's response to a request of the server, in the trace of ctx.
+// It does nothing before the session is open. Errors are those described at [Session.Ask].
 func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, own.in(ctx, nil)) }
 
-// Reply sends a client's message about a request of the server that was judged: the answer, or a notification of
-// progress. Errors are those of [Session.Ask].
+// Reply sends a client's message that belongs to a judged request of the server: a response, or a progress
+// notification. Errors are those described at [Session.Ask].
 func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
@@ -101,7 +103,7 @@ func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	return s.tell(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that was judged. Errors are those of [Session.Ask].
+// Notify sends a notification that was judged. Errors are those described at [Session.Ask].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != gate.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
@@ -128,8 +130,8 @@ func (s *Session) tell(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes on what the server sends outside of requests, as [Conn] does. A session that is not open yet has no
-// stream.
+// Listen passes on messages that the server sends outside of requests, as described at [Conn]. A session that is not
+// open yet has no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.now()
 	switch {
@@ -165,8 +167,7 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// now returns the connection, which is nil if the session is not open yet, or the error that keeps it from ever being
-// open.
+// now returns the connection; nil if the session is not open yet. The error says why the session will never be open.
 func (s *Session) now() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +204,7 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// watch makes a request and records its outcome in the measurements, the server's health and its last error.
+// watch makes a request and records its outcome in the metrics, the server's health and its last error.
 func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.health.send(request)
@@ -218,8 +219,8 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 	return answer, err
 }
 
-// isOurs reports whether an error says nothing about the server's health: the gateway or the client ended the request,
-// or the server answered that it speaks another revision.
+// isOurs reports whether an error says nothing about the server's health, because the gateway or the client ended the
+// request, or because the server speaks another revision.
 func isOurs(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// An AnswerError says why a server's answer can't be used. It contains nothing that a server wrote.
+// An AnswerError says why a server's answer cannot be used. It contains no text of the server.
 type AnswerError struct {
 	// What describes the fault, such as "the message is not valid UTF-8".
 	What string
@@ -15,17 +15,17 @@ type AnswerError struct {
 // Error implements error.
 func (e *AnswerError) Error() string { return e.What }
 
-// Faults of answers other than those of their JSON.
+// Faults of answers that are valid JSON.
 var (
-	// ErrOtherID means that the id of an answer differs from that of the request.
+	// ErrOtherID means that the id of a response differs from the id of the request.
 	ErrOtherID = &AnswerError{"the id of its answer is not that of the request, or is written in another form"}
-	// ErrNoID means that a server sent an error that names no request.
+	// ErrNoID means that a server sent an error without the id of a request.
 	ErrNoID = &AnswerError{"it sent an error without the id of a request"}
-	// ErrNoResponse means that the server sent another message than a response.
+	// ErrNoResponse means that a server sent a message that is not a response.
 	ErrNoResponse = &AnswerError{"the message is not a response"}
 )
 
-// Unreadable returns an [*AnswerError] for a [*gate.Error], and any other error unchanged.
+// Unreadable returns an [*AnswerError] for a [*gate.Error], and every other error unchanged.
 func Unreadable(err error) error {
 	if refused, ok := errors.AsType[*gate.Error](err); ok {
 		return &AnswerError{refused.Detail}
@@ -33,7 +33,8 @@ func Unreadable(err error) error {
 	return err
 }
 
-// WhatIsWrong returns the fault of a server's answer in the gateway's words; empty if err names none.
+// WhatIsWrong returns the fault of a server's answer without text of the server. It is empty if err contains no such
+// fault.
 func WhatIsWrong(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

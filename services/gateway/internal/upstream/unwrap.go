@@ -37,11 +37,11 @@ func (u *unwrapped) Notice() string {
 }
 
 // Unwrap returns a transport that restores the errors of a server's tools. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport makes that text the result.
-// Every other answer is unchanged, byte for byte.
+// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result by the
+// one in that text. Every other answer is unchanged.
 //
-// Secrets are redacted in that text, too: it is JSON inside JSON, and its escapes hide a secret from a search in the
-// outer one.
+// Secrets are redacted in the restored result, too. It was JSON inside JSON, whose escapes can hide a secret from a
+// search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: scrub.New(nil, secrets)}
 }
@@ -55,7 +55,7 @@ func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Requ
 	return &unwrappedConn{Conn: conn, clean: u.clean}, answer, nil
 }
 
-// unwrappedConn is a session over such a transport.
+// unwrappedConn is a session over an unwrapped transport.
 type unwrappedConn struct {
 	Conn
 
@@ -72,8 +72,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// reveal returns the answer with its hidden error as the result. It returns the answer unchanged if there is no hidden
-// error, or one that could be read in two ways.
+// reveal returns the answer with its hidden error as the result. If there is no hidden error, or the error could be
+// read in two ways, it returns the answer unchanged.
 func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -84,7 +84,7 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 		return a
 	}
 	limits := gate.AnswerLimits()
-	limits.Bytes = len(raw) // its size was checked when the answer came
+	limits.Bytes = len(raw) // the size was checked when the answer was read
 	revealed, err := gate.ReadAnswer(raw, limits)
 	if err != nil {
 		return a
@@ -92,11 +92,11 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	return revealed
 }
 
-// maxHidden is the largest result that is searched for a hidden error, in bytes, because the search needs several
-// copies in memory.
+// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. It is limited because the
+// search needs several copies.
 const maxHidden = 1 << 20
 
-// hiddenError returns the only text of a result if it is a result that says that a tool failed; otherwise nil.
+// hiddenError returns the only text of a result if that text is a result that reports an error; otherwise nil.
 func hiddenError(a *gate.Answer) []byte {
 	var outer struct {
 		Content []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap returns a server's answer after [upstream.Unwrap].
+// unwrap returns a server's answer after it has passed [upstream.Unwrap].
 func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answer {
 	t.Helper()
 	answer, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits())
@@ -32,7 +32,7 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answe
 	return got.Message
 }
 
-// says returns an answer whose result has one text.
+// says returns an answer whose result contains one text.
 func says(text string) string {
 	quoted, _ := json.Marshal(text) // marshaling a string never fails
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`
@@ -101,7 +101,7 @@ func TestWhatHidesNoErrorIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Escapes in the outer text hide a secret from redaction; the inner text is redacted, too.
+// Checks that a secret is redacted in a restored result, where the escapes of the outer text have hidden it.
 func TestARevealedErrorHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	got := unwrap(t, "tools/call", says(`{"content":[{"type":"text","text":"with hunter\u0032-hunter"}],"isError":true}`), "hunter2-hunter")
@@ -118,8 +118,8 @@ func TestAServerThatCanNotBeUnwrappedSaysWhy(t *testing.T) {
 	}
 }
 
-// The standard package is the reference: an answer stays unchanged unless that package, too, finds a hidden error in it
-// and nothing else.
+// FuzzUnwrap compares Unwrap with the standard package encoding/json: an answer is unchanged unless that package finds
+// a hidden error in it and nothing else.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

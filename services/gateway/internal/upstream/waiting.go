@@ -2,8 +2,8 @@ package upstream
 
 import "github.com/sluice-mesh/sluice/services/internal/quota"
 
-// maxWaiting is how many requests of one principal and its agents, over all clients, may wait at a server for their
-// client to repeat them. They don't count as requests in flight, but each holds a connection.
+// maxWaiting is the maximum number of requests of one principal and its agents, over all clients, that wait at a server
+// until their client repeats them. They do not count as requests in flight, but each holds a connection.
 const maxWaiting = 64
 
 func newWaiting() *quota.Quota {

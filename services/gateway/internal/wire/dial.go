@@ -18,31 +18,33 @@ import (
 )
 
 const (
-	// dialTimeout limits making a connection.
+	// dialTimeout limits how long a connection is established.
 	dialTimeout = 5 * time.Second
-	// maxIdle is how many unused connections to one server are kept. With net/http's default of two, most calls under
-	// load would open a new one.
+	// maxIdle is the maximum number of unused connections to one server. With net/http's default of two, most calls
+	// under load would open a new connection.
 	maxIdle = 1024
-	// idleTimeout is how long an unused connection to a server is kept.
+	// idleTimeout is how long an unused connection to a server stays open.
 	idleTimeout = 90 * time.Second
-	// receiveBuffer is the requested size of the system's receive buffer of a connection, in bytes; the system may use
-	// twice that. For HTTP/2 it is the window of each stream. These buffers count in no other limit.
+	// receiveBuffer is the requested size of the system's receive buffer of a connection, in bytes. The system may use
+	// twice that. For HTTP/2 it is the window of each stream. These buffers count against no other limit.
 	receiveBuffer = 128 << 10
 )
 
-// Options say how a server is reached besides its address. The zero value means directly, with the certificates of the
-// system.
+// Options say how a server is reached. The zero value means a direct connection, with the system's certificates.
 type Options struct {
-	// Proxy is the http or https URL of a proxy for CONNECT, with its credentials; nil for none.
+	// Proxy is the http or https URL of a proxy for CONNECT, with its credentials; nil for no proxy.
 	Proxy *url.URL
-	// Roots are the only trusted certificates, also for an https proxy; nil for those of the system.
+	// Roots are the only trusted certificates, also for an https proxy. If Roots is nil, the system's certificates are
+	// trusted.
 	Roots *x509.CertPool
 }
 
-// New returns a wire to one configured endpoint. It refuses to connect to addresses that no configuration can mean:
-// link-local ones, and those of private networks behind a public name. With a proxy this is checked for the proxy's
-// address, and for the endpoint's if that is an IP address, because the proxy resolves names. New returns an error for
-// a proxy to an endpoint without TLS, whose requests the proxy could read, and for an endpoint at a refused address.
+// New returns a client for one configured endpoint. The client never connects to an address that cannot be meant by a
+// configuration: a link-local address, or a private address to which a public name resolves.
+//
+// With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
+// the proxy resolves names. New returns an error if the endpoint's address is refused, and for a proxy to an endpoint
+// without TLS, whose requests the proxy could read.
 func New(u *url.URL, opts Options) (*Wire, error) {
 	if opts.Proxy == nil {
 		return direct(u, opts), nil
@@ -69,7 +71,7 @@ func New(u *url.URL, opts Options) (*Wire, error) {
 
 // A ProxyError means that a proxy refused to connect to a server.
 type ProxyError struct {
-	// Status is the HTTP status of the proxy's answer.
+	// Status is the HTTP status of the proxy's response.
 	Status int
 }
 
@@ -92,8 +94,8 @@ func direct(u *url.URL, opts Options) *Wire {
 	return w
 }
 
-// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that no configuration
-// can mean.
+// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that cannot be meant
+// by a configuration.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -127,8 +129,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may mean a loopback or private address: it is an address, or a name
-// that is in no public zone.
+// mayBePrivate reports whether a configured host may mean a loopback or private address, because it is an IP address or
+// a name in no public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -145,8 +147,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// special are the ranges, besides those that netip knows, in which there is no public server (IANA's registries of
-// special-purpose addresses).
+// special contains the ranges, in addition to those that netip knows, in which there are no public servers (IANA's
+// registries of special-purpose addresses).
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -158,14 +160,14 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// Ranges whose addresses contain an IPv4 address that is reached instead.
+// Ranges of addresses that contain an IPv4 address, which is reached instead.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
-// checkAddress refuses link-local, multicast and unspecified addresses, and other non-public ones if a public name
-// resolved to them (SSRF by DNS rebinding).
+// checkAddress refuses link-local, multicast and unspecified addresses. If a public name was resolved, it also refuses
+// other addresses that are not public (SSRF by DNS rebinding).
 func checkAddress(host, address string, private bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {

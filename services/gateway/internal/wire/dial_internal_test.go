@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// SSRF: whether a configured name may be connected to is decided at dial, by the address.
+// Checks that the address at the time of dialling decides whether a configured name may be connected to (SSRF).
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -73,8 +73,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// A proxy is used only for connections that are encrypted up to the server, and not for an address that no
-// configuration can mean.
+// Checks that a proxy is used only for connections that are encrypted up to the server, and not for an address that
+// cannot be meant by a configuration.
 func TestNew_ProxyForHTTPSAlone(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")
@@ -96,7 +96,7 @@ func TestNew_ProxyForHTTPSAlone(t *testing.T) {
 	}
 }
 
-// The rules for a server's address hold for a proxy's address, too.
+// Checks that the rules for a server's address apply to a proxy's address, too.
 func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"http://169.254.169.254:3128", "http://[fe80::1]:3128", "https://0.0.0.0:3128"} {

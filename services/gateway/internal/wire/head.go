@@ -10,21 +10,22 @@ import (
 	"strconv"
 )
 
-// A Head is the encoded head of all requests of one kind. It is encoded once and sent often. It is immutable.
+// A Head is the encoded head of all requests of one kind. It is encoded once and used for many requests. It is
+// immutable.
 type Head struct {
 	req *http.Request
-	// before and behind are the parts before and after the length of the body.
+	// before and behind are the parts of the head before and after the length of the body.
 	before, behind []byte
 }
 
-// A Field is an additional header field. One without a value is left out.
+// A Field is an additional header. A Field without a value is not sent.
 type Field struct{ Name, Value string }
 
-// noLength is what net/http writes for a request without a body.
+// noLength is the text that net/http writes for a request without a body.
 const noLength = "\r\nContent-Length: 0\r\n"
 
-// NewHead returns the head of a request, whose body is ignored. It is encoded as net/http encodes it. Errors are those
-// of [http.Request.Write].
+// NewHead returns the encoded head of a request, as net/http encodes it. The body of the request is ignored. Errors are
+// those of [http.Request.Write].
 func NewHead(req *http.Request) (*Head, error) {
 	req = req.Clone(context.Background())
 	req.Body, req.ContentLength = http.NoBody, 0
@@ -32,15 +33,15 @@ func NewHead(req *http.Request) (*Head, error) {
 	if err := req.Write(&text); err != nil {
 		return nil, fmt.Errorf("write the head of a request: %w", err)
 	}
-	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))     // the blank line at its end
-	before, behind, sized := bytes.Cut(whole, []byte(noLength)) // no value contains a line end
+	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))     // without the blank line at the end
+	before, behind, sized := bytes.Cut(whole, []byte(noLength)) // no value contains a line break
 	if sized {
 		before = append(bytes.Clone(before), "\r\n"...)
 	}
 	return &Head{req: req, before: before, behind: behind}, nil
 }
 
-// write writes the head with these fields, and the body. Errors are returned by the writer's Flush.
+// write writes the head with these fields, and the body. The writer's Flush returns errors.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {

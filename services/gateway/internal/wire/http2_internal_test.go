@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// X3: of an unread answer over HTTP/2, only a small part arrives, because the buffers of a connection count in no
-// budget.
+// Case X3. Checks that only a small part of an unread HTTP/2 response is received, because the buffers of a connection
+// count against no budget.
 func TestX3UnreadStreamsOfHTTP2HoldLittle(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

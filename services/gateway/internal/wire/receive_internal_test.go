@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// X3: what the system buffers of an unread answer is limited, even after fast answers.
+// Case X3. Checks that the system buffers only a limited part of an unread response, even after fast responses.
 func TestX3TheSystemHoldsLittleOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

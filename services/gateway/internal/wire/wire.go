@@ -1,5 +1,5 @@
-// Package wire sends HTTP requests to servers: over connections that it keeps, without passing requests to other
-// goroutines, and never to an address that no configuration can mean. It knows nothing about MCP.
+// Package wire sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to other
+// goroutines, and never connects to an address that cannot be meant by a configuration. It knows nothing about MCP.
 package wire
 
 import (
@@ -20,40 +20,43 @@ import (
 )
 
 const (
-	// MaxRequest is the largest request that a wire writes itself, in bytes. It is no more than any system buffers on a
-	// connection, so that writing never blocks.
+	// MaxRequest is the maximum size of a request that this package writes itself, in bytes. Every system buffers at
+	// least that many bytes on a connection, so writing never blocks.
 	MaxRequest = 32 << 10
-	// maxHead is the largest head of an answer, in bytes.
+	// maxHead is the maximum size of a response's head, in bytes.
 	maxHead = 64 << 10
-	// wireBuffer is the size of each of a connection's two buffers, in bytes.
+	// wireBuffer is the size of each of the two buffers of a connection, in bytes.
 	wireBuffer = 8 << 10
 )
 
-// ErrNeverSent is wrapped by the error of a request of which no byte of the body can have left.
+// ErrNeverSent is wrapped by the error of a request if no byte of its body can have been sent.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped together with ErrNeverSent if no connection could be made.
+// ErrUnreached is wrapped together with ErrNeverSent if no connection could be established.
 var ErrUnreached = errors.New("there is no connection")
 
-// neverSentError adds [ErrNeverSent] to a reason.
+// neverSentError adds [ErrNeverSent] to an error.
 type neverSentError struct{ error }
 
 // Unwrap returns ErrNeverSent and the reason.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
-// A Wire sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the answer
-// itself. The transport of net/http passes each request to two other goroutines, which costs more on a call's path than
-// all decisions of the gateway. Large requests and all requests over TLS use rest: it reads while it writes, and so
-// receives the answer of a server that answers before it has read everything. A Wire is safe for concurrent use.
+// A Wire sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
+// response itself. net/http's transport passes each request to two other goroutines, which takes longer than all
+// decisions of the gateway on a call.
+//
+// Large requests and all requests over TLS are sent with rest, which is a transport of net/http. It reads while it
+// writes, so it receives the response of a server that responds before it has read the whole request. A Wire is safe
+// for concurrent use.
 type Wire struct {
 	addr string // empty over TLS
 	rest *http.Transport
 
 	mu   sync.Mutex
-	idle []*wireConn // the last used at the end
+	idle []*wireConn // the connection that was used last is at the end
 }
 
-// wireConn is a connection, used by one request at a time.
+// wireConn is a connection. It is used by one request at a time.
 type wireConn struct {
 	net.Conn
 	alive func() bool
@@ -64,9 +67,10 @@ type wireConn struct {
 	since time.Time
 }
 
-// Send sends a body under a head with these additional fields, and returns the response. Its body must be read to the
-// end, or closed. A nil body sends the head alone. A request is never sent twice. The error wraps [ErrNeverSent] if no
-// byte of the body can have left. Everything ends with ctx.
+// Send sends a request with a head, these additional fields and a body, and returns the response. The response's body
+// must be read to its end or closed. If body is nil, only the head is sent. A request is never sent twice. The error
+// wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and the reading of the
+// response end.
 func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -99,12 +103,12 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 	return resp, nil
 }
 
-// throughRest sends a request by the transport of net/http. The request has no GetBody, so that a POST is never
-// silently sent twice.
+// throughRest sends a request with the transport of net/http. The request has no GetBody, so that net/http never sends
+// a POST twice.
 func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	var left atomic.Bool
 	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		WroteHeaders: func() { left.Store(true) }, // before the body, which is not begun once RoundTrip has returned
+		WroteHeaders: func() { left.Store(true) }, // this happens before the body is sent, which does not begin after RoundTrip has returned
 	})))
 	if err != nil && !left.Load() {
 		err = neverSentError{unreached(req.Context(), err)}
@@ -112,7 +116,7 @@ func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// unreached marks an error of connecting with [ErrUnreached], unless the caller gave up before the deadline.
+// unreached adds [ErrUnreached] to an error of connecting, unless the caller gave up before its deadline.
 func unreached(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", ErrUnreached, err)
@@ -120,10 +124,10 @@ func unreached(ctx context.Context, err error) error {
 	return err
 }
 
-// exchange writes a request and reads the head of its answer.
+// exchange writes a request and reads the head of the response.
 func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
 	head.write(c.out, fields, body)
-	if err := c.out.Flush(); err != nil { // the first error of all writes
+	if err := c.out.Flush(); err != nil { // returns the first error of all writes
 		return nil, err
 	}
 	c.limit.N = maxHead
@@ -148,7 +152,7 @@ func (w *Wire) take(ctx context.Context) (*wireConn, error) {
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
-		_ = c.Close() // the server has closed it, or a device on the path has forgotten it
+		_ = c.Close() // the server has closed the connection, or a device on the path has forgotten it
 	}
 	conn, err := w.rest.DialContext(ctx, "tcp", w.addr)
 	if err != nil {
@@ -172,7 +176,8 @@ func (w *Wire) pop() *wireConn {
 	return c
 }
 
-// put keeps a connection for the next request. It closes the longest unused one if there are too many or it is too old.
+// put stores a connection for the next request. It closes the connection that was unused longest if there are too many
+// or that connection is too old.
 func (w *Wire) put(c *wireConn) {
 	c.since = time.Now()
 	w.mu.Lock()
@@ -183,28 +188,28 @@ func (w *Wire) put(c *wireConn) {
 	}
 	w.mu.Unlock()
 	if old != nil {
-		_ = old.Close() // it is unused
+		_ = old.Close() // the connection is unused
 	}
 }
 
-// CloseIdleConnections closes the unused connections. http.Client calls it by its name.
+// CloseIdleConnections closes the unused connections. http.Client finds this method by its name.
 func (w *Wire) CloseIdleConnections() {
 	w.rest.CloseIdleConnections()
 	for c := w.pop(); c != nil; c = w.pop() {
-		_ = c.Close() // it is unused
+		_ = c.Close() // the connection is unused
 	}
 }
 
-// wireBody is the body of a response. Reading it to the end frees the connection; closing it before closes the
-// connection, too.
+// wireBody is the body of a response. When it was read to its end, the connection can be used again. If it is closed
+// earlier, the connection is closed.
 type wireBody struct {
 	inner io.Reader
-	ctx   context.Context //nolint:containedctx // why reading failed is the request's to say
+	ctx   context.Context //nolint:containedctx // the error of a read is the cause of the request's context
 	wire  *Wire
 	conn  *wireConn
-	// stop stops watching ctx for the connection, and reports whether ctx has not yet cut it.
+	// stop stops watching ctx for the connection. It reports whether the connection was not yet closed because of ctx.
 	stop func() bool
-	// closes means that the server closes the connection after the answer.
+	// closes reports whether the server closes the connection after the response.
 	closes bool
 	ended  atomic.Bool // Close may be called during a Read
 }
@@ -225,7 +230,7 @@ func (b *wireBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Ended reports whether the answer was read to its end, or closed.
+// Ended reports whether the response was read to its end or closed.
 func (b *wireBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
@@ -242,10 +247,10 @@ func (b *wireBody) end(whole bool) {
 		b.wire.put(b.conn)
 		return
 	}
-	_ = b.conn.Close() // nothing more is expected on it
+	_ = b.conn.Close() // the connection is not used again
 }
 
-// reason returns why a connection failed: the cause of ctx if that has ended.
+// reason returns why a connection failed: the cause of ctx if ctx has ended, and otherwise err.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

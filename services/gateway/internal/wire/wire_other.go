@@ -4,5 +4,5 @@ package wire
 
 import "net"
 
-// watch can't check connections on this system: a connection that the server has closed fails when it is used.
+// watch cannot check connections on this system. A request on a connection that the server has closed fails.
 func watch(net.Conn) (alive func() bool) { return func() bool { return true } }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// Report is a list that was reported.
+// Report is a list that was reported to the catalog.
 type Report struct {
 	Head  *policyv1.ReportHead
 	Tools []*policyv1.ToolDefinition
@@ -30,7 +30,7 @@ type Catalogue struct {
 	reports []Report
 }
 
-// Fail sets the error of further reports; nil for success.
+// Fail makes further reports fail with err. They succeed if err is nil.
 func (c *Catalogue) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +44,7 @@ func (c *Catalogue) Reports() []Report {
 	return append([]Report(nil), c.reports...)
 }
 
-// Digest returns the digest of a definition.
+// Digest returns the digest of a tool's definition.
 func Digest(definition string) []byte {
 	text, err := canonical.Object(definition)
 	if err != nil {

@@ -25,10 +25,10 @@ const (
 	codeNoParams = -32602
 )
 
-// conn is a session: all ends when it is closed.
+// conn is a session. all is cancelled when the session is closed.
 type conn struct {
 	transport *Transport
-	all       context.Context //nolint:containedctx // it is the session's, which outlives its requests
+	all       context.Context //nolint:containedctx // the context of the session, which outlives its requests
 	end       context.CancelCauseFunc
 }
 
@@ -51,8 +51,8 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
-// Notify implements upstream.Conn. It does nothing: a request is cancelled with its context, and gRPC servers know no
-// other notifications.
+// Notify implements upstream.Conn. It does nothing: a request is cancelled with its context, and gRPC servers support
+// no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
 // Listen implements upstream.Conn. A gRPC server sends nothing outside of calls.
@@ -89,7 +89,7 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if said := recover(); said != nil { // contracts of an untrusted server are interpreted here
+		if said := recover(); said != nil { // this code interprets contracts of an untrusted server
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, said)
 		}
 	}()
@@ -105,10 +105,9 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// The arguments are read in one way only, the one that the tool's schema says (T5), so the server gets what policy
-	// judged.
+	// The arguments are parsed strictly by the tool's schema, so the server receives what policy judged (case T5).
 	in := t.in.New()
-	if err := msgjson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments never will be
+	if err := msgjson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail every time
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.done(ctx, req, text, err)
 	}
@@ -130,8 +129,8 @@ func (c *conn) done(ctx context.Context, req upstream.Request, result []byte, er
 // errTooMany ends a stream that reports progress too often.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its answer. It passes progress that comes before the answer to events. A message
-// is read only after memory for the largest one is reserved.
+// invoke calls the method and returns its answer. Progress that arrives before the answer is passed to events. Memory
+// for the largest possible message is reserved before a message is read.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.outgoing(ctx, req.TraceParent))
 	defer cancel()
@@ -193,10 +192,10 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 	events(message.Raw)
 }
 
-// errOwn marks a local error, which the server did not report.
+// errOwn marks an error that occurred in the gateway, and not at the server.
 var errOwn = errors.New("the call failed in the gateway")
 
-// isOwn reports whether a status was made by the gRPC library on this side.
+// isOwn reports whether a status was created by the gRPC library in the gateway.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
@@ -211,8 +210,8 @@ func neverSent(err error) error {
 	return err
 }
 
-// failed returns the result of a call without an answer: a status of the server is a tool result; if it is not known
-// what happened, the result is an error.
+// failed returns the result of a call without an answer. If the server returned a status, it is a tool result with an
+// error. If it is not known what happened, it is an error.
 func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// shown starts a server that reports these contracts by reflection, and serves nothing else.
+// shown starts a server that reports these contracts by reflection and has no other service.
 func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	t.Helper()
 	known := new(protoregistry.Files)
@@ -45,8 +45,8 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// TestX1ContractsAreBounded checks that contracts that would cost more than their length, or that declare a reserved
-// package, are refused when a session is opened.
+// TestX1ContractsAreBounded checks that opening a session fails if the server's contracts would need much more memory
+// than their length, or declare a reserved package.
 func TestX1ContractsAreBounded(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// window is how much of an unread answer is buffered, in bytes, and allWindows how much of all answers on one
+	// window is the number of bytes of an unread answer that are buffered, and allWindows that of all answers on one
 	// connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
-	// maxHeaders limits the headers and trailers of a server, in bytes.
+	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.
 	maxHeaders = 16 << 10
 )
 
 // Dial returns a connection to an external server at host:port. It connects on first use, and never to an address that
-// no configuration can mean. ca is a PEM file with the only trusted certificates; empty for those of the system. Calls
-// are never retried.
+// cannot be meant by a configuration. ca is a PEM file with the only trusted certificates; if it is empty, the system's
+// certificates are trusted. Calls are never retried.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

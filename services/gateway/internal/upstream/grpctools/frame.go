@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is how many fields an answer may contain, including those of nested messages: each takes some hundred bytes
-// of memory, but only two bytes on the wire.
+// maxPieces is the maximum number of fields in an answer, including fields of nested messages. A field takes some
+// hundred bytes in memory, but may take only two bytes on the wire.
 const maxPieces = 200_000
 
 // errPieces is the error for an answer that would take much more memory than its length.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
-// frames is a codec that encodes messages and returns received ones undecoded, because they are checked before they are
-// decoded.
+// frames is a codec that encodes messages, and returns received messages undecoded, because they are checked before
+// they are decoded.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -80,7 +80,7 @@ func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
 					return err
 				}
 			case fd.IsPacked():
-				*left -= len(value) / 8 // on the wire a packed number may take one byte, in memory eight
+				*left -= len(value) / 8 // a packed number may take one byte on the wire, and takes eight in memory
 			}
 		}
 		text = text[n:]

@@ -1,6 +1,6 @@
-// Package grpctools offers methods of a gRPC server as tools: those whose contract has the option (sluice.mcp.v1.tool).
-// A call of the tool is a call of the method. The arguments are read into the method's request exactly as the tool's
-// schema says, and the method's answer is the result.
+// Package grpctools offers methods of a gRPC server as tools. These are the methods whose contract has the option
+// (sluice.mcp.v1.tool). A call of the tool is a call of the method. The arguments are parsed into the method's request
+// strictly by the tool's schema. The method's answer is the result.
 package grpctools
 
 import (
@@ -24,23 +24,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// maxAnswer is the largest message that a method may answer with, in bytes. As JSON it is longer, and in memory twice.
+// maxAnswer is the maximum size of a method's answer, in bytes. The answer is longer as JSON, and a result contains the
+// JSON twice.
 const maxAnswer = 4 << 20
 
-// fresh is how long a server's list of tools is used before the server is asked again, and stale how long it is used if
-// the server does not answer.
+// fresh is how long a server's list of tools is used before the server is asked again. stale is how long the list is
+// used if the server does not answer.
 const fresh, stale = time.Minute, 10 * time.Minute
 
-// Config describes a server.
+// Config describes a gRPC server.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
-	// Contracts is a package that this program contains and all of whose tools the server has. If it is empty, the
+	// Contracts is a package that is linked into this program and whose tools the server has. If it is empty, the
 	// server is asked by server reflection.
 	Contracts protoreflect.FullName
-	// Headers are sent with every call as metadata, with references resolved.
+	// Headers are sent with every call as metadata. They contain no unresolved references.
 	Headers map[string]string
-	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
+	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
 }
 
@@ -48,8 +49,8 @@ type Config struct {
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close closes Conn. The transport calls it once, when it is closed itself. It is nil if Conn belongs to the
-	// caller, who shares it with others and closes it.
+	// Close closes Conn. The transport calls it once when it is closed. It is nil if the caller shares Conn with others
+	// and closes it.
 	Close func() error
 	Log   *slog.Logger
 }
@@ -69,7 +70,7 @@ type Transport struct {
 	asked time.Time
 }
 
-// New returns a transport to a server. It connects when a session is opened.
+// New returns a transport to a server. The transport connects when a session is opened.
 func New(cfg Config, deps Deps) (*Transport, error) {
 	if deps.Conn == nil || deps.Log == nil {
 		return nil, errors.New("grpctools: a connection and a log are required")
@@ -97,14 +98,14 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return "grpc" }
 
-// ToolsChanged implements upstream.Transport: a server's contracts don't change while it runs.
+// ToolsChanged implements upstream.Transport. A server's contracts do not change while it runs.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
 // Close implements upstream.Transport. It is idempotent.
 func (t *Transport) Close() error { return t.close() }
 
-// Open implements upstream.Transport. A gRPC server has no sessions: the transport answers initialize itself, once it
-// knows the server's tools.
+// Open implements upstream.Transport. A gRPC server has no sessions, so the transport answers initialize itself after
+// it has read the server's tools.
 func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if initialize.Kind() != gate.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
@@ -140,7 +141,7 @@ func (t *Transport) set(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// outgoing returns a call's context with its metadata.
+// outgoing returns the context of a call with the call's metadata.
 func (t *Transport) outgoing(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {

@@ -25,8 +25,8 @@ import (
 
 var who = principal.Key{Tenant: "t", Subject: "s"}
 
-// TestToolsAreTheMethodsThatSaySo checks that methods with the option are listed, with schemas of their messages and
-// rules.
+// TestToolsAreTheMethodsThatSaySo checks that methods with the option are listed as tools, with schemas of their
+// messages and rules.
 func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
@@ -83,7 +83,7 @@ func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
 	}
 }
 
-// TestACallIsTheMethods checks that arguments arrive with their types, and that the answer comes back.
+// TestACallIsTheMethods checks that arguments arrive with their types, and that the method's answer is returned.
 func TestACallIsTheMethods(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -109,8 +109,8 @@ func TestACallIsTheMethods(t *testing.T) {
 	}
 }
 
-// TestT5ArgumentsAreReadInOneWay checks that arguments that another reader could read differently, and that policy
-// therefore did not judge, are refused before they are sent.
+// TestT5ArgumentsAreReadInOneWay checks that arguments that another reader could read differently, so that policy may
+// have judged something else, are refused before they are sent.
 func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -164,7 +164,7 @@ func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
 	}
 }
 
-// TestProgressComesBeforeTheAnswer checks that a stream is one call with progress.
+// TestProgressComesBeforeTheAnswer checks that a stream of answers is one call with progress.
 func TestProgressComesBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -187,8 +187,8 @@ func TestProgressComesBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerSaysIsTheResult checks that a status of the server is an error result, and that a call with an
-// unknown outcome is an error.
+// TestWhatTheServerSaysIsTheResult checks that a status of the server becomes an error result, and that a call with an
+// unknown outcome becomes an error.
 func TestWhatTheServerSaysIsTheResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
@@ -233,7 +233,7 @@ func TestWhoIsNotThereWasSentNothing(t *testing.T) {
 	over := transport(t, n.addr, nil)
 	conn := open(t, over)
 	n.server.Stop()
-	// Until the end of the connection is noticed, a call may still leave.
+	// A call may still be sent until the gateway notices the end of the connection.
 	eventually.Holds(t, "a call is never sent", func() bool {
 		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
 		return errors.Is(err, upstream.ErrNeverSent)
@@ -251,7 +251,7 @@ func TestWhoIsNotThereWasSentNothing(t *testing.T) {
 	}
 }
 
-// TestACallEndsWithItsCaller checks that the server is notified when the caller no longer waits.
+// TestACallEndsWithItsCaller checks that the call at the server is cancelled when the caller no longer waits.
 func TestACallEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
@@ -322,7 +322,7 @@ func TestX1AnswersOfManyPieces(t *testing.T) {
 	}
 }
 
-// TestX1AnswersAreBounded checks that too large an answer ends the call.
+// TestX1AnswersAreBounded checks that a call whose answer is too large fails.
 func TestX1AnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -342,11 +342,11 @@ func TestX1AnswersAreBounded(t *testing.T) {
 			t.Errorf("an answer of %d bytes is %.200s", size, answer.Message.Raw)
 		}
 	}
-	body = strings.Repeat("x", 5<<20) // the call has run, so its outcome is unknown
+	body = strings.Repeat("x", 5<<20) // the call was executed, so its outcome is unknown
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer of 5 MiB is %v, want no answer", err)
 	}
-	body = strings.Repeat("\x01", 3<<20) // six bytes each in JSON, twice, and quoted again
+	body = strings.Repeat("\x01", 3<<20) // each byte takes six bytes in JSON, which the result contains twice, once quoted
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
 	}
@@ -366,8 +366,8 @@ func (c *closes) Close() error {
 	return nil
 }
 
-// A connection that others use too, such as the one to the mesh's own agents, is closed by its owner. Closing it twice
-// would make the gateway exit with status 1.
+// Checks that a transport does not close a connection that belongs to its caller, such as the connection to the mesh's
+// own agents. Closing that twice would make the gateway exit with status 1.
 func TestClose_EndsItsOwnConnectionAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -29,10 +29,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// soon is far more than a call takes.
+// soon is much longer than a call takes.
 const soon = 30 * time.Second
 
-// A field of the test's contract.
+// field returns a field of the test's contract.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
@@ -77,7 +77,7 @@ func method(name, in, out string, streams bool, t *mcpv1.Tool) *descriptorpb.Met
 	return m
 }
 
-// contract is an external service.
+// contract returns the contract of an external service.
 func contract(t *testing.T) protoreflect.FileDescriptor {
 	t.Helper()
 	const (
@@ -155,17 +155,17 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 
 func int32Of(n int32) int32 { return n }
 
-// notes is a gRPC server whose answers the test sets.
+// notes is a gRPC server whose answers are set by the test.
 type notes struct {
 	file   protoreflect.FileDescriptor
 	server *grpc.Server
 	addr   string
 
 	mu sync.Mutex
-	// got are the received requests, and headers those of the last one.
+	// got contains the received requests, and headers those of the last request.
 	got     []protoreflect.Message
 	headers metadata.MD
-	// write and watch answer; without write, Write echoes its request.
+	// write and watch answer calls. If write is nil, Write returns its request.
 	write func(ctx context.Context, note protoreflect.Message) (protoreflect.Message, error)
 	watch func(note protoreflect.Message, send func(progress float64, body string) error) error
 }
@@ -196,7 +196,7 @@ func newNotes(t *testing.T) *notes {
 	return n
 }
 
-// both finds the test's contract, and those of this program.
+// both resolves the test's contract and the contracts of this program.
 type both struct{ own *protoregistry.Files }
 
 func (b both) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
@@ -300,7 +300,7 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request returns a message that passed the gate.
+// request returns a message that was accepted by package gate.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -315,7 +315,7 @@ func call(t *testing.T, tool, arguments string) upstream.Request {
 	return request(t, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`,"_meta":{"progressToken":"p"}}}`)
 }
 
-// A toolResult is the result of a call.
+// A toolResult is the result of a tool call.
 type toolResult struct {
 	Content []struct {
 		Type, Text string

@@ -16,17 +16,17 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Limits for what a server may report by reflection.
+// Limits for the contracts that a server reports by reflection.
 const (
 	maxServices    = 256
 	maxFiles       = 1024
 	maxDescriptors = 1 << 20 // bytes
 )
 
-// reflectTime limits asking a server for its tools.
+// reflectTime limits how long a server is asked for its tools.
 const reflectTime = 10 * time.Second
 
-// reflected asks a server for its tools by gRPC server reflection (grpc.reflection.v1).
+// reflected asks a server for its tools with gRPC server reflection (grpc.reflection.v1).
 func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
 	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
@@ -68,12 +68,12 @@ func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error)
 	return tools, nil
 }
 
-// A reflector asks on one stream.
+// A reflector sends requests on one reflection stream.
 type reflector struct {
 	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
 	files  map[string]*descriptorpb.FileDescriptorProto
 	bytes  int
-	// asked is the number of requests on the stream.
+	// asked is the number of requests that were sent.
 	asked int
 }
 
@@ -109,7 +109,7 @@ func (r *reflector) services() ([]string, error) {
 	return names, nil
 }
 
-// fetch asks for files, and for those that they import.
+// fetch asks for files and for the files that they import.
 func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	resp, err := r.ask(req)
 	if err != nil {
@@ -152,8 +152,8 @@ func isOurs(name string) bool {
 	return err == nil
 }
 
-// linked links the files. A file that this program contains replaces the server's, because the options are read by the
-// program's contract.
+// linked links the files. A file that this program contains replaces the server's file, because the options are read
+// with this program's contract.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)
 	done := make(map[string]bool)
@@ -187,7 +187,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// Packages that have a special meaning here may only come from this program's own files.
+	// Packages with a special meaning may come only from this program's files.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
@@ -198,7 +198,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// registered returns the tools of a package of contracts that this program contains.
+// registered returns the tools in a package of contracts that this program contains.
 func registered(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// result encodes an answer as a CallToolResult (MCP 2025-11-25, "Tool Result"): as structured JSON, and the same JSON
-// as text for clients that read only text.
+// result encodes an answer as a CallToolResult (MCP 2025-11-25, Tool Result). The result contains the answer as
+// structured JSON, and as text for clients that read only text.
 func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	structured, err := msgjson.Append(nil, m, maxJSON)
 	if err != nil {
@@ -42,14 +42,14 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// maxJSON is the longest answer as JSON, in bytes: a result contains it twice.
+// maxJSON is the maximum length of an answer as JSON, in bytes. A result contains the JSON twice.
 const maxJSON = upstream.MaxMessage / 2
 
-// metaStatus is the key of a server's status in a result's `_meta`.
+// metaStatus is the key of the server's status in the `_meta` of a result.
 const metaStatus = "io.grpc/status"
 
-// failure encodes the status of a failed call as an error result. The text is for the model; `_meta` repeats the parts
-// that programs can evaluate: code, reason and metadata.
+// failure encodes the status of a failed call as an error result. The text is for the model. `_meta` repeats the code,
+// the reason and the metadata for programs.
 func failure(st *status.Status) ([]byte, error) {
 	code := codeName(st.Code())
 	text, meta := code, `{"code":"`+code+`"`
@@ -92,12 +92,13 @@ func failed(text, meta string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// codeName returns a status code as it is written in the contracts.
+// codeName returns the name of a status code as the gRPC documentation writes it.
 func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }
 
-// progressOf returns the progress in a message as a notification with this token; nil if the message has none.
+// progressOf returns the progress in a message as a notification with this token; nil if the message contains no
+// progress.
 func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -130,7 +131,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// saysProgress reports whether a message contains progress, and so is not the answer.
+// saysProgress reports whether a message contains progress, and is therefore not the answer.
 func saysProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -15,38 +15,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// JSON Schemas (2020-12) of messages. A schema is never stricter than the contract: rules that JSON Schema can't
-// express are left to the server.
+// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the contract. Rules that JSON
+// Schema cannot express are left to the server.
 
 type schema = map[string]any
 
-// inputSchema returns the schema of a tool's arguments, which allows only the message's fields by their JSON names.
+// inputSchema returns the schema of a tool's arguments. It allows only the message's fields, with their JSON names.
 func inputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
 	return (&schemas{input: true, left: left}).whole(md)
 }
 
-// outputSchema returns the schema of a tool's answer: the message without its progress field.
+// outputSchema returns the schema of a tool's answer, which is the message without its progress field.
 func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
 	return (&schemas{left: left}).whole(md)
 }
 
-// maxSchemas is the total number of properties and enum names in the schemas of one server. Nested messages could
-// otherwise make very large schemas from few bytes.
+// maxSchemas is the maximum number of properties and enum names in the schemas of one server. It is limited because
+// nested messages can create very large schemas from few bytes.
 const maxSchemas = 200_000
 
 // errSchemas is the error for a server whose contracts exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
-// schemas makes the schemas of one side of a tool.
+// schemas creates the schema of a tool's arguments or of its answer.
 type schemas struct {
 	input bool
-	// left is the number of properties that the server's schemas may still contain.
+	// left is the number of properties that the server's schemas may still get.
 	left *int
-	// above are the messages that contain the current one.
+	// above contains the messages around the current one.
 	above []protoreflect.FullName
 }
 
-// whole returns the schema of one side of a tool. MCP demands that it is that of an object.
+// whole returns the schema of the arguments or the answer. MCP requires that it describes an object.
 func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
@@ -58,7 +58,7 @@ func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	return out, nil
 }
 
-// spend subtracts n from left, and reports whether that much was left.
+// spend subtracts n from left, and reports whether at least n were left.
 func (s *schemas) spend(n int) bool {
 	*s.left -= n
 	return *s.left >= 0
@@ -122,7 +122,7 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
-// isDeprecated reports whether the contract deprecates a value, so that no service sets it any more.
+// isDeprecated reports whether the contract deprecates a value. Services no longer set such a value.
 func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
 	return options.GetDeprecated()
@@ -133,7 +133,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if msgjson.IsJSON(fd) {
 		return schema{"type": "object"}
 	}
-	switch fd.Kind() { //nolint:exhaustive // the default is a string
+	switch fd.Kind() { //nolint:exhaustive // the default type is a string
 	case protoreflect.BoolKind:
 		return schema{"type": "boolean"}
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
@@ -165,7 +165,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	return schema{"type": "string"}
 }
 
-// wellKnown returns the schema of a message with a JSON form of its own; nil for any other message.
+// wellKnown returns the schema of a message that has a special JSON form; nil for any other message.
 func wellKnown(name protoreflect.FullName) schema {
 	switch name {
 	case "google.protobuf.Timestamp":

@@ -18,38 +18,41 @@ import (
 // A tool is a method with the option (sluice.mcp.v1.tool). It is immutable.
 type tool struct {
 	name string
-	// method is the full gRPC name: /package.Service/Method.
+	// method is the full gRPC name of the method: /package.Service/Method.
 	method string
-	// streams means that the method answers with several messages: progress, and the answer last.
+	// streams means that the method sends several messages: progress, and at the end the answer.
 	streams bool
 	in, out protoreflect.MessageType
 	// success means that the result gets a member `success`, which is always true.
 	success bool
-	// definition is the tool's entry in tools/list, as JSON.
+	// definition is the element of the tool in the result of tools/list.
 	definition []byte
 }
 
-// toolName is the pattern of names in the contract of the option.
+// toolName is the pattern for tool names in the contract of the option.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools is how many tools a server may have, and maxList the total length of their definitions, in bytes.
+	// maxTools is the maximum number of tools of a server, and maxList is the maximum total length of their
+	// definitions, in bytes.
 	maxTools = 10_000
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. It is immutable once it is complete.
+// A set contains the tools of a server. It is immutable after it was built.
 type set struct {
-	// listed are the tools in the order of their services and methods.
+	// listed contains the tools in the order of their services and methods.
 	listed []*tool
 	named  map[string]*tool
-	// schemas is the number of properties that the schemas may still contain, and bytes the length of the definitions.
+	// schemas is the number of properties that the schemas may still get, and bytes is the total length of the
+	// definitions.
 	schemas, bytes int
 }
 
 func newSet() *set { return &set{named: make(map[string]*tool), schemas: maxSchemas} }
 
-// add adds the tools of a service. types are the Go types of its messages; nil if only descriptors are known.
+// add adds the tools of a service. types contains the Go types of the service's messages; it is nil if only descriptors
+// are known.
 func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.Types) error {
 	methods := service.Methods()
 	for i := range methods.Len() {
@@ -139,7 +142,7 @@ func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (prot
 	return types.FindMessageByName(md.FullName())
 }
 
-// hintsOf returns the MCP annotations that are set.
+// hintsOf returns the MCP annotations that the option sets.
 func hintsOf(h *mcpv1.Hints) map[string]bool {
 	out := make(map[string]bool)
 	if h == nil {

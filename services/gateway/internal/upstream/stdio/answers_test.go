@@ -13,17 +13,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// atOnce is far less than the timeout of a call in these tests.
+// atOnce is much less than the timeout of a call in these tests.
 const atOnce = patience / 3
 
-// raw calls a tool whose whole answer is this line, in which ID is replaced by the id that the server sees.
+// raw calls a tool that makes the server write this line as its whole answer. In the line, ID is replaced by the id
+// that the server sees.
 func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	begin := time.Now()
 	answer, err := s.try(1, "raw", map[string]string{"line": line})
 	return answer, time.Since(begin), err
 }
 
-// Case A: an answer that can't be used ends its call at once, with the reason.
+// Case A. Checks that an answer that cannot be used ends its call at once, with the reason.
 func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
@@ -75,7 +76,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Case A: forms that some servers write are accepted, and repaired before they are read.
+// Case A. Checks that unusual forms that some servers write are accepted, and repaired before they are read.
 func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
@@ -112,8 +113,8 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	})
 }
 
-// Case A: an error without an id does not end a call if others are in flight, or if another principal's request may
-// have caused it.
+// Case A. Checks that an error without an id does not end a call if other calls are in flight, or if a request of
+// another principal may have caused the error.
 func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
 	t.Parallel()
 	const line = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`
@@ -142,7 +143,7 @@ func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
 	})
 }
 
-// waits checks that a call of raw has not ended after the process has answered it.
+// waits checks that a call of raw does not end although the process has answered it.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

@@ -16,39 +16,40 @@ import (
 )
 
 const (
-	// eventQueue is how many messages may wait for the receiver of a request, and maxEvent how large each may be, in
-	// bytes. A message that exceeds these or the principal's memory budget is dropped, because a slow client must not
-	// delay the others.
+	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum
+	// size of such a message, in bytes. A message that exceeds one of these limits or the principal's memory budget is
+	// dropped, because a slow client must not delay others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed is how many abandoned requests of a process are remembered, so that their late answers are recognized.
+	// maxOwed is the maximum number of abandoned requests of a process that are remembered, so that late answers are
+	// recognized.
 	maxOwed = 4096
-	// maxAsked is how many requests of the process itself are remembered.
+	// maxAsked is the maximum number of the process's requests that are remembered.
 	maxAsked = 64
 )
 
-// pendingCall is a request that a process has not answered.
+// pendingCall is a request that the process has not answered yet.
 type pendingCall struct {
 	proc *process
 	m    *gate.Message
-	// id is the id that the process sees. It is also the progress token.
+	// id is the request id that the process sees. It is also the progress token that the process sees.
 	id int64
-	// client and token are the client's own, raw; token is nil if the request has none.
+	// client and token are the client's raw id and progress token. token is nil if the request has none.
 	client, token []byte
-	// events is nil if the request has no receiver for messages. seen counts the messages, and bytes their size; only
-	// the reader of the process uses both.
+	// events is nil if the request has no receiver for messages. seen is the number of messages, and bytes is their
+	// total size. Only the reader of the process uses both.
 	events      chan []byte
 	seen, bytes int
-	// begun is when the current minute began, for a request that is not meant to end.
+	// begun is the start of the current minute, for a request that is not meant to end.
 	begun time.Time
-	// room is the memory of the answer, and queued that of the messages in events; nil for a request of the gateway's
-	// own.
+	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for a
+	// request of the gateway.
 	room, queued *room.Holding
 	// result receives the answer. It is buffered.
 	result chan callResult
 }
 
-// callResult is the answer as the process wrote it, or an error.
+// callResult is the answer that the process wrote, or an error.
 type callResult struct {
 	answer *gate.Answer
 	err    error
@@ -56,7 +57,7 @@ type callResult struct {
 
 func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
-// progressToken returns the token that the process sees; nil if there is none.
+// progressToken returns the progress token that the process sees; nil if the request has none.
 func (c *pendingCall) progressToken() []byte {
 	if c.token == nil {
 		return nil
@@ -69,13 +70,14 @@ type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
-	// owed are abandoned requests whose answers have not come.
+	// owed contains the ids of abandoned requests whose answers have not arrived.
 	owed map[int64]struct{}
-	// asked are the id keys of the process's own requests that wait for a client's answer, the newest last.
+	// asked contains the id keys of the process's requests that wait for a client's response, the newest last.
 	asked []string
-	// greetings is how many of the requests were greetings.
+	// greetings is the number of requests that were greetings.
 	greetings int64
-	// tools counts the tool calls. retired means that the process has served enough of them and gets no more requests.
+	// tools is the number of tool calls. retired means that the process has served enough tool calls and gets no more
+	// requests.
 	tools   int
 	retired bool
 }
@@ -91,7 +93,7 @@ func (t *callTable) find(raw []byte) *pendingCall {
 	return t.byID[id]
 }
 
-// only returns the request in flight if there is exactly one; otherwise nil.
+// only returns the request in flight if there is exactly one, and otherwise nil.
 func (t *callTable) only() *pendingCall {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,8 +117,9 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// alone returns the request in flight if the process works on no other. In a shared process, abandoned requests count
-// until they are answered, because another principal's answer must not end this request.
+// alone returns the request in flight if the process works on no other request, and otherwise nil. In a shared process,
+// abandoned requests count until they are answered, because the answer to another principal's request must not end this
+// request.
 func (t *callTable) alone(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.owed)
@@ -140,7 +143,7 @@ func (t *callTable) first() (first *pendingCall) {
 }
 
 // ask registers a request of the process with this raw id, and reports whether the id is valid and new. If there are
-// too many, the oldest are forgotten: a process that floods gets no answers.
+// too many requests, the oldest are forgotten, and their responses are dropped.
 func (t *callTable) ask(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +158,7 @@ func (t *callTable) ask(id []byte) bool {
 	return true
 }
 
-// answered reports whether the process waits for an answer with this raw id, and removes the request.
+// answered removes the process's request with this raw id, and reports whether there was one.
 func (t *callTable) answered(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,14 +170,14 @@ func (t *callTable) answered(id []byte) bool {
 	return true
 }
 
-// asks reports whether the process waits for a client.
+// asks reports whether the process waits for a response of a client.
 func (t *callTable) asks() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.asked) > 0
 }
 
-// begun reports whether the process was sent a request other than greetings.
+// begun reports whether the process was sent a request that is not a greeting.
 func (t *callTable) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,8 +191,8 @@ func (t *callTable) greets() {
 	t.greetings++
 }
 
-// retire stops accepting requests after this many tool calls if none is in flight. It reports whether the call has just
-// done so.
+// retire stops accepting requests if the process has served this many tool calls and no request is in flight. It
+// reports whether it has just done so.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,12 +215,12 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
-// giveUp removes a request whose answer may still come.
+// giveUp removes a request whose answer may still arrive.
 func (t *callTable) giveUp(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[c.id] != c {
-		return // it has been answered
+		return // the request was already answered
 	}
 	delete(t.byID, c.id)
 	for id := range t.owed {
@@ -229,7 +232,7 @@ func (t *callTable) giveUp(c *pendingCall) {
 	t.owed[c.id] = struct{}{}
 }
 
-// owes reports whether the request with this raw id was abandoned, and forgets it.
+// owes reports whether the request with this raw id was abandoned, and forgets that request.
 func (t *callTable) owes(raw []byte) bool {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -242,7 +245,8 @@ func (t *callTable) owes(raw []byte) bool {
 	return owed
 }
 
-// register gives a request its id; it returns nil if the process has been retired. The caller must call do.
+// register assigns an id to a request. It returns nil if the process is retired. The caller must call do with the
+// result.
 func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -271,13 +275,13 @@ func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pen
 	return c
 }
 
-// line returns the request as it is written to the process.
+// line returns the request as one line for the process.
 func (c *pendingCall) line() ([]byte, error) {
 	edits := []gate.Edit{{Span: c.m.ID, With: c.number()}}
 	if c.token != nil {
 		edits = append(edits, gate.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
-	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // the process serves several clients
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so the capabilities of one are not sent
 		edits = append(edits, gate.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)
@@ -286,7 +290,7 @@ func (c *pendingCall) line() ([]byte, error) {
 // do sends a request and returns the answer with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
 	defer c.queued.Close()
-	defer p.refuseQueued(c.events) // after it nothing more is queued
+	defer p.refuseQueued(c.events) // after this, no message is queued
 	defer p.calls.giveUp(c)
 	line, err := c.line()
 	if err != nil {
@@ -307,7 +311,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	return answer, nil
 }
 
-// readdress gives an answer the client's id. To copy a large one, it waits for a processor slot.
+// readdress returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
 func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answer, error) {
 	end, err := c.room.TurnFor(ctx, len(a.Raw))
 	if err != nil {
@@ -322,7 +326,7 @@ func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answ
 	return addressed, nil
 }
 
-// await waits for the answer and passes on the messages before it.
+// await waits for the answer and passes on the messages that arrive before it.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
@@ -335,7 +339,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Ans
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have come at the same time; then it is returned.
+		// The answer may have arrived at the same time. In that case it is returned.
 		select {
 		case r := <-c.result:
 			return c.settled(r, events)
@@ -348,7 +352,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Ans
 	}
 }
 
-// settled passes on the messages that came before the answer.
+// settled passes on the messages that arrived before the answer, and returns the answer.
 func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
@@ -360,15 +364,15 @@ func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, 
 	}
 }
 
-// recycle ends the process once it has served enough tool calls.
+// recycle ends the process if it has served enough tool calls.
 func (p *process) recycle() {
 	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
 		p.end(errRecycled)
 	}
 }
 
-// abandon sends the process a cancellation for a request that the caller no longer waits for. MCP forbids that for
-// initialize, and a client that has cancelled has already had the cancellation sent.
+// abandon notifies the process that a request is cancelled if the caller no longer waits for it. It sends no
+// cancellation for initialize, which MCP forbids, and none if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return
@@ -377,7 +381,8 @@ func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	p.reply(append(line, "}}\n"...))
 }
 
-// reply queues a line for which no caller waits, or drops it if the queue is full. It reports whether it was queued.
+// reply queues a line for whose result no caller waits, and reports whether it was queued. If the queue is full, the
+// line is dropped.
 func (p *process) reply(line []byte) bool {
 	select {
 	case p.replies <- line:

@@ -13,15 +13,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that obeys
-// the cancellation sends none.
+// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that handles
+// the cancellation sends no answer.
 const cancelGrace = 2 * time.Second
 
 // conn is a session with the current process of a host.
 type conn struct {
 	server *transport
 	host   *host
-	// modern means that the conn was opened without a session.
+	// modern reports whether the connection was opened without a session.
 	modern bool
 
 	mu      sync.Mutex
@@ -32,9 +32,9 @@ type conn struct {
 }
 
 type flight struct {
-	key    string // key of the client's id
+	key    string // the key of the client's id
 	cancel context.CancelCauseFunc
-	call   *pendingCall // nil until there is a process
+	call   *pendingCall // nil until a process has the request
 }
 
 func newConn(s *transport, h *host, modern bool) *conn {
@@ -63,7 +63,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// enlist registers a request with the process that will serve it.
+// enlist registers a request with the process that will serve the request.
 func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -72,11 +72,12 @@ func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, e
 		}
 		if call := p.register(m, has, events); call != nil {
 			return call, nil
-		} // otherwise it has just been retired, and enlist waits for the next one
+		} // otherwise the process was just retired, and enlist waits for the next one
 	}
 }
 
-// Notify implements upstream.Conn. It drops notifications/initialized, which a process gets when it starts.
+// Notify implements upstream.Conn. It drops notifications/initialized, because a process gets that notification when it
+// starts.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
@@ -102,8 +103,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line)
 }
 
-// asking returns the process that has sent the request that a client's message belongs to, which is its answer or its
-// progress. A process that has replaced that one has not sent it.
+// asking returns the process to whose request a client's message belongs. The message is a response or progress. If
+// another process has replaced that process, asking returns an error.
 func (c *conn) asking(m *gate.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -114,7 +115,7 @@ func (c *conn) asking(m *gate.Message) (*process, error) {
 	return p, nil
 }
 
-// cancel notifies the process that one of this session's requests is cancelled. A cancellation of any other request is
+// cancel notifies the process that a request of this session is cancelled. A cancellation of any other request is
 // dropped.
 func (c *conn) cancel(ctx context.Context, m *gate.Message) error {
 	f, call := c.inFlight(gate.IDKey(m.RequestID.Of(m.Raw)))
@@ -146,7 +147,8 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// process returns the current process. All its errors are [upstream.ErrNeverSent]: the message was certainly not sent.
+// process returns the current process. Its errors are [upstream.ErrNeverSent], because the message was certainly not
+// sent.
 func (c *conn) process(ctx context.Context) (*process, error) {
 	c.mu.Lock()
 	closed := c.closed
@@ -156,14 +158,14 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	}
 	p, err := c.server.acquire(ctx, c.host, greeting{})
 	switch {
-	case err == nil && p.modern.Load() != c.modern: // the new process speaks another protocol family, and does not know the session
+	case err == nil && p.modern.Load() != c.modern: // the new process speaks another protocol family and does not know the session
 		return nil, c.closedError()
 	case err == nil:
 		return p, nil
 	case errors.Is(err, upstream.ErrNeverSent):
 		return nil, err
 	default:
-		return nil, upstream.Recast(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not that of the message
+		return nil, upstream.Recast(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not the class of the message
 	}
 }
 

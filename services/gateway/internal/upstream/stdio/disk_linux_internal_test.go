@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal is a private folder from which files are removed, and a folder outside of it.
+// removal contains a private folder from which files are removed, and a folder outside of it.
 type removal struct {
 	t                     *testing.T
 	root, folder, outside string
 	since                 time.Time
 }
 
-// newRemoval makes a private folder with the file `old`, and a file outside of it.
+// newRemoval creates a private folder with the file `old`, and a file outside of the folder.
 func newRemoval(t *testing.T) *removal {
 	t.Helper()
 	top := t.TempDir()
@@ -34,7 +34,7 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter waits until new files have a birth time after since, and returns when the last one was made.
+// bornAfter waits until new files have a birth time after since, and returns the birth time of the last file.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
@@ -71,8 +71,8 @@ func (r *removal) goes(path ...string) {
 	}
 }
 
-// Files that the process has made are removed. Older ones are kept, even if the process has written to them or renamed
-// them.
+// Checks that files that the process has created are removed, and that older files stay even if the process has written
+// to them or renamed them.
 func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r := newRemoval(t)
 	for _, name := range []string{"grown", "renamed", "linked"} {
@@ -95,7 +95,7 @@ func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r.goes(r.folder, "new")
 }
 
-// Nothing outside of the folder is removed, whatever the program has put into the folder or in its place.
+// Checks that nothing outside of the folder is removed, whatever the program has put into the folder or in its place.
 func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r := newRemoval(t)
 	r.write(r.outside, "file")
@@ -125,7 +125,8 @@ func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r.stays(r.outside, "file")
 }
 
-// A folder of the same file system that is mounted into the private one does not belong to the program.
+// Checks that a folder of the same file system that is mounted into the private folder is not removed, because it does
+// not belong to the program.
 func TestRemoveSince_MountedFolderStays(t *testing.T) {
 	r := newRemoval(t)
 	at := filepath.Join(r.folder, "mounted")

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// disk watches nothing, because no server is started on this system.
+// disk does nothing, because no server is started on this system.
 type disk struct{}
 
 func newDisk(*transport, string) *disk { return new(disk) }

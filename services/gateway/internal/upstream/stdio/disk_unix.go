@@ -19,33 +19,35 @@ import (
 )
 
 const (
-	// fileCost is the least size that a file or folder counts, in bytes, because disks limit their number, too.
+	// fileCost is the minimum size that is counted for a file or folder, in bytes. It is counted because file systems
+	// limit the number of files, too.
 	fileCost = 4 << 10
-	// maxDepth is how deep folders may be nested in a private folder.
+	// maxDepth is the maximum depth of folders in a private folder.
 	maxDepth = 200
-	// measureEvery is the time between two measurements of a folder. The pause after a measurement lasts at least
-	// measureShare times as long as the measurement.
+	// measureEvery is the minimum time between two measurements of a folder. The pause after a measurement lasts at
+	// least measureShare times as long as the measurement.
 	measureEvery = 2 * time.Second
 	measureShare = 4
-	// smallDrop is the least drop of the free space that causes an early measurement, in bytes.
+	// smallDrop is the smallest drop of the free space that causes an early measurement, in bytes.
 	smallDrop = 4 << 20
-	// A file system is short of space if less than 1/shortShare of its size, and less than shortMost bytes, are free.
+	// A file system is short of space if the free space is less than 1/shortShare of its size and less than shortMost
+	// bytes.
 	shortShare = 20
 	shortMost  = 1 << 30
 )
 
 var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
 
-// disk watches the size of a process's private folder. It is for one goroutine at a time.
+// disk measures the size of a process's private folder. It must be used by one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is empty for a folder that is not private; called is its name in errors.
+	// dir is empty for a folder that is not private. called is the name of the folder in errors.
 	dir     string
 	called  string
 	started time.Time
-	// next is the latest and earliest the earliest time of the next measurement.
+	// next is the latest and earliest is the earliest time of the next measurement.
 	next, earliest time.Time
-	// used is the last measured size, and free the free space at that time, both in bytes.
+	// used is the last measured size in bytes. free is the free space at that time in bytes.
 	used, free int64
 }
 
@@ -56,12 +58,12 @@ func newDisk(s *transport, dir string) *disk {
 	return diskOf(s, dir, "its private folder")
 }
 
-// diskOf returns a disk for any folder.
+// diskOf returns a disk for the given folder.
 func diskOf(s *transport, dir, called string) *disk {
 	return &disk{server: s, dir: dir, called: called, started: time.Now()}
 }
 
-// check returns a limit error if the folder is too large or can't be measured.
+// check returns a limit error if the folder is too large or cannot be measured.
 func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	if d.dir == "" || now.Before(d.earliest) {
 		return nil
@@ -94,8 +96,8 @@ func (d *disk) verdict(err error) error {
 	return nil
 }
 
-// cantSee reports whether the program can have caused an error of a measurement. Other errors, such as too many open
-// files of the gateway, are ignored until the next measurement.
+// cantSee reports whether the program can have caused an error of a measurement. Other errors are ignored until the
+// next measurement, for example if the gateway has too many open files.
 func cantSee(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -107,7 +109,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// admit returns a limit error if the folder is too large to start a process.
+// admit returns a limit error if the folder is too large for another process to be started.
 func (d *disk) admit() error {
 	if d.dir == "" {
 		return nil
@@ -116,7 +118,7 @@ func (d *disk) admit() error {
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
 	if cantSee(err) {
-		err = nil // what an ended process made must not prevent the next start; while a process runs, it counts
+		err = nil // an ended process must not prevent the next start this way; while a process runs, the error counts
 	}
 	if err = d.verdict(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder is too large; remove files from it, or raise the limit", "folder", d.dir, "error", err)
@@ -124,9 +126,9 @@ func (d *disk) admit() error {
 	return err
 }
 
-// makeRoom removes the files that were made since the process started if the file system is short of space, which the
-// mesh and other servers need. Older files are kept, and so is a folder that principals share. A file that was replaced
-// by a new one counts as new.
+// makeRoom removes the files that were created since the process started, if the file system is short of space. The
+// mesh and other servers need that space. Older files stay, and so do all files in a folder that principals share. A
+// file that was replaced by a new one counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -140,14 +142,14 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 }
 
-// space returns how much a file system can still store, in bytes, where each free inode counts as fileCost, and whether
-// that is little.
+// space returns the number of bytes that a file system can still store, where each free inode counts as fileCost. short
+// reports whether that is too little.
 func space(dir string) (free int64, short bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
 		return 0, false
 	}
-	size := int64(st.Bsize) //nolint:unconvert // it has another type on other systems
+	size := int64(st.Bsize) //nolint:unconvert // its type differs on other systems
 	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
 	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
 	if st.Files > 0 {
@@ -156,7 +158,7 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns the size of a folder in bytes. It stops once the size exceeds most.
+// measure returns the size of a folder in bytes. It stops when the size exceeds most.
 func measure(dir string, most int64) (used int64, err error) {
 	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
@@ -178,9 +180,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes what was made in a private folder since a time. The file system reports the time, which a program
-// can't change; if it does not, everything is kept. Links on the path from root to the folder are not followed, because
-// the program may have put them there.
+// removeSince removes the files that were created in a private folder since a time. The birth time comes from the file
+// system, so a program cannot change it. If the file system does not report birth times, no file is removed. Links on
+// the path from root to the folder are not followed, because the program may have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -192,7 +194,7 @@ func removeSince(root, dir string, since time.Time) error {
 		switch {
 		case !known || in != mount || made.Before(since):
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails if it contains older files
+			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails if the folder contains older files
 		default:
 			_ = unix.Unlinkat(fd, name, 0)
 		}
@@ -200,7 +202,7 @@ func removeSince(root, dir string, since time.Time) error {
 	})
 }
 
-// openBelow opens a folder below another one, and follows no links on the path.
+// openBelow opens a folder below another one. It follows no links on the path.
 func openBelow(root, dir string) (int, error) {
 	inside, err := filepath.Rel(root, dir)
 	if err != nil || !filepath.IsLocal(inside) || inside == "." {
@@ -219,8 +221,8 @@ func openBelow(root, dir string) (int, error) {
 	return fd, err
 }
 
-// walk visits everything in a folder, the content of a folder before the folder itself. It follows no links and does
-// not enter other file systems.
+// walk calls visit for everything in a folder. The content of a folder comes before the folder itself. walk follows no
+// links and does not enter other file systems.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -229,20 +231,20 @@ func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error
 	return walkOpen(fd, visit)
 }
 
-// walkOpen is walk for an open folder, which it closes.
+// walkOpen is walk for an open folder. It closes the folder.
 func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
 		return err
 	}
-	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // it has another type on other systems
+	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // its type differs on other systems
 }
 
-// walkIn is walk for an open folder, which it closes.
+// walkIn visits the content of an open folder at the given depth. It closes the folder.
 func walkIn(fd int, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	folder := os.NewFile(uintptr(fd), "folder")
-	defer folder.Close() //nolint:errcheck // it was only read
+	defer folder.Close() //nolint:errcheck // the folder was only read
 	if depth > maxDepth {
 		return errDepth
 	}
@@ -255,7 +257,7 @@ func walkIn(fd int, device uint64, depth int, visit func(folder int, name string
 			}
 		}
 		if err != nil || len(names) == 0 {
-			return nil // the end is io.EOF
+			return nil // the end of the folder is io.EOF
 		}
 	}
 }
@@ -280,8 +282,8 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(folder i
 	return visit(fd, name, &st)
 }
 
-// unnamed returns the size, in bytes, of deleted files on the file system of a folder that processes of the group still
-// have open.
+// unnamed returns the total size of the deleted files on the folder's file system that processes of the group still
+// have open, in bytes.
 func unnamed(dir string, group *proclimit.Group) (used int64) {
 	var folder unix.Stat_t
 	if unix.Stat(dir, &folder) != nil {

@@ -61,7 +61,7 @@ func TestStdioDoesNotWaitForWhatLeftTheGroup(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		mustBeAlive(t, pid) // otherwise the test shows nothing
+		mustBeAlive(t, pid) // if the process does not run, the test proves nothing
 	case <-time.After(patience):
 		t.Error("a process that holds the pipes open keeps the server from closing")
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// prepare returns the command of a process for a principal, and makes its folder.
+// prepare returns the command of a process for a principal, and creates the folder of the process.
 func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(who); err != nil {
@@ -30,7 +30,7 @@ func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Com
 	}
 	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
 	if used != nil {
-		// As npx does, so that the package finds the programs of its dependencies.
+		// npx does the same, so that the package finds the programs of its dependencies.
 		env["PATH"] = used.Bin() + string(filepath.ListSeparator) + env["PATH"]
 		name, c.Read = used.Program, used.Dir
 		c.Args = append([]string{name}, s.cfg.Install.Command.Args...)
@@ -38,15 +38,15 @@ func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Com
 	if c.Path, err = findProgram(name, env["PATH"]); err != nil {
 		return c, err
 	}
-	c.Env = make([]string, 0, len(env)) // nil would mean the gateway's own environment
+	c.Env = make([]string, 0, len(env)) // a nil Env would mean the environment of the gateway
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, name+"="+env[name])
 	}
 	return c, nil
 }
 
-// Missing returns why no process can be started on this machine: its program or its working directory does not exist.
-// It returns nil if both exist.
+// Missing returns an error if no process can be started on this machine, because the program or the working directory
+// does not exist. Otherwise it returns nil.
 func (c *Config) Missing() error {
 	if c.Dir != "" {
 		if _, err := c.folder(principal.Key{}); err != nil {
@@ -60,16 +60,16 @@ func (c *Config) Missing() error {
 	return err
 }
 
-// Program returns the file of the program and the environment of its processes. HOME is unset if each process has its
-// own.
+// Program returns the file of the program and the environment of its processes. HOME is unset if each process has a
+// folder of its own.
 func (c *Config) Program() (path string, env map[string]string, err error) {
 	env = c.environment(c.Dir)
 	path, err = findProgram(c.Command[0], env["PATH"])
 	return path, env, err
 }
 
-// present returns path, a list as PATH is, without the absolute folders that do not exist. Otherwise a process could
-// create one and put its own programs before others.
+// present returns a PATH without the absolute folders that do not exist. Otherwise a process could create such a folder
+// and put programs into it that are found before others.
 func present(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -77,7 +77,7 @@ func present(path string) string {
 	}), string(filepath.ListSeparator))
 }
 
-// folder returns the working directory for a principal's process, which it makes if it is private.
+// folder returns the working directory for a principal's process. It creates the directory if it is private.
 func (c *Config) folder(who principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
@@ -105,13 +105,13 @@ func (c *Config) folder(who principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder reports whether a clean path names something inside a folder.
+// inFolder reports whether name is a clean path to something inside a folder.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }
 
-// removeFiles removes those of the files that exist. The process controls the folder, so it is an error if a link or a
-// folder is in a file's place.
+// removeFiles removes the given files if they exist. The process controls the folder, so it is an error if a link or a
+// folder is in the place of a file.
 func removeFiles(dir string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -120,7 +120,7 @@ func removeFiles(dir string, names []string) error {
 	if err != nil {
 		return fmt.Errorf("enter its private folder: %w", err)
 	}
-	defer func() { _ = root.Close() }() // nothing was written through it
+	defer func() { _ = root.Close() }() // nothing was written with it
 	for _, name := range names {
 		info, err := root.Lstat(name)
 		switch {
@@ -138,14 +138,14 @@ func removeFiles(dir string, names []string) error {
 	return nil
 }
 
-// folderName returns the name of a principal's private folder. The length of the tenant separates principals whose
-// concatenated names are equal.
+// folderName returns the name of a principal's private folder. The name contains the length of the tenant, so that
+// principals whose concatenated names are equal have different folders.
 func folderName(who principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
 	return hex.EncodeToString(sum[:16])
 }
 
-// environment returns all variables of a process in the given folder.
+// environment returns the environment of a process in the given folder.
 func (c *Config) environment(dir string) map[string]string {
 	env := map[string]string{"PATH": c.Path, "HOME": c.Home}
 	if c.Dir == "" {
@@ -156,8 +156,8 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the file of a program: name itself if it is absolute, otherwise the first executable file of that
-// name in the absolute folders of path, a list as PATH is.
+// findProgram returns the file of a program. That is name itself if name is absolute, and otherwise the first
+// executable file with that name in the absolute folders of path.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

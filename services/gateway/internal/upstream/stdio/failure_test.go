@@ -35,7 +35,7 @@ func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		role string
 		edit func(*stdio.Config)
-		want error // nil if it depends on how fast the process is
+		want error // nil if the error depends on how fast the process is
 		says []string
 	}{
 		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, folder}},
@@ -79,7 +79,8 @@ func TestStdioWaitsForAServerNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// A caller whose client has the same deadline gets the answer before that.
+// Checks that a caller gets the answer that a server is starting before its deadline, because its client may have the
+// same deadline.
 func TestStdio_CallerIsToldBeforeItsDeadlineThatAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
@@ -149,7 +150,7 @@ func TestStdioIsNotHeldUpByAProcessThatDoesNotRead(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	one.call(1, "deaf", nil)
 	large := one.begin(2, "info", map[string]string{"text": strings.Repeat("x", 1<<20)})
-	// The pipe holds less than that, so nothing else can be written.
+	// The pipe can hold less than that, so no other message can be written.
 	eventually.Holds(t, "a request behind the one that is stuck is never sent", func() bool {
 		brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()

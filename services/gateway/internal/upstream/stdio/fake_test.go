@@ -30,10 +30,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleVariable makes this test program a server, and names its behavior.
+// roleVariable is the variable that makes this test program a server. Its value names the behavior of the server.
 const roleVariable = "FAKE_ROLE"
 
-// lifetime is how long a process lives that is not ended: longer than any test waits for its end, but not forever.
+// lifetime is the maximum lifetime of a process. It is longer than any test waits for the end of a process.
 const lifetime = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -54,11 +54,11 @@ type fake struct {
 	raws         int
 	capabilities string
 	cancelled    []string
-	held         map[string]jsontext.Value // ids by key
+	held         map[string]jsontext.Value // request ids by key
 	replies      []string
 }
 
-// incoming is a message as the server reads it.
+// incoming is a message in the form in which the server reads it.
 type incoming struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -143,7 +143,7 @@ func (f *fake) initialize(m incoming) {
 	}
 }
 
-// era returns the role, or the role in a file in its folder for a server that changes.
+// era returns the server's role. For a server that changes its role, it is the content of a file in its folder.
 func (f *fake) era() string {
 	if _, err := os.Stat("modern"); f.role == "changes" && err == nil {
 		return "modern"
@@ -161,7 +161,7 @@ func (f *fake) discover(m incoming) {
 	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}}`, m.ID)
 }
 
-// listen opens a subscription, and reports changes of two lists at once.
+// listen opens a subscription, and reports changes of two lists immediately.
 func (f *fake) listen(m incoming) {
 	for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/%s","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, m.ID)
@@ -176,7 +176,7 @@ func (f *fake) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-// answer answers a call with the members of an object.
+// answer answers a call with a result that has these members.
 func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -185,7 +185,7 @@ func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	f.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, raw)
 }
 
-// args returns the call's arguments if all are strings.
+// args returns the call's arguments if all of them are strings.
 func (m *incoming) args() map[string]string {
 	var args map[string]string
 	_ = json.Unmarshal(m.Params.Arguments, &args)
@@ -195,7 +195,7 @@ func (m *incoming) args() map[string]string {
 // burstSize is the length of each message of a burst, in bytes.
 const burstSize = 16 << 10
 
-// call does what the tool's name says.
+// call executes the tool that a call names.
 func (f *fake) call(m incoming, line []byte) {
 	args := m.args()
 	switch m.Params.Name {
@@ -217,7 +217,7 @@ func (f *fake) call(m incoming, line []byte) {
 	case "size":
 		n, _ := strconv.Atoi(args["bytes"])
 		f.answer(m.ID, map[string]string{"x": strings.Repeat("x", n)})
-	case "stall": // in the middle of a line
+	case "stall": // writes half a line
 		fmt.Print(`{"jsonrpc":"2.0","id":1,"result":{"x":"`, strings.Repeat("x", 1<<20))
 	case "ask":
 		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
@@ -256,7 +256,7 @@ func (f *fake) call(m incoming, line []byte) {
 	case "unasked":
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-	case "raw": // a line that the test gives
+	case "raw": // writes a line that the test sets
 		f.raws++
 		f.say("%s", strings.NewReplacer("ID", string(m.ID), "<E9>", "\xe9", "<BOM>", "\ufeff").Replace(args["line"]))
 	case "forge":
@@ -287,7 +287,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold answers nothing until the key "now" comes. Then it answers all calls, the last one first, each with its key.
+// hold delays its answer until a call with the key "now" arrives. Then it answers all calls, the last one first, each
+// with its key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {
@@ -299,8 +300,8 @@ func (f *fake) hold(key string, id jsontext.Value) {
 	f.held = map[string]jsontext.Value{}
 }
 
-// progress sends progress for a call, for no call, and for a token such as a client may have chosen; then a log
-// message; then the answer.
+// progress sends progress for a call, without a token, and for a token that a client could have chosen. Then it sends a
+// log message and the answer.
 func (f *fake) progress(m incoming) {
 	note := func(token string, n int) {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":%q,"_meta":{"dev.sluice/x":1}}}`,
@@ -315,7 +316,7 @@ func (f *fake) progress(m incoming) {
 	f.answer(m.ID, map[string]string{"key": m.args()["key"]})
 }
 
-// noise writes messages that must be dropped while the call with that id is in flight.
+// noise writes messages that must be dropped while the call with this id is in flight.
 func (f *fake) noise(id jsontext.Value) {
 	const forged = `"result":{"forged":"yes"}}`
 	f.say("this is not JSON")
@@ -334,7 +335,8 @@ func (f *fake) noise(id jsontext.Value) {
 	f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 }
 
-// breed starts a grandchild that ignores SIGTERM and keeps the pipes open, in the process's group or outside of it.
+// breed starts a grandchild that ignores SIGTERM and keeps the pipes open. The grandchild is in the process's group, or
+// outside of it if escape is true.
 func (f *fake) breed(id jsontext.Value, escape bool) {
 	child := exec.Command(os.Args[0])
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: escape}
@@ -346,7 +348,8 @@ func (f *fake) breed(id jsontext.Value, escape bool) {
 	f.answer(id, map[string]string{"pid": strconv.Itoa(child.Process.Pid)})
 }
 
-// runGateway is a gateway with one session. It prints which process serves that, and waits to be killed.
+// runGateway runs a gateway with one session. It prints the id of the process that serves the session, and waits to be
+// killed.
 func runGateway() {
 	self, _ := os.Executable()
 	srv, err := stdio.New(stdio.Config{

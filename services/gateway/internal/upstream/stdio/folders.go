@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// agentMark is the suffix of the file whose modification time says when a process of an agent last used the agent's
-	// private folder. The file is next to the folder, where no process can reach it.
+	// agentMark is the suffix of the file whose modification time is the time at which a process of an agent last used
+	// the agent's private folder. The file is next to the folder, where no process can change it.
 	agentMark = ".agent"
 	// endedFolder is the suffix of a folder that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is how long an agent's unused private folder is kept. An agent that was ended can be restored for
-	// an hour, and an agent that waits for an approver may wait for days.
+	// agentFolderTime is how long an unused private folder of an agent is stored. An agent that was ended can be
+	// restored for an hour, and an agent that waits for an approver may wait for days.
 	agentFolderTime = 30 * 24 * time.Hour
-	// sweepInterval is the time between two searches for such folders.
+	// sweepInterval is the time between two searches for unused folders.
 	sweepInterval = time.Hour
 )
 
@@ -57,7 +57,7 @@ func (s *transport) sweep(now time.Time) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name())
-		if strings.HasSuffix(path, endedFolder) { // its removal was interrupted or failed
+		if strings.HasSuffix(path, endedFolder) { // the removal was interrupted or has failed
 			s.removeFolder(path)
 		}
 		dir, isMark := strings.CutSuffix(path, agentMark)
@@ -74,8 +74,8 @@ func (s *transport) sweep(now time.Time) {
 	}
 }
 
-// putAside renames an agent's private folder if it is unused, and removes its mark, so that a process that is started
-// later gets a new folder. It returns the new name; empty if the folder stays.
+// putAside renames an agent's private folder if it is unused, and removes its mark, so that a process that starts later
+// gets a new folder. It returns the new name, or "" if the folder is in use.
 func (s *transport) putAside(dir string, now time.Time) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

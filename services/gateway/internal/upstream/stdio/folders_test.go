@@ -17,7 +17,7 @@ func agentKey(id string) principal.Key {
 	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
 }
 
-// visited lets a principal use a server once, and returns its private folder after the process has ended.
+// visited lets a principal use a server once. It returns the principal's private folder after the process has ended.
 func visited(t *testing.T, root string, who principal.Key) (folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
@@ -29,7 +29,7 @@ func visited(t *testing.T, root string, who principal.Key) (folder string) {
 	return folder
 }
 
-// restFor makes a folder look as if it had been unused for a time.
+// restFor changes the times of a folder so that it looks unused for a time.
 func restFor(t *testing.T, folder string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)
@@ -37,8 +37,8 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 	put(t, os.Chtimes(folder, at, at))
 }
 
-// The folder of an agent that has ended is removed. Folders of agents that may be restored, of running agents and of
-// other principals are kept.
+// Checks that the folder of an agent that has ended is removed. The folders of agents that may be restored, of running
+// agents and of other principals stay.
 func TestFolders_OfEndedAgentsGo(t *testing.T) {
 	t.Parallel()
 	const kept = 30 * 24 * time.Hour
@@ -65,7 +65,8 @@ func TestFolders_OfEndedAgentsGo(t *testing.T) {
 	}
 }
 
-// Files that a program leaves in its folder neither keep the folder nor lead out of it.
+// Checks that files in a program's folder neither prevent the removal of the folder nor cause the removal of files
+// outside of it.
 func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
@@ -78,7 +79,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	put(t, os.Chmod(filepath.Join(folder, "a", "b"), 0o500))
 	put(t, os.Chmod(filepath.Join(folder, "a"), 0))
 	restFor(t, folder, 31*24*time.Hour)
-	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // its program may do that
+	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // a program could do the same
 	mode := func() os.FileMode {
 		info, err := os.Stat(outside)
 		put(t, err)
@@ -93,7 +94,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	}
 }
 
-// An interrupted removal is completed.
+// Checks that an interrupted removal is completed.
 func TestFolders_InterruptedRemovalsGoOn(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownGroup makes a child the leader of its own session, and so of its own group, without the gateway's terminal. The
-// kernel kills the child when the gateway dies without ending it. That reaches only the child; its own children see
-// their standard input end.
+// ownGroup makes a child the leader of a new session, and so of a new group, without the gateway's terminal. The kernel
+// kills the child if the gateway dies without ending it. Children of the child are not killed, but their standard input
+// ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitExit waits until p has ended, and leaves it to be waited for.
+// awaitExit waits until p has ended. The caller must still call Wait.
 func awaitExit(p *os.Process) {
 	for {
 		err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// groupsWork says whether this system can end a process together with everything that it started. This system can't, so
-// New refuses.
+// groupsWork is false because this system cannot end a process together with everything that it has started. Therefore
+// New returns an error.
 const groupsWork = false
 
 func signalGroup(p *os.Process, _ syscall.Signal) { _ = p.Kill() }

@@ -13,15 +13,15 @@ import (
 // initialized is the notification that a process gets after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// refusalKept is how much of a server's refusal an error quotes, in bytes.
+// refusalKept is the maximum length of a server's refusal in an error, in bytes.
 const refusalKept = 512
 
-// greeting contains the requests that open a process: first and, if the process refuses that, other. One is initialize,
-// the other is server/discover (MCP 2026-07-28), for a program without sessions.
+// greeting contains the requests with which a process is opened: first and, if the process refuses first, other. One of
+// them is initialize. The other one is server/discover, for a program without sessions (MCP 2026-07-28).
 type greeting struct{ first, other *gate.Message }
 
-// greetingOf returns the greeting for a session that is opened with hello. It begins with what the server is known to
-// speak, otherwise with initialize, because most servers have sessions.
+// greetingOf returns the greeting for a session that is opened with hello. It begins with the protocol family that the
+// server is known to speak. If that is not known, it begins with initialize, because most servers have sessions.
 func greetingOf(hello *gate.Message, known *era) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
@@ -37,8 +37,8 @@ func greetingOf(hello *gate.Message, known *era) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake greets a process that has just been started. If it fails, the process has ended when handshake returns. The
-// answer is stored as long as the process lives, so only a small one is accepted.
+// handshake greets a process that was just started. If handshake fails, it returns after the process has ended. Only a
+// small answer is accepted, because the answer is stored as long as the process lives.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -98,7 +98,7 @@ func (p *process) hail(ctx context.Context, hello *gate.Message) (*gate.Answer, 
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
-// greet returns the answer to the process's greeting with the id of another session's hello.
+// greet returns the process's answer to its greeting with the id of another session's hello.
 func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 	answer, err := p.hello.Addressed(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -107,16 +107,18 @@ func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 	return answer, nil
 }
 
-// era says what the server's processes were found to speak, so that the next one is greeted with that first.
+// era describes the protocol family that the server's processes speak. The next process is greeted in that family
+// first.
 type era struct {
-	// refusal is the answer to initialize of a server that speaks only 2026-07-28; nil for a server with sessions.
+	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with
+	// sessions.
 	refusal *gate.Answer
 }
 
 // isModern reports whether the server is known to speak only 2026-07-28.
 func (e *era) isModern() bool { return e != nil && e.refusal != nil }
 
-// discover returns server/discover for the client of hello.
+// discover returns a server/discover request for the client that sent hello.
 func discover(hello *gate.Message) *gate.Message {
 	name, version := hello.Client()
 	return upstream.Discover(&upstream.Client{Name: name, Version: version}).Request("", nil).Message

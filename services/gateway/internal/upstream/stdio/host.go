@@ -12,45 +12,45 @@ import (
 )
 
 const (
-	// quickStarts is how many starts in quick succession need no pause, because a start uses much of the processor.
-	// After them each start waits for startInterval, which doubles up to doublings times.
+	// quickStarts is the number of quick starts in a row that need no pause. Each further start waits for
+	// startInterval, which doubles up to doublings times, because a start uses much of the processor.
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is how long after a start the next one no longer counts as quick.
+	// steadyAfter is the time after a start from which on the next start no longer counts as quick.
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons why the gateway ends a process that has no fault.
+// Reasons for which the gateway ends a process without a fault.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")
 )
 
-// host holds the process of one principal, or the one process of a shared server. Its fields are guarded by
+// host contains the process of one principal, or the one process of a shared server. Its fields are guarded by
 // transport.mu.
 type host struct {
 	who principal.Key
-	// accounts are the quotas that the process counts against.
+	// accounts are the quotas against which the process counts.
 	accounts principal.Accounts
-	// room stands for the holder whose budget the lines of the host's processes count in: the principal's, or the
-	// server's own if it is shared. It holds no memory itself.
+	// room identifies the budget against which the lines of the host's processes count: the principal's budget, or the
+	// server's own budget if the server is shared. It contains no memory itself.
 	room *room.Holding
-	// conns counts the sessions that are open or being opened.
+	// conns is the number of sessions that are open or being opened.
 	conns int
-	// proc is the newest process; it may have ended. It serves while start is nil.
+	// proc is the newest process, which may have ended. It is used while start is nil.
 	proc *process
-	// start is the start that is under way; nil if there is none.
+	// start is the start that is in progress; nil if there is none.
 	start *startup
 	// greeting is the greeting that the server accepted. A process that replaces another one must look the same to open
 	// sessions.
 	greeting greeting
-	// startedAt is the time of the last start, and quick how many starts in a row followed soon after the one before.
+	// startedAt is the time of the last start, and quick is the number of quick starts in a row.
 	startedAt time.Time
 	quick     int
-	// limited records the last processes that reached a limit.
+	// limited records the last processes that have reached a limit.
 	limited limited
-	// failure is why the last start failed; nil if it succeeded.
+	// failure is the error of the last start; nil if it succeeded.
 	failure error
 	// idle is the timer that runs while no session is open.
 	idle *time.Timer
@@ -72,8 +72,8 @@ func (h *host) stopIdle() {
 	}
 }
 
-// join returns the host for a principal and counts a session on it. has is the principal's memory budget for the
-// session's first answer.
+// join returns the host for a principal and counts a session on it. has is the principal's memory budget for the first
+// answer of the session.
 func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	if who.Tenant == "" || who.Subject == "" {
 		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
@@ -122,7 +122,7 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 // forget removes a host whose process has ended. The caller holds the lock.
 func (s *transport) forget(h *host) {
 	if s.hosts[h.who] != h {
-		return // it was already removed, and another host has replaced it
+		return // the host was already removed, and another one has replaced it
 	}
 	delete(s.hosts, h.who)
 	if !s.cfg.Shared {
@@ -130,32 +130,32 @@ func (s *transport) forget(h *host) {
 	}
 }
 
-// hasOne reports whether the host serves only one session. Then messages that belong to no request are for that
-// session's client.
+// hasOne reports whether the host serves exactly one session. In that case messages that belong to no request are for
+// the client of that session.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.cfg.Shared && h.conns == 1
 }
 
-// ownIdle is how long a process lives after the gateway has listed the server's tools with it.
+// ownIdle is how long a process lives after the gateway has used it to list the server's tools.
 const ownIdle = 2 * time.Second
 
-// leave undoes a join.
+// leave reverses join.
 func (s *transport) leave(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
 		after := s.cfg.IdleTimeout
-		if h.who.Subject == principal.Catalogue { // the gateway lists the server and needs the process no longer
+		if h.who.Subject == principal.Catalogue { // the gateway has listed the server's tools, and no longer needs the process
 			after = min(after, ownIdle)
 		}
 		h.idle = time.AfterFunc(after, func() { s.expire(h) })
 	}
 }
 
-// expire ends the process of a host without sessions and, the next time, removes the host. Until the process has ended,
-// no other process may be started in its folder.
+// expire ends the process of a host without sessions. When it is called again, it removes the host. No other process
+// may be started in the process's folder until the process has ended.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +172,7 @@ func (s *transport) expire(h *host) {
 }
 
 // acquire returns the host's process, and starts one if there is none. with is the greeting of a session that is being
-// opened; it is empty for an open session. Errors are those of Server.Open.
+// opened; it is empty for an open session. Errors are those of Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -206,12 +206,12 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 }
 
-// begin begins a start, unless there were too many recently.
+// begin begins a start, unless there were too many starts recently.
 func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
-		h.quick = 0 // the gateway ended the process, or an installation failed, which has pauses of its own
+		h.quick = 0 // the gateway has ended the process, or an installation has failed, which has pauses of its own
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -239,7 +239,7 @@ func (s *transport) begin(h *host, with greeting) error {
 	return nil
 }
 
-// pause returns how long after the last start another one may begin.
+// pause returns the minimum time between the last start and the next one.
 func (h *host) pause() time.Duration {
 	if h.quick < quickStarts {
 		return 0
@@ -247,7 +247,7 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pausing returns the error for a server that is not started yet because it kept ending.
+// pausing returns the error for a server that is not started yet because its processes ended soon after their starts.
 func (s *transport) pausing(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
@@ -277,7 +277,7 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// bringUp starts a process and greets it. used is the installed program; nil if the command is run as configured.
+// bringUp starts a process and greets it. used is the installed program, or nil if the command is run as configured.
 func (s *transport) bringUp(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {
@@ -314,7 +314,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// gaveUp returns the error for a caller whose context ended while it waited for something that was already under way.
+// gaveUp returns the error for a caller whose context ended while it waited for work that was already in progress.
 func (s *transport) gaveUp(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

@@ -128,8 +128,8 @@ func TestStdioS1AnswersHoldNoSecret(t *testing.T) {
 	}
 }
 
-// S1: a process that was sent no call can't quote one, so the log says why it did not start. What it writes later is
-// logged only at level debug.
+// Case S1. Checks that the log says why a process did not start, because a process that was sent no call cannot quote
+// one. Later lines of the process are logged only at level debug.
 func TestStdioS1LogsWhatProcessesSayBeforeTheirFirstCall(t *testing.T) {
 	t.Parallel()
 	said := func(r *rig, text string) (warned bool) {
@@ -173,7 +173,7 @@ func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
 	}
 }
 
-// U1: a few large messages are limited, too.
+// Case U1. Checks that the total size of messages before an answer is limited, too.
 func TestStdioU1CutsLargeMessages(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
@@ -184,7 +184,7 @@ func TestStdioU1CutsLargeMessages(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process continues after its call has ended; on a busy machine for long.
+	// The process continues for a while after its call has ended, on a busy machine even for long.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -200,7 +200,7 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || seen > 100_000 {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
-	// The process continues after its call has ended.
+	// The process continues for a while after its call has ended.
 	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -212,8 +212,8 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// TestStdioX3WhoGivesUpEndsNoSharedProcess checks that late answers to the abandoned calls of one principal do not end
-// a process that others share.
+// TestStdioX3WhoGivesUpEndsNoSharedProcess checks that late answers to abandoned calls of one principal do not end a
+// process that others share.
 func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)
@@ -230,7 +230,7 @@ func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
 		_ = anas.conn.Close(t.Context())
 		calling.Wait()
 	}
-	anas := r.open(t, ana) // it is answered after all of them
+	anas := r.open(t, ana) // this call is answered after all others
 	anas.call(2, "line", nil)
 	select {
 	case got := <-held:

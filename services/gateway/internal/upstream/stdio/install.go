@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// maxInstall is how long a start waits for another installation of its package. It is the longest configurable time of
-// an installation.
+// maxInstall is how long a start waits for another installation of its package. It is the longest installation time
+// that can be configured.
 const maxInstall = 30 * time.Minute
 
-// Installs lets one installation of a package run at a time: package managers that install the same package at the same
-// time break each other's caches, and each uses much of the network and the processor. The zero value is ready. It is
-// safe for concurrent use.
+// Installs lets one installation of a package run at a time. Package managers that install the same package at the same
+// time break each other's caches, and each uses much of the network and the processor. The zero value is ready to use.
+// It is safe for concurrent use.
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
 }
 
-// install is the lock for the installation of one package.
+// install is the lock for installations of one package.
 type install struct {
 	turn chan struct{}
-	// wanted is how many callers hold the lock or wait for it.
+	// wanted is the number of callers that hold the lock or wait for it.
 	wanted int
 }
 
-// wait waits for the lock of a package and returns the function that releases it. An empty name needs no lock. Errors
-// are the cause of ctx, or that maxInstall is over.
+// wait waits for the lock of a package and returns the function that releases the lock. An empty name needs no lock.
+// Errors are the cause of ctx, or say that maxInstall is over.
 func (i *Installs) wait(ctx context.Context, name string) (done func(), err error) {
 	if name == "" {
 		return func() {}, nil
@@ -74,18 +74,18 @@ func (i *Installs) leave(name string) {
 	}
 }
 
-// installers are the programs that install a package before they run it, with the arguments that cause that; without
-// arguments they always do.
+// installers are the programs that install a package before they run it. The value lists the arguments that cause that.
+// If it is empty, the program always does so.
 var installers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
 }
 
-// packageFlags are the flags that name a package other than the program that is run.
+// packageFlags are the flags that name a package whose program has another name.
 var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 
-// packageOf returns the package that a command may install when it is started, together with the program that installs
-// it; empty if it installs none.
+// packageOf returns the package that a command may install at its start, together with the program that installs the
+// package. It is empty if the command installs no package.
 func packageOf(command []string) string {
 	program := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
 	forms, is := installers[program]
@@ -104,7 +104,8 @@ func packageOf(command []string) string {
 	return program + " " + firstPackage(args)
 }
 
-// firstPackage returns the package of the first flag that names one, otherwise the first argument that is not a flag.
+// firstPackage returns the package that the first such flag names. Without such a flag, it returns the first argument
+// that is not a flag.
 func firstPackage(args []string) string {
 	first := ""
 	for i, arg := range args {

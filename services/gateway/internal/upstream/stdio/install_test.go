@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// installs is the text of a program that replaces npm. It records each run in TALLY and installs a package whose
+// installs is the text of a program that replaces npm. It records each run in TALLY, and installs a package whose
 // program is this test.
 const installs = `#!/bin/sh
 echo run >> TALLY
@@ -33,7 +33,7 @@ chmod +x node_modules/server/cli
 ln -s ../server/cli node_modules/.bin/server
 `
 
-// installing is a server whose package is installed by that program.
+// installing is a server whose package is installed by the program installs.
 type installing struct {
 	*rig
 	folder, tally string
@@ -101,7 +101,7 @@ npm error A complete log of this run can be found in: /x" >&2
 exit 1
 `, "https://me:pw@x.example/server.tgz?key=1", nil)
 	var all sync.WaitGroup
-	for range 2 { // together, and after the failure
+	for range 2 { // at the same time, and after the failure
 		for i := range 4 {
 			all.Go(func() {
 				_, _, err := in.Open(t.Context(), principal.Key{Tenant: "default", Subject: fmt.Sprintf("p%d", i)}, hello(1))
@@ -180,7 +180,7 @@ func TestInstall_VersionThatIsExactIsNotRenewed(t *testing.T) {
 	if n := in.runs(t); n != 1 {
 		t.Errorf("npm ran %d times", n)
 	}
-	if err := os.RemoveAll(in.folders()[0]); err != nil { // as an operator does to have it installed again
+	if err := os.RemoveAll(in.folders()[0]); err != nil { // an operator does this to have the package installed again
 		t.Fatal(err)
 	}
 	in.open(t, principal.Key{Tenant: "default", Subject: "cleo"})
@@ -189,7 +189,7 @@ func TestInstall_VersionThatIsExactIsNotRenewed(t *testing.T) {
 	}
 }
 
-// age makes installations older than a day.
+// age makes installations look older than a day.
 func age(t *testing.T, folders []string) {
 	t.Helper()
 	old := time.Now().Add(-25 * time.Hour)

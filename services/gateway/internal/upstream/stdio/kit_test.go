@@ -31,14 +31,14 @@ var (
 	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
-// soon is far less than the timeout of any call in these tests, and far more than a call takes. patience limits what
-// should take no time.
+// soon is much less than the timeout of a call in these tests, and much longer than a call takes. patience limits work
+// that should take no time.
 const (
 	soon     = 5 * time.Second
 	patience = 3 * time.Minute
 )
 
-// logbook is a log that can be read while it is written.
+// logbook is a log that can be read while it is being written.
 type logbook struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -58,7 +58,7 @@ func (l *logbook) String() string {
 
 func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// rig is a server whose processes are this test program.
+// rig is a server whose processes run this test program.
 type rig struct {
 	upstream.Transport
 	all  *room.Room
@@ -120,7 +120,7 @@ func (r *rig) open(t *testing.T, who principal.Key) session {
 	return session{t, conn}
 }
 
-// call calls a tool, which must succeed.
+// call calls a tool and returns its result. The test fails if the call fails.
 func (s session) call(id any, tool string, args map[string]string) map[string]string {
 	s.t.Helper()
 	answer, err := s.try(id, tool, args)
@@ -139,7 +139,7 @@ func (s session) try(id any, tool string, args map[string]string) (upstream.Answ
 	return s.conn.Request(ctx, toolCall(id, tool, args), nil)
 }
 
-// begin calls a tool and does not wait.
+// begin calls a tool and does not wait for the answer.
 func (s session) begin(id any, tool string, args map[string]string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -161,7 +161,7 @@ func (s session) notify(body string) {
 	}
 }
 
-// request makes a request from a whole message, as the gateway does.
+// request returns a request for a message, as the gateway creates it.
 func request(body string) upstream.Request {
 	m, err := gate.Parse([]byte(body), gate.DefaultLimits())
 	if err != nil {
@@ -192,7 +192,7 @@ func toolCall(id any, tool string, args map[string]string) upstream.Request {
 		idOf(id), tool, raw))
 }
 
-// resultOf returns the members of the answer's result.
+// resultOf returns the members of an answer's result.
 func resultOf(a upstream.Answer) map[string]string {
 	var result map[string]string
 	if err := json.Unmarshal(a.Message.Result.Of(a.Message.Raw), &result); err != nil {
@@ -201,7 +201,7 @@ func resultOf(a upstream.Answer) map[string]string {
 	return result
 }
 
-// isAlive reports whether a process runs. A zombie does not.
+// isAlive reports whether a process runs. A zombie does not run.
 func isAlive(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
@@ -211,7 +211,7 @@ func isAlive(pid string) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// mustBeAlive makes a test fail that would pass only because a process never ran.
+// mustBeAlive fails a test that would otherwise pass only because a process never ran.
 func mustBeAlive(t *testing.T, pid string) {
 	t.Helper()
 	if _, err := strconv.Atoi(pid); err != nil || !isAlive(pid) {

@@ -10,32 +10,34 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// Limits are the limits of one process together with everything that it starts. Every field is positive.
+// Limits are the limits of one process and everything that it starts. Every field must be positive.
 type Limits struct {
-	// Tasks is the largest number of processes and threads at a time.
+	// Tasks is the maximum number of processes and threads.
 	Tasks int
-	// Memory is the most memory that they may use, in bytes.
+	// Memory is the maximum memory of all these processes together, in bytes.
 	Memory int64
-	// Disk is the largest size of a private folder, in bytes: the blocks of its files, and at least 4 KiB for each file
-	// and folder. A folder that is configured with Dir has no limit.
+	// Disk is the maximum size of a private folder, in bytes. A file counts with the size of its blocks, and each file
+	// and folder with at least 4 KiB. A folder that is configured with Dir has no limit.
 	Disk int64
 }
 
-// DefaultLimits returns the limits for a server without configured ones: 512 tasks, 2 GiB of memory, 2 GiB of disk.
+// DefaultLimits returns the limits of a server without configured limits: 512 tasks, 2 GiB of memory and 2 GiB of disk.
 func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
 
 const (
-	// limitPause is the pause before a process that has reached a limit is started again. It doubles with each such
-	// end, up to limitDoublings times, and is reset after limitForgotten without one.
+	// limitPause is the pause before the next start after a process has reached a limit. It doubles with each further
+	// process that reaches a limit, up to limitDoublings times. It is reset after limitForgotten without such a
+	// process.
 	limitPause     = 5 * time.Second
 	limitDoublings = 5
 	limitForgotten = 10 * time.Minute
 )
 
-// limited records the processes of a host that were ended for a limit.
+// limited records the processes of a host that were ended because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is when the last one ended, and times how many ended in a row.
+	// ended is the time at which the last of these processes ended, and times is how many such processes ended in a
+	// row.
 	ended time.Time
 	times int
 }
@@ -78,7 +80,7 @@ func (p *process) checkLimits() error {
 	return p.disk.check(time.Now(), p.group)
 }
 
-// guard ends the process when it reaches a limit.
+// guard ends the process if it reaches a limit.
 func (p *process) guard() {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -95,20 +97,20 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit for which the process has ended; nil if there is none. It checks again, because the
-// kernel may have ended the process before the next check.
+// overLimit returns the limit because of which the process has ended; nil if there is none. It checks the limits again,
+// because the kernel may have ended the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
 	}
 	if p.reason != nil {
-		return nil //nolint:nilerr // the process ended for another reason
+		return nil //nolint:nilerr // the process has ended for another reason
 	}
 	limit, _ := errors.AsType[*upstream.LimitError](p.checkLimits())
 	return limit
 }
 
-// settleLimit records that the process has ended for a limit, if it has.
+// settleLimit records that the process has ended because of a limit, if that is the case.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

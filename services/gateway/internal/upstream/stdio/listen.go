@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// listener receives the messages of a process that belong to no request of its session.
+// listener receives the messages of a process that belong to no request of the listener's session.
 type listener struct {
 	messages chan []byte
-	// queued is the memory of the messages in the channel.
+	// queued is the memory for the messages in the channel.
 	queued *room.Holding
 }
 
-// Listen implements upstream.Conn. It continues when another process replaces that of the session.
+// Listen implements upstream.Conn. It continues if another process replaces the session's process.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Beside()}
 	defer l.queued.Close()
@@ -47,7 +47,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 // errUnheard means that a process has no listener any more.
 var errUnheard = errors.New("the process has no listener")
 
-// attend registers a listener for the session's processes, and reports whether the session is open.
+// attend registers a listener for the processes of the session, and reports whether the session is open.
 func (c *conn) attend(l *listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *conn) attend(l *listener) bool {
 	return true
 }
 
-// leaveOff removes a listener, and refuses the server's requests that are still in its queue.
+// leaveOff removes a listener, and refuses the requests of the server that are still in its queue.
 func (c *conn) leaveOff(l *listener) {
 	c.server.mu.Lock()
 	delete(c.host.listeners, l)
@@ -74,7 +74,7 @@ func (c *conn) leaveOff(l *listener) {
 	}
 }
 
-// take queues a message, and reports whether it fit.
+// take queues a message, and reports whether there was room for it.
 func (l *listener) take(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false
@@ -88,7 +88,7 @@ func (l *listener) take(message []byte) bool {
 	}
 }
 
-// takeBack sends listeners a cancellation for each open request of a process that has ended.
+// takeBack sends the listeners a cancellation for each open request of a process that has ended.
 func (p *process) takeBack() {
 	p.calls.mu.Lock()
 	ids := p.calls.asked
@@ -103,8 +103,9 @@ func (p *process) takeBack() {
 	}
 }
 
-// heard returns the listeners for a message that belongs to no request: all listeners for notifications about the
-// server itself, and for other messages those of the only session. It returns none if there are several sessions.
+// heard returns the listeners that receive a message that belongs to no request. A notification about the server itself
+// goes to all listeners. Any other message goes to the listeners of the only session; if there are several sessions,
+// heard returns none.
 func (p *process) heard(m *gate.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

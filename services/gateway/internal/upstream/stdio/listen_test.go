@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// listen lets a session listen. It returns the messages, a function that stops it, and the error.
+// listen lets a session listen. It returns a channel with the messages, a function that stops listening, and a channel
+// with the error.
 func (s session) listen(has *room.Holding) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -41,8 +42,8 @@ const (
 	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
 )
 
-// Messages outside of requests go to the only session. If there are several sessions, or the process is shared, they
-// get only notifications about the server itself.
+// Checks that messages outside of requests are sent to the only session. If there are several sessions, or the process
+// is shared, sessions get only notifications about the server itself.
 func TestStdioListens(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -96,8 +97,8 @@ func TestStdioListens(t *testing.T) {
 	}
 }
 
-// A listener that stops, or whose session is closed, gets nothing more. After a process was replaced, the listener gets
-// the messages of the new one.
+// Checks that a listener that stops, or whose session is closed, gets no more messages, and that a listener gets the
+// messages of a process that replaces another one.
 func TestStdioStopsListening(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -129,7 +130,8 @@ func TestStdioStopsListening(t *testing.T) {
 	}
 }
 
-// Requests of a process end with it: the client is sent a cancellation, and the next process gets no answers to them.
+// Checks that requests of a process end with the process: the client is sent a cancellation, and the next process gets
+// no responses to them.
 func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -157,7 +159,8 @@ func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 	}
 }
 
-// U1: a request of a shared process reaches no client, whatever its method is; the process gets one refusal.
+// Case U1. Checks that a request of a shared process is sent to no client, whatever its method is, and that the process
+// gets exactly one refusal.
 func TestStdioU1ASharedProcessAsksNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// madeAt returns when a file was made, and the id of its mount. known is false if the kernel or the file system does
+// madeAt returns the birth time of a file and the id of its mount. known is false if the kernel or the file system does
 // not report both.
 func madeAt(folder int, name string) (at time.Time, mount uint64, known bool) {
 	var st unix.Statx_t

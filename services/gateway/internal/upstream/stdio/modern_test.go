@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// client is a client without a session.
+// client is a client of requests without a session.
 var client = &upstream.Client{Name: "c", Version: "2"}
 
-// discover greets a server as a client without a session.
+// discover opens a connection without a session.
 func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -29,8 +29,8 @@ func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream
 	return r.Open(ctx, who, upstream.Discover(client).Request("", nil))
 }
 
-// A server that speaks only 2026-07-28 refuses initialize. From then on its processes are greeted with server/discover,
-// once each.
+// Checks that a server that speaks only 2026-07-28 is found out by its refusal of initialize, and that its later
+// processes are greeted once with server/discover.
 func TestStdioServersWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
@@ -80,7 +80,8 @@ func TestStdioServersWithoutSessions(t *testing.T) {
 	}
 }
 
-// A server with sessions is known as such from its first process on. A client without a session then starts no process.
+// Checks that a server with sessions is known as one after its first process was started, and that a client without a
+// session then starts no process.
 func TestStdioServersWithSessionsAreOlder(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"known": true, "not known": false} {
@@ -102,7 +103,8 @@ func TestStdioServersWithSessionsAreOlder(t *testing.T) {
 	}
 }
 
-// The notifications of a subscription have the client's id for it, and go only to that client.
+// Checks that the notifications of a subscription have the client's id of the subscription, and are sent only to that
+// client.
 func TestStdioSubscriptions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", nil)
@@ -143,8 +145,8 @@ func TestStdioSubscriptions(t *testing.T) {
 	}
 }
 
-// A program may change between having sessions and having none. What was opened before ends, and what is opened
-// afterwards uses the new protocol family. The processes of other callers are not affected.
+// Checks that a program may change between having sessions and having none. Open connections then end, and new ones use
+// the new protocol family. Processes of other callers are not affected.
 func TestStdioServersMayChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)

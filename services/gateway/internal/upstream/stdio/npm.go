@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm work in its own folder whatever its configuration says, and report errors in few lines.
+// npmFlags make npm work in the given folder, whatever its configuration says, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
@@ -28,13 +28,13 @@ var npmFlags = []string{
 // An npmError says that npm failed.
 type npmError struct {
 	state *os.ProcessState
-	// said is npm's own reason, redacted and escaped.
+	// said is the reason that npm has printed, redacted and escaped.
 	said string
 }
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.said) }
 
-// install installs the package once no other server installs it.
+// install installs the package after it has waited until no other server installs the same package.
 func (p *program) install() (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -72,10 +72,10 @@ func (p *program) install() (*npx.Installed, error) {
 	return to.Commit(&p.Command, p.Digest)
 }
 
-// npm runs npm in a sandbox under the server's limits, and waits for its end.
+// npm runs npm in a sandbox with the server's limits, and waits until it ends.
 func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt, args ...string) error {
 	s := p.server
-	// For the same reason as in process.supervise.
+	// See process.supervise for the reason.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
@@ -91,7 +91,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	r.group = s.limit.Group(s.cfg.Name+"-install", proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	defer r.group.Close()
 	r.os, err = box.StartJoined(p.command(to, args), [3]*os.File{null, write, write}, ownGroup(), r.group.Join)
-	_ = write.Close() // npm has its own copy
+	_ = write.Close() // npm has a copy of the descriptor
 	if err != nil {
 		_ = read.Close()
 		return fmt.Errorf("start npm: %w", err)
@@ -99,7 +99,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	return r.run(ctx)
 }
 
-// command returns npm's command. npm gets only Install.Env and PATH of the server's environment.
+// command returns the command for npm. Of the server's environment, npm gets only Install.Env and PATH.
 func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
 	env := maps.Clone(p.Env)
 	env["PATH"], env["HOME"], env["TMPDIR"] = p.server.cfg.environment("")["PATH"], to.Home(), to.Temporary()
@@ -120,7 +120,7 @@ type npmRun struct {
 	// exited is closed when npm has ended, and heard when its output has ended.
 	exited, heard chan struct{}
 	spoken        stderrTail
-	// reasons are the lines in which npm says why it failed.
+	// reasons are the lines in which npm has printed the reason of its failure.
 	reasons []string
 }
 
@@ -136,7 +136,7 @@ func (r *npmRun) run(ctx context.Context) error {
 		r.group.End()
 		<-r.exited
 	}
-	signalGroup(r.os, syscall.SIGKILL) // kills the processes that npm has left behind
+	signalGroup(r.os, syscall.SIGKILL) // kills processes that npm has left behind
 	if reason == nil {
 		reason = r.checkLimits()
 	}
@@ -157,7 +157,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	return nil
 }
 
-// untilEnd waits for the end of npm. It returns an error if npm must be ended before.
+// untilEnd waits until npm ends. It returns an error if npm must be ended earlier.
 func (r *npmRun) untilEnd(ctx context.Context) error {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -183,7 +183,7 @@ func (r *npmRun) checkLimits() error {
 	return r.disk.check(time.Now(), r.group)
 }
 
-// listen reads npm's output.
+// listen reads the output of npm.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.heard)
 	from := bufio.NewReaderSize(r.output, stderrRead)
@@ -206,10 +206,10 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// beside are lines of npm's errors that don't say the reason.
+// beside are texts of lines in npm's errors that do not contain the reason.
 var beside = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
 
-// note stores a line in which npm says why it failed.
+// note stores a line in which npm has printed the reason of its failure.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {
@@ -222,7 +222,8 @@ func (r *npmRun) note(line string) {
 	}
 }
 
-// said returns npm's reasons, otherwise its last line. It must be called after the output has ended.
+// said returns the reasons that npm has printed, or otherwise its last line. It must be called after the output has
+// ended.
 func (r *npmRun) said() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")

@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped is how many bytes of dropped messages a process may write in a minute.
+// maxDropped is the maximum size of dropped messages of a process in a minute, in bytes.
 const maxDropped = 4 * upstream.MaxStream
 
-// outgoing is a line whose sender waits until it is written.
+// outgoing is a line whose sender waits until the line was written.
 type outgoing struct {
 	line []byte
 	// done receives the result. It is buffered.
 	done chan error
 }
 
-// write writes all messages to the process, line by line. A line that was begun is finished even if its sender no
+// write writes all messages to the process, one per line. A line that was begun is completed even if its sender no
 // longer waits.
 func (p *process) write() {
 	for {
@@ -35,12 +35,12 @@ func (p *process) write() {
 		case out := <-p.lines:
 			out.done <- p.writeLine(out.line)
 		case line := <-p.replies:
-			_ = p.writeLine(line) // if it fails, the process is ending
+			_ = p.writeLine(line) // if this fails, the process is ending
 		}
 	}
 }
 
-// writeLine writes one line. If that fails, it has the process end and returns [upstream.ErrNeverSent] or
+// writeLine writes one line. If that fails, it ends the process and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
 func (p *process) writeLine(line []byte) error {
 	limit := p.server.cfg.WriteTimeout
@@ -63,7 +63,7 @@ func (p *process) writeLine(line []byte) error {
 	return upstream.ErrNoAnswer
 }
 
-// send writes a line to the process. Errors are those of Conn.Request.
+// send writes a line to the process and waits for the result. Errors are those of Conn.Request.
 func (p *process) send(ctx context.Context, line []byte) error {
 	late := func() error {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
@@ -85,12 +85,12 @@ func (p *process) send(ctx context.Context, line []byte) error {
 			return p.ended(ctx, err)
 		}
 		return nil
-	case <-ctx.Done(): // part of the line may have been written
+	case <-ctx.Done(): // a part of the line may have been written
 		return p.server.gaveUp(ctx)
 	}
 }
 
-// ended returns an error of the given class that says how the process ended.
+// ended returns an error of the given class that says how the process has ended.
 func (p *process) ended(ctx context.Context, class error) error {
 	select {
 	case <-p.done:
@@ -100,9 +100,9 @@ func (p *process) ended(ctx context.Context, class error) error {
 	}
 }
 
-// frame encodes a message as one line, because the transport separates messages by lines. Line breaks in the message
-// can only be between tokens, where a space is equivalent. U+0085, U+2028 and U+2029, which some readers take for line
-// breaks, can only be in strings, where an escape is equivalent.
+// frame encodes a message as one line, because messages are separated by line breaks. In a message, line breaks can
+// only be between tokens, where a space means the same. U+0085, U+2028 and U+2029 can only be in strings. Some readers
+// take them for line breaks, so they are escaped.
 func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
 	spliced, err := gate.Splice(message, edits...)
 	if err != nil {
@@ -157,25 +157,25 @@ func (p *process) read() {
 	}
 }
 
-// memory returns the buffer for long lines of the process. They count for the host's principal, because a line's
-// request is known only after it is read. While the budget is used up, nothing more is read.
+// memory returns the buffer for long lines of the process. They count against the host's principal, because the request
+// to which a line belongs is known only after the line was read. While the budget is exhausted, no more is read.
 func (p *process) memory(limit int) *intake.Memory {
 	return intake.New(p.reading, p.room, limit+len("\r\n"))
 }
 
 var errLongLine = errors.New("the line is too long")
 
-// lineReader reads lines of bounded length.
+// lineReader reads lines of limited length.
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	// long contains a line that is larger than r's buffer. Then own is true: the memory of the line is not reused.
+	// long contains a line that is larger than the buffer of r. If own is true, the memory of the line is not reused.
 	long *intake.Memory
 	own  bool
 }
 
-// next returns the next line without its end, valid until the next call unless own is true. Bytes after the last line
-// break are not a line.
+// next returns the next line without its line break. The line is valid until the next call, unless own is true. Bytes
+// after the last line break are not a line.
 func (l *lineReader) next() ([]byte, error) {
 	l.long.Drop()
 	l.own = false

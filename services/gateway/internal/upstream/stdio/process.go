@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// killAfter is how long a process may take to end after SIGTERM.
+	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is how long a process has to end by itself after it or the gateway has closed a pipe. MCP 2025-11-25,
-	// "Shutdown", demands that; and a process that was about to exit can then report its status.
+	// settleTime is how long a process may take to end by itself after the process or the gateway has closed a pipe.
+	// MCP 2025-11-25, Shutdown, requires such a time. A process that was about to exit can report its status meanwhile.
 	settleTime = 500 * time.Millisecond
-	// statusTime is how long a process that has closed a pipe has to exit, so that its status is known. On a busy
+	// statusTime is how long the gateway waits for the exit status of a process that has closed a pipe. On a busy
 	// machine, the end of a process in namespaces takes longer than settleTime.
 	statusTime = 2 * time.Second
 	// drainTime is how long the rest of the output is read after the process and its group have ended. Only a
-	// grandchild that left the group can keep a pipe open so long.
+	// grandchild that has left the group can keep a pipe open for so long.
 	drainTime = time.Second
 )
 
-// process is one child process with its group. The goroutine in supervise owns it.
+// process is one child process with its group. It is controlled by the goroutine in supervise.
 type process struct {
 	server  *transport
 	host    *host
@@ -42,39 +42,39 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines are messages whose senders wait until they are written. replies are the gateway's own messages, for which
-	// no goroutine waits.
+	// lines contains messages whose senders wait until they were written. replies contains messages of the gateway for
+	// which no goroutine waits.
 	lines   chan outgoing
 	replies chan []byte
 	piping  sync.WaitGroup
 	spoken  stderrTail
 	// starting limits the time of the start.
 	starting startTime
-	// group is the process with everything that it starts, and disk watches its private folder.
+	// group contains the process and everything that it starts. disk measures its private folder.
 	group *proclimit.Group
 	disk  *disk
 	// program is the installed package that the process runs; nil for any other program.
 	program *usedProgram
 
-	// endings contains the reason why the process is to end; the first one counts.
+	// endings receives the reason why the process must end. The first reason counts.
 	endings chan ending
-	// exited is closed when the process has ended, gone when nothing more is written to it, and done when its output
-	// has ended and its group is dead.
+	// exited is closed when the process has ended. gone is closed when no more is written to it. done is closed when
+	// its output has ended and its group is dead.
 	exited, gone, done chan struct{}
-	// reason is why the gateway ended the process; nil if it ended by itself.
+	// reason is the reason why the gateway ended the process; nil if the process ended by itself.
 	reason error
-	// cause describes how the process ended; set before done is closed.
+	// cause describes how the process ended. It is set before done is closed.
 	cause error
 
-	// room is the memory of the line that is being read. reading ends when no more lines are needed.
+	// room is the memory for the line that is being read. reading is cancelled when no more lines are needed.
 	room    *room.Holding
-	reading context.Context //nolint:containedctx // the process's own
+	reading context.Context //nolint:containedctx // the context of the process
 	unread  context.CancelFunc
 	calls   callTable
-	// drops counts dropped messages by reason. Only the reader uses it.
+	// drops contains the number of dropped messages by reason. Only the reader uses it.
 	drops map[string]int
-	// greeting is what the process was greeted with, and hello its answer; modern means that the greeting was
-	// server/discover of 2026-07-28. All are set before the process serves.
+	// greeting is the greeting of the process, and hello is its answer. modern reports whether the greeting was
+	// server/discover of 2026-07-28. They are set before the process is used.
 	greeting greeting
 	hello    *gate.Answer
 	modern   atomic.Bool
@@ -83,7 +83,7 @@ type process struct {
 // ending is a request to end a process.
 type ending struct {
 	reason error
-	// broken means that the process itself closed a pipe, most likely because it is about to exit.
+	// broken reports whether the process itself closed a pipe, most likely because it is about to exit.
 	broken bool
 }
 
@@ -127,7 +127,7 @@ func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
 	return p, nil
 }
 
-// pipes makes the pipes and returns the child's ends of them.
+// pipes creates the pipes and returns the child's ends.
 func (p *process) pipes() (child [3]*os.File, err error) {
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
@@ -150,8 +150,8 @@ func closeAll(files ...*os.File) {
 
 // supervise runs the process from its start to its end.
 func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
-	// Pdeathsig kills the child when the thread that started it ends, which can happen before the gateway ends. The
-	// locked thread lives as long as the child.
+	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway still runs.
+	// Therefore the thread is locked for the lifetime of the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
@@ -181,7 +181,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	close(p.exited)
 	<-stopped
 	guarding.Wait()
-	// The leader is a zombie until Wait, so its number, and that of its group, can't have been reused yet.
+	// The leader is a zombie until Wait, so its process id and the id of its group cannot have been reused yet.
 	signalGroup(p.os, syscall.SIGKILL)
 	p.settleLimit()
 	p.group.End()
@@ -191,7 +191,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.bury(state)
 }
 
-// stop waits until the process has ended or is to end, and then ends it.
+// stop waits until the process has ended or must end, and then ends it.
 func (p *process) stop() {
 	p.reason = p.untilEnd()
 	close(p.gone)
@@ -211,7 +211,7 @@ func (p *process) stop() {
 	}
 }
 
-// untilEnd returns why the process is to end; nil if it has ended by itself.
+// untilEnd returns the reason why the process must end; nil if it has ended by itself.
 func (p *process) untilEnd() error {
 	select {
 	case <-p.exited:
@@ -236,7 +236,7 @@ func (p *process) exits(d time.Duration) bool {
 	}
 }
 
-// drain reads what is left in the pipes and closes them.
+// drain reads the rest of the pipes and closes them.
 func (p *process) drain() {
 	timer := time.AfterFunc(drainTime, func() { closeAll(p.stdout, p.stderr) })
 	p.piping.Wait()
@@ -269,8 +269,8 @@ func (p *process) bury(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that says how the process ended, with the names of the server and the program and the last
-// lines of standard error. Its text and detail are those of the cause in err, if err has one.
+// describe returns an error that says how the process ended. It contains the names of the server and the program, and
+// the last lines of standard error. If err contains a cause, the text and detail of that cause are used.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
@@ -290,13 +290,13 @@ func (p *process) describe(err error) error {
 // end ends the process without waiting.
 func (p *process) end(reason error) { p.ask(ending{reason: reason}) }
 
-// breaks ends a process that closed a pipe.
+// breaks ends a process that has closed a pipe.
 func (p *process) breaks(reason error) { p.ask(ending{reason: reason, broken: true}) }
 
 func (p *process) ask(e ending) {
 	select {
 	case p.endings <- e:
-	default: // it is ending already
+	default: // the process is already ending
 	}
 }
 

@@ -12,38 +12,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// Install describes how the package of a server's program is installed, once for all its processes.
+// Install describes how the package of a server's program is installed once for all processes of the server.
 type Install struct {
-	// Command names the package and which of its programs is run.
+	// Command names the package and the program of it that is run.
 	Command npx.Command
-	// Folder is where the server's packages are installed. Digest is the digest of Command and everything else that
-	// decides what is installed.
+	// Folder is the folder of the server's installations. Digest is the digest of Command and everything else that
+	// determines what is installed.
 	Folder npx.Folder
 	Digest string
-	// NPM is the file of npm, and Env its environment without PATH, HOME and TMPDIR, which install scripts of packages
-	// can read.
+	// NPM is the file of npm. Env is the environment of npm without PATH, HOME and TMPDIR. Install scripts of packages
+	// can read it.
 	NPM string
 	Env map[string]string
-	// ScriptsApart means that install scripts of packages run in a step and a sandbox of their own.
+	// ScriptsApart means that install scripts of packages run as a separate step in a separate sandbox.
 	ScriptsApart bool
 }
 
 const (
-	// installLimit is how long an installation may last. npm prints nothing while a package builds, so silence is not a
-	// reason to end it.
+	// installLimit is how long an installation may take. npm prints nothing while a package is being built, so an
+	// installation is not ended because it prints nothing.
 	installLimit = 10 * time.Minute
-	// renewAfter is the age at which a start has an installation renewed, for a package without an exact version, and
-	// renewAgain the time until the next attempt after a failure.
+	// renewAfter is the age from which on an installation is renewed at a start, if the package has no exact version.
+	// renewAgain is the time until the next attempt after a failure.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
 	// renewWait is how long a start waits for a renewal before it uses the older version.
 	renewWait = 20 * time.Second
-	// installPause is the pause after a failed installation, which doubles up to installDoublings times.
+	// installPause is the pause after a failed installation. It doubles with each further failure, up to
+	// installDoublings times.
 	installPause     = 5 * time.Second
 	installDoublings = 5
 )
 
-// errInstall is in the chain of every error of an installation.
+// errInstall is wrapped by every error of an installation.
 var errInstall = errors.New("its package was not installed")
 
 type program struct {
@@ -52,13 +53,13 @@ type program struct {
 	server *transport
 	boxes  func() (installer, scripts *sandbox.Sandbox, err error)
 
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards the fields below
 	// newest is the program that the next process runs; nil until it is known.
 	newest *usedProgram
-	// underWay is the running installation; nil if there is none.
+	// underWay is the installation that is in progress; nil if there is none.
 	underWay *installing
-	// failure is the error of the last installation if it failed, failed is when that was, and failures is how many
-	// have failed in a row.
+	// failure is the error of the last installation; nil if it succeeded. failed is the time of the failure, and
+	// failures is the number of failures in a row.
 	failure  *upstream.CauseError
 	failed   time.Time
 	failures int
@@ -71,14 +72,15 @@ type usedProgram struct {
 	users int
 }
 
-// installing is one installation. Its error is set before done is closed.
+// installing is one installation in progress. Its error is set before done is closed.
 type installing struct {
 	begun time.Time
 	done  chan struct{}
 	err   error
 }
 
-// take returns the program for a process, which must give it back. It installs the package and waits if necessary.
+// take returns the program for a process. The caller must return it with give. If necessary, take installs the package
+// and waits.
 func (p *program) take() (*usedProgram, error) {
 	p.mu.Lock()
 	found := p.Folder.Newest(p.Digest)
@@ -115,7 +117,7 @@ func (p *program) isOld(found *npx.Installed) bool {
 	return !p.Command.IsExact() && time.Since(found.Since) > renewAfter && time.Since(p.failed) > renewAgain
 }
 
-// paused returns the last failure while no other installation may begin. The caller holds the lock.
+// paused returns the last failure if no other installation may begin yet. The caller holds the lock.
 func (p *program) paused() error {
 	if p.failure == nil || p.underWay != nil {
 		return nil
@@ -129,7 +131,7 @@ func (p *program) paused() error {
 	return &again
 }
 
-// begin begins an installation unless one is under way. The caller holds the lock.
+// begin begins an installation unless one is in progress. The caller holds the lock.
 func (p *program) begin() *installing {
 	if p.underWay == nil {
 		run := &installing{begun: time.Now(), done: make(chan struct{})}
@@ -139,8 +141,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits for the end of an installation. If an older version exists, it waits at most until renewWait after the
-// beginning.
+// await waits until an installation ends. If an older version exists, it waits at most until renewWait after the
+// beginning of the installation.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -176,13 +178,13 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// cause returns the error for callers and operators.
+// cause returns the error of an installation in the form for callers and operators.
 func (p *program) cause(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.Shown(), tailKept), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		out.Text += fmt.Sprintf(": %s (%s)", limit.What, limit.Key)
-		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the chain contains no limit, because the server's process did not reach it
+		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the chain contains no limit, because the server's process has not reached one
 		return out
 	}
 	detail := err.Error()
@@ -208,7 +210,8 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	}
 }
 
-// notice says that an older version is used because the last installation failed; empty if it did not fail.
+// notice returns a text that says that an older version is used because the last installation failed. It is empty if
+// that is not the case.
 func (p *program) notice() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +222,7 @@ func (p *program) notice() string {
 		p.Command.Shown(), p.newest.Version, p.failure.Detail), stderrKept)
 }
 
-// give returns a program after its process has ended.
+// give returns a program to the set of installed programs after its process has ended.
 func (p *program) give(used *usedProgram) {
 	p.mu.Lock()
 	used.users--

@@ -14,29 +14,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Reasons why a message of a process is dropped.
+// Reasons for dropping a message of a process.
 const (
-	// dropMalformed: it is not a JSON-RPC message, or could be read in two ways.
+	// dropMalformed: the message is not JSON-RPC, or could be read in two ways.
 	dropMalformed = "malformed"
-	// dropUnknown: it answers no request, or is a second answer.
+	// dropUnknown: the message answers no request, or is a second answer.
 	dropUnknown = "unknown_id"
-	// dropLate: it answers an abandoned request. Such messages do not count towards ending the process, because a
-	// caller that gives up its requests must not end the process for all callers.
+	// dropLate: the message answers an abandoned request. Such messages do not count towards the limit that ends the
+	// process. Otherwise a caller that abandons its requests could end the process for all callers.
 	dropLate = "late"
-	// dropUnasked: it is a notification that belongs to no request.
+	// dropUnasked: the message is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow: its receiver can't take it in time, or at all.
+	// dropOverflow: the receiver of the message cannot receive it in time, or at all.
 	dropOverflow = "overflow"
-	// dropRequest: it is a request of the server that the gateway answered itself.
+	// dropRequest: the message is a request of the server that the gateway has answered itself.
 	dropRequest = "server_request"
-	// dropUnusable: it is an answer that ended its call because it can't be used.
+	// dropUnusable: the message is an answer that cannot be used, and has ended its call.
 	dropUnusable = "unusable"
 )
 
-// maxServerID is the longest id of a server's request that is answered, in bytes.
+// maxServerID is the maximum length of the id in a server's request that is answered, in bytes.
 const maxServerID = 1 << 10
 
-// drop counts a dropped message. The first one for each reason is logged.
+// drop counts a dropped message. The first message for each reason is logged.
 func (p *process) drop(reason string) {
 	p.drops[reason]++
 	if p.drops[reason] == 1 {
@@ -60,7 +60,7 @@ func (p *process) receive(line []byte, own bool) string {
 	}
 }
 
-// settle passes an answer and its memory to its request.
+// settle passes an answer and its memory to the request.
 func (p *process) settle(a *gate.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
 	if number := gate.NumberIn(id); number != nil {
@@ -90,7 +90,7 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	return ""
 }
 
-// unreadable ends the call that an unreadable line seems to answer.
+// unreadable ends the call to which an unreadable line seems to belong.
 func (p *process) unreadable(line []byte, err error) string {
 	s, is := gate.SketchOf(line)
 	if !is {
@@ -114,9 +114,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// misses handles an answer whose id matches no call. If the id is another spelling of the id of a call in flight, or if
-// the answer is an error without an id and only one call is in flight, that call fails and misses returns "". Otherwise
-// it returns the reason for dropping the answer.
+// misses handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The only
+// call in flight also fails if the answer is an error without an id. In both cases misses returns "". Otherwise it
+// returns the reason for dropping the answer.
 func (p *process) misses(s gate.Sketch) string {
 	if n, ok := gate.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -133,7 +133,7 @@ func (p *process) misses(s gate.Sketch) string {
 	return dropUnknown
 }
 
-// fail ends a call whose answer can't be used.
+// fail ends a call whose answer cannot be used.
 func (p *process) fail(c *pendingCall, why error) {
 	p.calls.remove(c)
 	p.drop(dropUnusable)
@@ -158,7 +158,7 @@ func (p *process) requested(a *gate.Answer) string {
 	return dropRequest
 }
 
-// replied answers a request of the server that no client takes, and reports whether the answer was queued.
+// replied answers a request of the server that no client accepts, and reports whether the answer was queued.
 func (p *process) replied(a *gate.Answer) bool {
 	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
@@ -170,7 +170,7 @@ func (p *process) replied(a *gate.Answer) bool {
 	return err == nil && req.Kind() != gate.Invalid && p.reply(line)
 }
 
-// refuseQueued answers the requests of the server in a queue that is no longer read.
+// refuseQueued refuses the requests of the server in a queue that is no longer read.
 func (p *process) refuseQueued(messages chan []byte) {
 	for {
 		select {
@@ -186,7 +186,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 
 // aside delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
 // process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
-// it goes to the listeners or, if none takes it, to the oldest request of the only session.
+// it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
 func (p *process) aside(m *gate.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.only(); one && c != nil && c.events != nil {
@@ -202,8 +202,8 @@ func (p *process) aside(m *gate.Answer, message []byte) bool {
 	return taken
 }
 
-// notified passes a notification to the request or the sessions that it belongs to, and records a change of the list of
-// tools.
+// notified passes a notification to the request or the sessions to which it belongs. It also records a change of the
+// list of tools.
 func (p *process) notified(a *gate.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Tell()

@@ -69,7 +69,8 @@ func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
 	}
 }
 
-// However often a process is replaced, no call is lost, and the server is not taken for one that keeps ending.
+// Checks that no call is lost however often a process is replaced, and that the server does not count as one whose
+// processes keep ending.
 func TestStdioLosesNoCallByRecycling(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)

@@ -15,7 +15,8 @@ import (
 
 const lock = "state/a.lock"
 
-// removing returns a rig whose processes need a folder without the lock, and the folder of one that has ended.
+// removing returns a session on a server that removes its lock file before each start, and the folder of a process that
+// has ended.
 func removing(t *testing.T) (s session, folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })
@@ -65,7 +66,7 @@ func TestStdioRemovesAStaleLock(t *testing.T) {
 	}
 }
 
-// Whatever a program puts in the place of its lock, nothing outside of the folder is removed.
+// Checks that nothing outside of the folder is removed, whatever a program puts in the place of its lock file.
 func TestStdioRemovesNothingButAFileOfTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large is a size that counts in the memory budget.
+// large contains a size that counts against the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
-// X3: if a principal's memory budget is used up, the answers of its own process wait until there is memory again.
+// Case X3. Checks that the answers of a principal's own process wait while the principal's memory budget is exhausted.
 func TestX3AProcessWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -40,8 +40,8 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 	}
 }
 
-// X3: a shared process waits for no session: if a principal's budget is used up, its answer is lost with an unknown
-// outcome, and the others get theirs.
+// Case X3. Checks that a shared process waits for no session: an answer to a principal whose budget is exhausted is
+// lost with an unknown outcome, and other sessions get their answers.
 func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -59,7 +59,8 @@ func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	anas.call(4, "size", large)
 }
 
-// X3: a process that stalls in the middle of a large line is ended, and the caller gets the reason.
+// Case X3. Checks that a process that stalls in the middle of a large line is ended, and that the caller gets the
+// reason.
 func TestX3AProcessMayNotStall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -71,7 +72,8 @@ func TestX3AProcessMayNotStall(t *testing.T) {
 	s.call(2, "size", large)
 }
 
-// X3: the answer to initialize is stored as long as a process lives, so a large one is not accepted.
+// Case X3. Checks that a large answer to initialize is not accepted, because it would be stored as long as the process
+// lives.
 func TestX3ALargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
@@ -81,7 +83,7 @@ func TestX3ALargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// X3: messages for a client that does not read are limited over all its calls.
+// Case X3. Checks that messages for a client that does not read are limited over all calls of the client.
 func TestX3QueuedMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -104,7 +106,7 @@ func TestX3QueuedMessagesAreBounded(t *testing.T) {
 		done <- err
 	}()
 	<-began
-	s.call(2, "info", nil) // answered after everything that the process has written before
+	s.call(2, "info", nil) // answered after all messages that the process has written before
 	close(read)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A caller with its agents has a quarter of the processes, and a person half, however the agents were made. Ended
-// processes don't count.
+// Checks that a caller and its agents may have a quarter of the processes and a person half, however the agents were
+// made, and that ended processes do not count.
 func TestOpen_AgentsHaveTheProcessesOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit is how long a start may last if the server has no configured time, startQuiet how much longer after
-	// the process has last written to standard error, and maxStart the longest time in all. An installation may take
-	// minutes, and writes its progress there.
+	// startLimit is how long a start may take if the server has no configured time. A start may always take startQuiet
+	// from the last time that the process has written to standard error, because an installation may take minutes and
+	// writes its progress there. maxStart is the maximum time of a start.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -22,12 +22,13 @@ const (
 // startTime is the time that a process has for its start. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is zero before the start, ended until its end, and written until the process writes to standard error.
+	// begun is zero before the start, ended is zero until its end, and written is zero until the process writes to
+	// standard error.
 	begun, ended, written time.Time
 }
 
 // begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over: after fixed
-// or, if that is 0, by the constants above.
+// or, if fixed is 0, after the times that the constants above define.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -63,7 +64,8 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 	})
 }
 
-// until returns when the start must have ended, given what the process has written so far. The caller holds the lock.
+// until returns the time at which the start must end, given what the process has written so far. The caller holds the
+// lock.
 func (s *startTime) until(fixed time.Duration) time.Time {
 	if fixed > 0 {
 		return s.begun.Add(fixed)
@@ -87,7 +89,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns how long a start was allowed to last that has run out of time.
+// lasted returns how long a start was allowed to take that has run out of time.
 func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	if fixed > 0 {
 		return fixed
@@ -97,7 +99,7 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// noting is a reader that calls read for each piece that it reads, which need not be a whole line.
+// noting is a reader that calls read for each piece of data that it has read.
 type noting struct {
 	io.Reader
 
@@ -113,7 +115,7 @@ func (r noting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext starts a process once its package is installed, or once no other process installs that package.
+// startNext starts a process after its package was installed, or after no other process installs that package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
 		used, err := s.program.take()
@@ -130,11 +132,11 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.bringUp(h, with, nil)
 }
 
-// startMargin is how long before its deadline a caller gets the answer that a server is still starting: its client may
-// have the same deadline, and would not receive the answer later.
+// startMargin is how long before its deadline a caller gets the answer that the server is still starting. Its client
+// may have the same deadline and would not receive a later answer.
 const startMargin = 15 * time.Second
 
-// beforeDeadline returns a channel that receives a value shortly before the deadline of ctx, if it has one.
+// beforeDeadline returns a channel that receives a value shortly before the deadline of ctx, if ctx has one.
 func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	until, ok := ctx.Deadline()
 	if !ok {
@@ -145,11 +147,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is after how long a caller that came during a start may try again.
+// startAgain is the time after which a caller may try again if its request arrived during a start.
 const startAgain = 5 * time.Second
 
-// stillStarting returns the error for a caller whose time ends while the process is being started. The caller's request
-// was not sent, only the greeting of the process. The start continues.
+// stillStarting returns the error for a caller whose time ends while the process is being started. Only the greeting
+// was sent to the process, and not the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	text := "the server is still starting"
 	if s.program.isInstalling() {

@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	// stderrRead is how much of one line of standard error is read, and stderrKept how much is logged, in bytes.
+	// stderrRead is the maximum number of bytes of one line of standard error that are read, and stderrKept the maximum
+	// number that are logged.
 	stderrRead = 8 << 10
 	stderrKept = 1 << 10
-	// stderrRate is how many lines are logged per second.
+	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is how many of the last lines errors quote, and tailKept how much of each, in bytes.
+	// tailLines is the number of last lines that errors quote, and tailKept is the maximum number of bytes that they
+	// quote of each line.
 	tailLines = 10
 	tailKept  = 256
 )
@@ -97,7 +99,7 @@ func (t *stderrTail) line() string {
 	return ""
 }
 
-// rate allows max units in each period. It is for one goroutine.
+// rate allows max units in each period. It must be used by one goroutine at a time.
 type rate struct {
 	max   int
 	per   time.Duration

@@ -1,5 +1,5 @@
 // Package stdio runs MCP servers as child processes that speak MCP over standard input and output (MCP 2025-11-25,
-// "Transports", "stdio").
+// Transports, stdio).
 package stdio
 
 import (
@@ -30,99 +30,104 @@ import (
 
 // Config describes a server and the limits of its processes.
 type Config struct {
-	// Name is the server's configured name: ^[a-z0-9-]{1,32}$.
+	// Name is the server's configured name. It matches ^[a-z0-9-]{1,32}$.
 	Name string
-	// Command is the program and its arguments, which no shell interprets. The program is an absolute path, or a bare
+	// Command is the program and its arguments. No shell interprets them. The program is an absolute path, or a bare
 	// name that is looked up in Path.
 	Command []string
-	// Env are variables for the process, with references resolved. They may set PATH and HOME. A process inherits
-	// nothing besides these two and Env.
+	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has
+	// no environment variables besides these two and Env.
 	Env map[string]string
-	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
+	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
-	// Path is the PATH of the processes. Absolute folders in it, and in a PATH in Env, that do not exist when the
-	// server is made are left out: otherwise a process could create one and put programs into it.
+	// Path is the PATH of the processes. Absolute folders that do not exist when New is called are left out, also from
+	// a PATH in Env. Otherwise a process could create such a folder and put programs into it.
 	Path string
-	// Install describes how the package of the program is installed before the first process is started. If it is nil,
-	// the package exists already, or the command installs it at each start.
+	// Install describes how the package of the program is installed before the first process is started. It is nil if
+	// the package already exists, or if the command installs it at each start.
 	Install *Install
-	// Home is the HOME of the processes if Dir is set. A process in a private folder has that folder as its HOME, so
-	// that the files that programs store there are not shared either.
+	// Home is the HOME of the processes if Dir is set. Otherwise the HOME of a process is its private folder, so that
+	// files that programs store in HOME are not shared, either.
 	Home string
-	// Shared means that one process serves all principals. Otherwise each principal has its own process.
+	// Shared means that one process serves all principals. Otherwise each principal has a process of its own.
 	Shared bool
-	// Dir is the working directory, an absolute path. If it is empty, each process has a private folder below WorkRoot,
-	// which a later process of the same principal uses again. The folder of an agent of the mesh is removed when no
-	// process has used it for 30 days.
+	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private folder below
+	// WorkRoot, which later processes of the same principal use again. The folder of an agent of the mesh is removed
+	// after no process has used it for 30 days.
 	Dir string
-	// WorkRoot is the folder in which private folders are made, an absolute path. It is not needed if Dir is set.
+	// WorkRoot is the absolute path of the folder in which private folders are created. It is not needed if Dir is set.
 	WorkRoot string
-	// Remove lists files that an earlier process may have left behind, such as a lock, as clean paths relative to the
-	// private folder. Existing ones are removed before a process is started. If that fails, or the file is not a
-	// regular file, or a symbolic link leads out of the folder, no process is started. It must not be set with Dir.
+	// Remove lists files that an earlier process may have left behind, such as a lock. They are clean paths relative to
+	// the private folder. Before a process is started, the files are removed if they exist. No process is started if
+	// that fails, if a file is not a regular file, or if a symbolic link leads out of the folder. Remove must be empty
+	// if Dir is set.
 	Remove []string
-	// Recycle is the number of tool calls that a process serves. After that the process is ended as soon as no call is
-	// in flight, and the next request starts another one. 0 means no limit.
+	// Recycle is the number of tool calls that a process serves. After that number, the process is ended when no call
+	// is in flight, and the next request starts another process. 0 means that there is no limit.
 	Recycle int
-	// Limits are the limits of one process; the zero value means [DefaultLimits].
+	// Limits are the limits of one process. The zero value means [DefaultLimits].
 	Limits Limits
-	// Start limits the time from a start to the answer to initialize. 0 means 60 s, or longer while the process writes
-	// to standard error, up to 10 min.
+	// Start limits the time from a start to the answer to initialize. 0 means 60 s, and up to 10 min while the process
+	// writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process that does not read a message is ended; 0 means 10 s.
+	// WriteTimeout is the time after which a process is ended if it does not read a message; 0 means 10 s.
 	WriteTimeout time.Duration
 	// IdleTimeout is the time after which a process without open sessions is ended; 0 means 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. One principal with
-	// all agents made by it may have a quarter of them, and all principals of one person half, each at least one. A
-	// shared server has one process.
+	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. One principal
+	// together with the agents that it has made may have a quarter of these processes. All principals of one person may
+	// have half. Each may have at least one. A shared server has one process.
 	MaxProcesses int
-	// MaxMessage is the longest line that is accepted from a process, in bytes; a longer line ends the process. 0 means
-	// [upstream.MaxMessage], which is also the maximum.
+	// MaxMessage is the maximum length of a line from a process, in bytes. A longer line ends the process. 0 means
+	// [upstream.MaxMessage], which is also the largest allowed value.
 	MaxMessage int
 }
 
-// Deps are the dependencies of a server over stdio. All are required except Installer and Installs.
+// Deps are the dependencies of a transport. All except Installer and Installs are required. Installer is required with
+// Config.Install.
 type Deps struct {
-	// Log receives the starts and ends of processes and the reasons for dropped messages. At level debug it also
+	// Log receives messages about the starts and ends of processes and about dropped messages. At level debug it also
 	// receives the standard error of the processes, which may quote arguments. Values of Config.Env are redacted.
 	Log *slog.Logger
-	// Room is the memory budget of the messages that are read from processes. The memory of an answer then passes to
+	// Room is the memory budget for messages that are read from processes. The memory of an answer is later passed to
 	// its request.
 	Room *room.Room
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer returns the sandboxes for one installation of Config.Install. In installer only the installation's own
-	// folder is writable. scripts is the sandbox for install scripts if they run separately. Installer is called for
-	// each installation; it is not needed without Config.Install.
+	// Installer returns the sandboxes for one installation of Config.Install, and is called for each installation. In
+	// installer, only the folder of the installation is writable. scripts is the sandbox for install scripts if they
+	// run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the limits of the processes.
 	Limiter *proclimit.Limiter
-	// Installs lets one installation of a package run at a time, across all servers. If it is nil, the server has its
-	// own.
+	// Installs lets one installation of a package run at a time, across all servers that share it. If it is nil, the
+	// server shares it with no other server.
 	Installs *Installs
 }
 
-// New returns a server that runs as child processes. A process is started when a session is opened. If a process has
-// ended, the next request starts another one: sessions stay open, although the server's state in memory is lost.
+// New returns a transport to a server that runs as child processes. A process is started when a session is opened. If
+// the process has ended, the next request starts another one. Sessions stay open, although the state in the server's
+// memory is lost.
 //
-// A process ends with its whole group: its standard input is closed, it gets SIGTERM, and 2 s later SIGKILL. A process
-// that has reached a limit gets SIGKILL at once. Processes that have left the group are killed too, as far as
-// deps.Limiter knows them.
+// A process is ended together with its group: its standard input is closed, then it gets SIGTERM, and 2 s later
+// SIGKILL. A process that has reached a limit gets SIGKILL at once. Processes that have left the group are killed as
+// far as deps.Limiter knows them.
 //
-// A process is initialized once, with the initialize of the session that started it. For a shared server that request
-// declares no client capabilities, because such a process can't know which session to ask; the gateway answers its
-// requests itself (ping with a result, all others with -32601). All sessions get the one answer to initialize. A server
-// that refuses initialize is asked for 2026-07-28 (server/discover), which has no sessions. If the server speaks that,
-// its next processes are asked for it first.
+// A process is initialized once, with the initialize request of the session that started it. All sessions get the
+// answer to that request. For a shared server, the request declares no client capabilities, because such a process
+// cannot know which session it should ask. The gateway answers requests of a shared process itself: ping with a result,
+// and all others with the error -32601.
 //
-// Ids and progress tokens are replaced by numbers of the gateway's own, so that the sessions of one process can't
-// collide. Progress goes to the request with its token. A log message goes to the one request in flight, unless the
-// server is shared or more are in flight. Other messages go to listeners and subscriptions. Malformed messages and
-// answers to no request are dropped.
+// A server that refuses initialize is asked with server/discover whether it speaks 2026-07-28, which has no sessions.
+// If it does, its next processes are asked with server/discover first.
 //
-// Errors of sessions quote the process's standard error, which may contain data of other sessions. They are for the
-// operator, not for clients.
+// The gateway replaces ids and progress tokens by its own numbers, so that sessions of one process cannot collide.
+// Progress is passed to the request with its token. A log message is passed to the request in flight, if there is only
+// one and the server is not shared. Other messages are passed to listeners and subscriptions. Malformed messages and
+// answers without a request are dropped.
+//
+// Errors of sessions may quote the process's standard error, which may contain data of other sessions. They are for
+// operators, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil {
 		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox and a limiter are required")
@@ -214,7 +219,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// transport implements upstream.Transport. It waits for all its goroutines in Close.
+// transport implements upstream.Transport. Close waits for all its goroutines.
 type transport struct {
 	cfg   Config
 	log   *slog.Logger
@@ -223,24 +228,24 @@ type transport struct {
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
 	clean   *scrub.Scrubber
-	// told redacts what a program printed, before operators read it.
+	// told redacts the output of a program before operators read it.
 	told    *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged
 	// closing is cancelled by stop, which closes the transport.
-	closing context.Context //nolint:containedctx // it is the transport's own
+	closing context.Context //nolint:containedctx // the context of the transport
 	stop    context.CancelCauseFunc
 	// installs lets one installation of a package run at a time. installed is the package that a start may install;
 	// empty if a start installs none.
 	installs  *Installs
 	installed string
-	// era is what is known about the protocol family of the server; nil while that is not known.
+	// era describes the protocol family of the server; nil while it is not known.
 	era atomic.Pointer[era]
 
-	mu     sync.Mutex // guards all below and the fields of all hosts
+	mu     sync.Mutex // guards the fields below and the fields of all hosts
 	hosts  map[principal.Key]*host
-	shares *quota.Tally // counts processes; the process of a shared server counts for no principal
+	shares *quota.Tally // counts processes; the process of a shared server counts against no principal
 	closed bool
 	sweeps bool // whether unused folders of agents are being removed
 }

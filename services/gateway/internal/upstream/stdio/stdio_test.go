@@ -44,8 +44,9 @@ func TestStdioInitializesAProcessOnce(t *testing.T) {
 	}
 }
 
-// A process sends requests to the client of its only session while that has a request in flight. If it is unclear which
-// client is meant, the requests are refused. A shared process does not even learn the clients' capabilities.
+// Checks that a process can send requests to the client of its only session while that session has a request in flight.
+// If it is not clear which client is meant, the requests are refused. A shared process does not receive the clients'
+// capabilities.
 func TestStdioAProcessAsksItsOnlySession(t *testing.T) {
 	t.Parallel()
 	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`
@@ -90,7 +91,7 @@ func TestStdioKeepsSessionsOfOneProcessApart(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	first := one.begin(7, "hold", map[string]string{"key": "first"})
 	second := two.begin(7, "hold", map[string]string{"key": "second"})
-	// The order of calls is fixed only after they are written.
+	// The order of the calls is fixed only after they were written.
 	eventually.Holds(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
 	two.call("x", "hold", map[string]string{"key": "now"})
 	for want, done := range map[string]<-chan outcome{"first": first, "second": second} {
@@ -317,7 +318,7 @@ func TestStdioTellsHowFarARequestGot(t *testing.T) {
 		t.Errorf("no answer in time: the error is %v, want ErrTimeout", err)
 	}
 	eventually.Holds(t, "the process is told", func() bool { return s.call(2, "info", nil)["cancelled"] == "2" })
-	for range 20 { // so that chance does not decide
+	for range 20 { // repeated, because the outcome must not depend on chance
 		if _, err := s.conn.Request(short, toolCall(3, "info", nil), nil); !errors.Is(err, upstream.ErrNeverSent) {
 			t.Fatalf("too late to begin with: the error is %v, want ErrNeverSent", err)
 		}

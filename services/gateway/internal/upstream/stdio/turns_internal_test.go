@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// X1: each time a large message is read, the reader waits for a processor slot, also when the answer of a process gets
-// the client's id.
+// Case X1. Checks that the reader waits for a processor slot before it reads a large message, and before it replaces
+// the id in a large answer.
 func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 	t.Parallel()
 	all, err := room.New(room.Answers())

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// maxShownHost, maxShownPath and maxShownSegment limit what is shown of an address that a server names, in bytes. A
-	// longer path segment may be a credential, or text for the model that reads it.
+	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the parts that are shown of an address
+	// that a server names, in bytes. A longer path segment could be a credential, or text for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
-	// cut replaces what is not shown.
+	// cut replaces the parts that are not shown.
 	cut = "…"
 )
 
-// shownType matches media types that are shown, and codings are the content codings that are named.
+// shownType matches the media types that are shown. codings are the content codings that are named.
 var (
 	shownType = regexp.MustCompile(`^[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,32}$`)
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// caused wraps err in the cause that a response shows, if it shows one.
+// caused wraps err in a CauseError if a response shows why it cannot be used.
 func (s *Transport) caused(resp *http.Response, err error) error {
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, room.ErrFull, intake.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
@@ -48,8 +48,8 @@ func (s *Transport) caused(resp *http.Response, err error) error {
 	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
 }
 
-// cause returns why a response can't be used, and whether later ones will fail in the same way; empty if the response
-// does not show it.
+// cause returns why a response cannot be used, and whether later responses will have the same fault. text is empty if
+// the response does not show the reason.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	key := "servers." + s.name + ".http"
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
@@ -63,7 +63,7 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 		}
 		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
 	case resp.StatusCode >= 400:
-		return "", false // errors name the status anyway
+		return "", false // errors always contain the status
 	case coding != "" && coding != "identity":
 		if !slices.Contains(codings, coding) {
 			coding = "a coding of its own"
@@ -79,8 +79,8 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// place returns the address that a server names in a form that others may read: escaped, bounded, without user, query,
-// fragment, and without parts that may be a credential. It is empty if the server names no such address.
+// place returns an address from a server in a form that others may read: escaped, bounded, without user, query and
+// fragment, and without parts that could be a credential. It is empty if the server names no such address.
 func (s *Transport) place(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
@@ -113,7 +113,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// unreached wraps err in the reason why there was no connection and the remedy, as far as callers may know it.
+// unreached wraps err in a CauseError with the reason why there was no connection and the remedy, as far as callers may
+// know them.
 func (s *Transport) unreached(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false

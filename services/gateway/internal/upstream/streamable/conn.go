@@ -14,13 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxSession is the longest session id that is accepted from a server, in bytes. Some servers put a token into it.
+// maxSession is the maximum length of a session id that is accepted from a server, in bytes. Some servers put a token
+// into the id.
 const maxSession = 4 << 10
 
-// Reasons why a session can't be used.
+// Reasons why a session cannot be used.
 var (
-	// errForgotten means that the server answered 404 to a request in a session: by MCP 2025-11-25, "Session
-	// Management", it has ended the session and has not read the request.
+	// errForgotten means that the server answered with status 404 to a request in a session. According to MCP
+	// 2025-11-25, Session Management, the server has then ended the session and has not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
 	// errDoubtful means that the server answered a request in a session with a status that some servers use for an
 	// unknown session, and without a usable answer.
@@ -34,30 +35,32 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[agreed]
-	// turn is held by the request that opens a new session, so that requests that find their session gone open only one
-	// together. It is a channel and not a mutex, so that other requests stop waiting when their context ends.
+	// turn is held by the request that opens a new session, so that only one is opened if several requests find that
+	// their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
 	turn chan struct{}
-	// probed is when the gateway last checked whether the server still knows the session; guarded by turn.
+	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
+	// turn.
 	probed time.Time
-	// listened is set once the server has opened a stream.
+	// listened reports whether the server has opened a stream for the session.
 	listened atomic.Bool
 }
 
 // agreed is the result of a handshake. It is immutable.
 type agreed struct {
-	// session is the server's Mcp-Session-Id; empty if it has no sessions.
+	// session is the server's Mcp-Session-Id; empty if the server has no sessions.
 	session string
 	// version is the negotiated protocol revision; empty if the gateway does not know it.
 	version string
-	// closed means that nothing more may be sent. lost means that this is because the server forgot the session.
+	// closed means that nothing more may be sent. lost means that the reason is that the server has forgotten the
+	// session.
 	closed, lost bool
-	// opening means that there is no session yet.
+	// opening means that the session is not open yet.
 	opening bool
 	// cookies are the session's cookies; nil if there is no session.
 	cookies *cookies
 }
 
-// handshake sends initialize, or server/discover, and returns the result. The answer counts in has.
+// handshake sends initialize, or server/discover, and returns the result. has is the memory budget for the answer.
 func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
 	if c.initialize.Method() == mcp.MethodDiscover {
 		return c.discover(ctx, has)
@@ -84,7 +87,8 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// versionOf returns the protocol revision in an answer to initialize, without unescaping; empty if there is none.
+// versionOf returns the protocol revision in an answer to initialize, with escapes left as they are; empty if there is
+// none.
 func versionOf(a *gate.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
@@ -93,13 +97,13 @@ func versionOf(a *gate.Answer) string {
 	return string(raw[1 : len(raw)-1])
 }
 
-// isSession reports whether a session id consists of visible ASCII, as MCP 2025-11-25, "Session Management", demands,
-// and is not too long. The empty id means no session.
+// isSession reports whether a session id consists of visible ASCII, as MCP 2025-11-25, Session Management, requires,
+// and is not too long. The empty id means that there is no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen opens a new session that replaces old, unless another request has already done so.
+// reopen opens a new session in place of old, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agreed, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -124,9 +128,9 @@ func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agr
 	return fresh, nil
 }
 
-// adopt makes fresh the session of the connection after it has sent the server notifications/initialized.
+// adopt makes fresh the session of the connection after it has sent notifications/initialized to the server.
 func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
-	if fresh.version != old.version { // the client was promised the old revision
+	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
 	}
 	if err := c.notify(ctx, upstream.Initialized().Request("", nil), fresh); err != nil {
@@ -138,8 +142,8 @@ func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
 	return nil
 }
 
-// Notify implements upstream.Conn. A cancellation is not sent to a server without sessions, which can't know whose
-// request it means.
+// Notify implements upstream.Conn. It sends no cancellation to a server without sessions, because such a server cannot
+// know whose request is meant.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()
 	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
@@ -160,8 +164,8 @@ func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) 
 	return nil
 }
 
-// Close implements upstream.Conn. It does not wait for requests in flight, which end when the server ends them or with
-// their timeouts.
+// Close implements upstream.Conn. It does not wait for requests in flight. They end when the server ends them or their
+// timeouts expire.
 func (c *conn) Close(ctx context.Context) error {
 	return c.end(ctx, c.state.Swap(&agreed{closed: true}))
 }

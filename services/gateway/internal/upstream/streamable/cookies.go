@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// maxCookies is how many cookies are stored for a session, and maxCookie the longest line that sets one, in bytes
-	// (RFC 6265, section 6.1, asks for at least 50 of 4096).
+	// maxCookies is the maximum number of cookies that are stored for a session, and maxCookie is the maximum length of
+	// a line that sets a cookie, in bytes (RFC 6265, section 6.1, asks for at least 50 cookies of 4096 bytes).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is how many replaced values are remembered.
+	// maxOld is the maximum number of replaced values that are remembered.
 	maxOld = 4
 )
 
-// cookies are the cookies that a server has set in one session, for example for a load balancer that routes to the
-// backend of the session. They are sent only to the configured host, only in this session, and are stored in memory. A
-// nil *cookies stores none. It is safe for concurrent use.
+// cookies contains the cookies that a server has set in one session. An example is the cookie of a load balancer that
+// selects the backend of the session. Cookies are sent only to the configured host, only in this session, and are
+// stored only in memory. A nil *cookies stores none. It is safe for concurrent use.
 type cookies struct {
 	at      *url.URL
 	secrets []string
@@ -41,8 +41,8 @@ func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
-// take stores the cookies that an answer sets. Like a browser, it ignores cookies of other hosts or paths, and cookies
-// with Secure on a connection without TLS.
+// take stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and cookies
+// with Secure that arrive over a connection without TLS.
 func (c *cookies) take(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
@@ -55,7 +55,7 @@ func (c *cookies) take(answer http.Header) {
 			continue
 		}
 		if set.MaxAge > 0 {
-			set.Expires = time.Now().Add(time.Duration(min(set.MaxAge, maxAge)) * time.Second) //nolint:gosec // maxAge bounds it
+			set.Expires = time.Now().Add(time.Duration(min(set.MaxAge, maxAge)) * time.Second) //nolint:gosec // maxAge limits it
 		}
 		c.all = slices.DeleteFunc(c.all, func(old *http.Cookie) bool {
 			same := old.Name == set.Name && old.Path == set.Path
@@ -75,7 +75,7 @@ func (c *cookies) take(answer http.Header) {
 	c.clean = scrub.New(nil, slices.Concat(c.secrets, c.values()))
 }
 
-// values returns the values that no answer may contain. The caller holds the lock.
+// values returns all values that an answer must not contain. The caller holds the lock.
 func (c *cookies) values() []string {
 	out := slices.Clone(c.old)
 	for _, kept := range c.all {
@@ -94,13 +94,14 @@ func (c *cookies) holds(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minHeld && strings.Contains(text, value) })
 }
 
-// minHeld is the shortest value that holds looks for, in bytes: shorter ones are words of any text.
+// minHeld is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in ordinary
+// text.
 const minHeld = 6
 
-// maxAge is the longest lifetime of a cookie, in seconds: no session lasts longer.
+// maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.
 const maxAge = 365 * 24 * 60 * 60
 
-// isFor reports whether a cookie belongs to the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
+// isFor reports whether a cookie is meant for the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
 func (c *cookies) isFor(set *http.Cookie) bool {
 	host, domain := strings.ToLower(c.at.Hostname()), strings.ToLower(strings.TrimPrefix(set.Domain, "."))
 	path, at := set.Path, cmp.Or(c.at.EscapedPath(), "/")
@@ -108,7 +109,7 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.at.Scheme == "https")
 }
 
-// field returns the Cookie field of a request: the configured cookies, then those of the session.
+// field returns the Cookie header of a request: the configured cookies, followed by the cookies of the session.
 func (c *cookies) field(configured string) wire.Field {
 	out := wire.Field{Name: "Cookie", Value: configured}
 	if c == nil {

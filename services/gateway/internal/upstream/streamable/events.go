@@ -18,21 +18,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req, which it returns. It
-// passes the other messages to their receivers and drops answers to other requests, which can't have been sent here. If
-// the stream ends before the answer and its last event has an id, it is resumed after that event (MCP 2025-11-25,
-// Transports, Resumability and Redelivery).
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req, and returns that answer.
+// It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
+// If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
+// 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
-	if req.Method() == mcp.MethodListen { // its stream is not meant to end
+	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end
 		stream.begun = time.Now()
 	}
 	for {
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
-				defer closer(body)() // the bodies are few, and all are read until the answer
+				defer closer(body)() // there are few bodies, and all are read until the answer
 				stream.reads(body)
 				continue
 			}
@@ -45,7 +45,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 		}
 		stream.data.Settle()
 		if len(data) == 0 {
-			continue // a priming event, or one that carries no message
+			continue // a priming event, or another event without a message
 		}
 		message, err := intake.Mended(ctx, data, clean, req.Room, methodOf(req))
 		if err != nil {
@@ -66,15 +66,16 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 
 var errEnded = errors.New("the stream ended before the answer")
 
-// takers receive the messages of a server. All but events and resume are required.
+// takers contains the receivers of a server's messages. All except events and resume are required.
 type takers struct {
-	// resume continues a stream after the event with this id, once wait has passed; nil if that is not possible.
+	// resume continues a stream after the event with this id when wait has passed. It is nil if the stream cannot be
+	// resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
-	// events receives the messages that belong to the current request; nil if they have no receiver.
+	// events receives the messages that belong to the current request. It is nil if they have no receiver.
 	events func([]byte)
-	// reply answers a request of the server that no client takes.
+	// reply answers a request of the server that no client accepts.
 	reply func(*gate.Answer)
-	// changed is called when the server reports that its list of tools changed.
+	// changed is called when the server reports a change of its list of tools.
 	changed func()
 }
 
@@ -95,11 +96,11 @@ func (to takers) take(m *gate.Answer, token []byte) {
 	}
 }
 
-// replyTimeout is how long a server may take to accept the gateway's answer to its request, because nothing more is
-// read from it meanwhile.
+// replyTimeout is how long a server may take to accept the gateway's response to its request. It is short because
+// nothing more is read from the server meanwhile.
 const replyTimeout = 5 * time.Second
 
-// reply answers a request of the server that no client takes. It does nothing before there is a session.
+// reply answers a request of the server that no client accepts. It does nothing before there is a session.
 func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
 	if state.opening {
 		return
@@ -115,34 +116,36 @@ func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
 	}
 }
 
-// eventBuffer is how much of a stream is buffered, in bytes. The field name of a longer line lies within it.
+// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
+// buffer.
 const eventBuffer = 8 << 10
 
-// eventReader reads the events of a stream one by one. It stores only the data of the current event, once.
+// eventReader reads the events of a stream one at a time. It stores only the data of the current event, and only once.
 type eventReader struct {
 	in   *bufio.Reader
 	data *intake.Memory
-	// all is the number of bytes so far, and events the number of events. If begun is set, both count only the current
-	// minute.
+	// all is the number of bytes that were read, and events is the number of events. If begun is set, both count only
+	// from the start of the current minute.
 	all, events int
 	begun       time.Time
-	// seen is the size of the current event, lines its number of data lines, and other whether its type is neither
-	// message nor wanted.
+	// seen is the size of the current event. lines is the number of its data lines. other reports whether its type is
+	// neither message nor wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the current event, empty for the default. wanted is another type whose data is read.
+	// kind is the type of the current event; empty for the default type. wanted is another type whose data is read.
 	kind, wanted string
-	// id and retry are fields of the current event, if they are short and, for retry, consist of digits.
+	// id and retry are fields of the current event. They are empty if the field is too long, and retry also if it does
+	// not consist of digits.
 	id, retry string
-	// hasID means that the event has an id, which may be empty. cr means that the last line ended with a CR, which an
-	// LF may follow. begins means that something of the stream was read.
+	// hasID reports whether the event has an id, which may be empty. cr reports whether the last line ended with CR,
+	// which an LF may follow. begins reports whether the beginning of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that had one, and wait the last retry.
+	// last is the id of the last event that had an id, and wait is the last retry.
 	last string
 	wait time.Duration
 }
 
-// reads has the reader continue with another body. It drops an incomplete event.
+// reads makes the reader continue with another body. It drops an incomplete event.
 func (e *eventReader) reads(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
@@ -154,14 +157,15 @@ func (e *eventReader) reads(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is the longest id of an event, in bytes, because a client sends it back in a header.
+// maxField is the maximum length of an event's id, in bytes. It is limited because a client sends the id back in a
+// header.
 const maxField = 256
 
-// maxRetry is the largest number of digits of a retry: a day has 86,400,000 ms.
+// maxRetry is the maximum number of digits of a retry. A day has 86,400,000 ms.
 const maxRetry = 8
 
-// next reads one event and returns its data, valid until the next call. The data is empty for events of another type
-// than message, such as pings.
+// next reads one event and returns its data, which is valid until the next call. The data is empty for events of other
+// types than message, such as pings.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0
@@ -193,7 +197,7 @@ func (e *eventReader) next() ([]byte, error) {
 }
 
 // line reads a line and reports whether it is blank. The end of the stream is an error, because an event is complete
-// only with the blank line after it.
+// only after a blank line.
 func (e *eventReader) line() (blank bool, err error) {
 	part, more, err := e.part()
 	if err != nil {
@@ -229,7 +233,7 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// short returns the text of a field that is passed to a client, and reports whether it is allowed: visible ASCII of at
+// short returns the text of a field that is passed to a client. It returns false if the text is not visible ASCII of at
 // most maxField bytes.
 func short(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
@@ -238,7 +242,7 @@ func short(value []byte) (string, bool) {
 	return string(value), true
 }
 
-// dataLine adds the beginning of a data line.
+// dataLine adds the beginning of a data line to the event.
 func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {
@@ -249,13 +253,13 @@ func (e *eventReader) dataLine(value []byte) error {
 }
 
 // part reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
-// than the buffer, it returns the buffered part, and more is true. It does not wait for the byte after a CR.
+// than the buffer, part returns the buffered part and sets more. It does not wait for the byte after a CR.
 func (e *eventReader) part() (part []byte, more bool, err error) {
 	if err := e.skip(); err != nil {
 		return nil, false, err
 	}
 	for n := 0; ; {
-		part, _ = e.in.Peek(e.in.Buffered()) // never an error for buffered bytes
+		part, _ = e.in.Peek(e.in.Buffered()) // no error is possible for buffered bytes
 		if end := lineEnd(part[n:]); end >= 0 {
 			e.cr = part[n+end] == '\r'
 			return part[:n+end], false, e.took(n + end + 1)
@@ -279,7 +283,7 @@ func (e *eventReader) skip() error {
 		err = e.took(1)
 	}
 	if !e.begins && next[0] == gate.ByteOrderMark[0] {
-		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // otherwise the line is short
+		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // otherwise the line is shorter than the mark
 			err = e.took(len(mark))
 		}
 	}
@@ -299,9 +303,9 @@ func lineEnd(text []byte) int {
 	return end
 }
 
-// took skips bytes that were peeked at. They stay valid until more is read.
+// took skips bytes that were returned by Peek. They stay valid until more is read.
 func (e *eventReader) took(n int) error {
-	_, _ = e.in.Discard(n) // they are buffered
+	_, _ = e.in.Discard(n) // the bytes are buffered
 	e.all, e.seen = e.all+n, e.seen+n
 	switch {
 	case e.all > upstream.MaxStream:
@@ -313,7 +317,7 @@ func (e *eventReader) took(n int) error {
 	}
 }
 
-// ended returns [errEnded] for the end of the stream, and any other error unchanged.
+// ended returns [errEnded] for the end of the stream, and every other error unchanged.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// written returns a request with a whole message, as the gateway makes it.
+// written returns a request for a message, as the gateway creates it.
 func written(text string) upstream.Request {
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
 	if err != nil {
@@ -28,8 +28,8 @@ func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }
 
-// U1: whatever a server streams, the answer is one response with the request's id, and before it only requests, and
-// notifications that belong to the request, are passed on.
+// FuzzReadEvents checks that the answer is one response with the request's id, whatever a server streams. Before the
+// answer, only requests and the notifications that belong to the request are passed on. Case U1.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",

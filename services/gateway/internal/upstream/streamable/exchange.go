@@ -18,25 +18,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// Content types of answers.
+// Content types of responses.
 const (
 	typeJSON   = "application/json"
 	typeEvents = "text/event-stream"
 )
 
 const (
-	// drainTimeout is how long a server may take to end a response after its answer has been read.
+	// drainTimeout is how long a server may take to end a response after its answer was read.
 	drainTimeout = 50 * time.Millisecond
-	// maxDrain is how many bytes of the rest of a response are read.
+	// maxDrain is the maximum number of bytes that are read of the rest of a response.
 	maxDrain = 4 << 10
 )
 
-// Request implements upstream.Conn. If the server has forgotten the session, Request opens a new one and sends the
-// request again, once. It does so for tools/call as well: a server that restarts forgets every session, and otherwise
-// the first call in each of them would have an unknown outcome and could not be repeated. By MCP, 404 means that the
-// session was gone before the request came. A server that answers 404 to calls that it has run gains nothing, because
-// it knows the arguments and can run them as often as it likes. What was sent counts, whatever the second attempt
-// results in. A request with [upstream.Request.Once] is not sent again.
+// Request implements upstream.Conn. If the server has forgotten the session, Request opens a new session and sends the
+// request once more. It also does so for tools/call. A server that restarts forgets all sessions. Without the
+// repetition, the first call in each session would have an unknown outcome and could not be repeated.
+//
+// In MCP, status 404 means that the session was gone before the request arrived. A server that answers with 404 to
+// calls that it has executed gains nothing, because it knows the arguments and can repeat a call as often as it likes.
+// The first attempt counts as sent, whatever the result of the second attempt is. A request with
+// [upstream.Request.Once] is not sent again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
@@ -52,12 +54,12 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // the class of err is that of another message; bytes of this one have left
+	if err != nil { // the class of err is that of another message, and bytes of this request have been sent
 		return answer, upstream.Recast(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
-	if errors.Is(err, upstream.ErrNeverSent) { // the second time; bytes of the first attempt have left
-		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one attempt
+	if errors.Is(err, upstream.ErrNeverSent) { // bytes of the first attempt have been sent
+		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // the class of err is that of the second attempt only
 	}
 	return answer, err
 }
@@ -79,19 +81,19 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// appendFields appends the header fields of a session's requests. None of them comes from a client's headers.
+// appendFields appends the headers that requests in a session have. None of them comes from a client's headers.
 func (state *agreed) appendFields(fields []wire.Field, req upstream.Request) []wire.Field {
 	fields = append(fields, wire.Field{Name: headerSession, Value: state.session}, wire.Field{Name: headerVersion, Value: state.version}, wire.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
 		fields = append(fields, said(req)...)
-	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read it
+	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read the revision
 		fields = append(fields, wire.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields
 }
 
-// fields appends the header fields of a session's requests, including the cookies.
+// fields appends the headers that requests in a session have, including the cookies.
 func (c *conn) fields(fields []wire.Field, state *agreed, req upstream.Request) []wire.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
@@ -104,7 +106,7 @@ func (c *conn) cleanOf(state *agreed) *scrub.Scrubber {
 	return state.cookies.scrubber()
 }
 
-// post sends one message. The error says whether any byte of the message may have left.
+// post sends one message. The error says whether a byte of the message may have been sent.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
@@ -144,7 +146,7 @@ func (s *Transport) neverSent(err error) error {
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *gate.Answer, err error) {
 	defer func() {
 		if err != nil {
-			req.Room.Keep(0) // frees what has been read
+			req.Room.Keep(0) // frees the memory for the data that was read
 			message, err = nil, c.unusable(resp, err)
 		}
 	}()
@@ -183,7 +185,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}
 }
 
-// methodOf returns the method of a request for the id of its answer, and nothing for any other id.
+// methodOf returns a function that returns the method of a request for the id of its answer, and "" for any other id.
 func methodOf(req upstream.Request) func(id []byte) string {
 	return func(id []byte) string {
 		if gate.SameID(id, req.ID()) || gate.SameID(gate.NumberIn(id), req.ID()) {
@@ -193,7 +195,7 @@ func methodOf(req upstream.Request) func(id []byte) string {
 	}
 }
 
-// contentType returns a response's type without its parameters.
+// contentType returns the media type of a response without parameters.
 func contentType(resp *http.Response) string {
 	given := resp.Header.Get("Content-Type")
 	if given == typeJSON {
@@ -203,8 +205,8 @@ func contentType(resp *http.Response) string {
 	return kind
 }
 
-// unusable classifies the error of a request whose answer can't be used. No status proves that the server did not read
-// the request: a tool that fails may well pass on the 429 of a service that it called.
+// unusable classifies the error of a request whose answer cannot be used. No status proves that the server did not read
+// the request. For example, a tool may pass on the status 429 of another service.
 func (c *conn) unusable(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -216,8 +218,8 @@ func (c *conn) unusable(resp *http.Response, err error) error {
 // closer returns a function that closes a body, which ends any read of it.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
-// closeBody reads the little that may be left of a response, so that the connection can be reused, and closes it. If
-// the server leaves its response open, the connection is closed after a short wait.
+// closeBody reads the small rest that a response may have, so that the connection can be used again, and closes the
+// response. If the server leaves the response open, the connection is closed after a short time.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

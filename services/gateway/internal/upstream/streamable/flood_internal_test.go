@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// U1: endless output of a server, instead of an answer or before it, is cut off after a limit, for each way of sending
-// a request.
+// Case U1. Checks that endless output of a server, instead of an answer or before it, is cut off after a limit, for
+// each way in which requests are sent.
 func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 	t.Parallel()
 	const (
@@ -75,7 +75,7 @@ func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 	}
 }
 
-// endless is a server that sends begin and then again forever, whatever the request is. It counts the bytes.
+// endless is a server that answers every request by sending begin, and then again without end. It counts the bytes.
 func endless(t *testing.T, begin, again string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

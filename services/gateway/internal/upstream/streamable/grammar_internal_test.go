@@ -27,13 +27,13 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	return e
 }
 
-// event is an event as it was read: its data, its id, the last id, and the time to wait in milliseconds.
+// event is an event that was read: its data, its id, the last id, and the time to wait in milliseconds.
 type event struct {
 	data, id, last string
 	wait           int64
 }
 
-// Case J: a stream is read by the grammar of the HTML standard, wherever its pieces end.
+// Case J. Checks that a stream is read according to the grammar of the HTML Standard, wherever its pieces end.
 func TestEventReader_GrammarOfTheStandard(t *testing.T) {
 	t.Parallel()
 	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
@@ -60,7 +60,7 @@ func TestEventReader_GrammarOfTheStandard(t *testing.T) {
 	}
 }
 
-// Case J: a byte order mark inside the stream belongs to its line, and a long line keeps the characters at its ends.
+// Case J. Checks that a byte order mark inside the stream belongs to its line, and that a long line is complete.
 func TestEventReader_MarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
@@ -76,7 +76,7 @@ func TestEventReader_MarksAndLongLines(t *testing.T) {
 	}
 }
 
-// Case J: an event whose blank line ends with a CR is returned at once, whether or not an LF follows.
+// Case J. Checks that an event whose blank line ends with CR is returned at once, whether or not an LF follows.
 func TestEventReader_WaitsForNothingBehindCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

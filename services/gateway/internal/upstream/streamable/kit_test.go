@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is far less than the timeout of any call in these tests, and far more than a call takes.
+// soon is much less than the timeout of a call in these tests, and much longer than a call takes.
 const soon = 5 * time.Second
 
 // webPost is one received POST.
@@ -34,17 +34,17 @@ type webPost struct {
 	body                         []byte
 }
 
-// webReply answers one POST.
+// webReply writes the response to one POST.
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
-// web is a Streamable HTTP server whose answers the test sets.
+// web is a Streamable HTTP server whose answers are set by the test.
 type web struct {
 	*httptest.Server
 
 	mu      sync.Mutex
 	posts   []webPost
 	deletes []string
-	// connections counts the accepted connections.
+	// connections counts the connections that were accepted.
 	connections atomic.Int64
 	replies     map[string]webReply
 }
@@ -67,14 +67,14 @@ func newWeb(t *testing.T) *web {
 	return s
 }
 
-// on sets the answer to a method.
+// on sets the response to requests with a method.
 func (s *web) on(method string, reply webReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replies[method] = reply
 }
 
-// got returns the POSTs of a method, or all if method is empty.
+// got returns the POSTs with a method, or all POSTs if method is empty.
 func (s *web) got(method string) []webPost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *web) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// greet answers initialize with a session and a revision.
+// greet returns a reply to initialize with a session and a revision.
 func greet(session, version string) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		if session != "" {
@@ -138,7 +138,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain answers with these bytes, in which ID is replaced by the request's id.
+// plain returns a reply with this body, in which ID is replaced by the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -147,10 +147,11 @@ func plain(status int, kind, body string) webReply {
 	}
 }
 
-// events answers with an event stream of these bytes.
+// events returns a reply with an event stream of these bytes.
 func events(stream string) webReply { return plain(http.StatusOK, "text/event-stream", stream) }
 
-// hanging answers as reply does and then keeps the response open until the client is gone.
+// hanging returns a reply that writes the response of another reply, and leaves the response open until the client has
+// disconnected.
 func hanging(reply webReply) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		reply(w, r, p)
@@ -159,7 +160,7 @@ func hanging(reply webReply) webReply {
 	}
 }
 
-// inTurn answers with each reply once, and after that with the last.
+// inTurn returns a reply that uses each of the replies once, and after that always the last one.
 func inTurn(replies ...webReply) webReply {
 	var mu sync.Mutex
 	n := 0
@@ -183,7 +184,7 @@ func newHTTP(t *testing.T, url string) *streamable.Transport {
 	return s
 }
 
-// message makes a request from raw JSON, as the pipeline does.
+// message returns a request for raw JSON, as the pipeline creates it.
 func message(method, id string) upstream.Request {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
 	if id == "" {
@@ -197,7 +198,7 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf returns the position of a part of a message.
+// spanOf returns the span of a part in a message.
 func spanOf(body, part string) gate.Span {
 	start := strings.Index(body, part)
 	return gate.Span{Start: start, End: start + len(part)}
@@ -212,17 +213,17 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes are message sizes for which requests are sent in different ways.
+// sizes contains message sizes that are sent in different ways.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
-// padded makes a message longer by blanks at its end.
+// padded appends blanks to a message.
 func padded(r upstream.Request, blanks int) upstream.Request {
 	m := *r.Message
 	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)
 	return upstream.Request{Message: &m}
 }
 
-// openHTTP opens a session.
+// openHTTP opens a session with the server at a URL.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
 	return openOver(t, newHTTP(t, url))

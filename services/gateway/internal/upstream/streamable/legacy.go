@@ -11,19 +11,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// legacy is a session with a server that speaks only HTTP+SSE (MCP 2024-11-05). The session is the stream. If the
-// stream has ended, the next request opens another one.
+// legacy is a session with a server that speaks only HTTP+SSE (MCP 2024-11-05). The session exists as long as its
+// stream. If the stream has ended, the next request opens another one.
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is held by the request that opens a stream. It is a channel and not a mutex, so that other requests stop
-	// waiting when their context ends.
+	// turn is held by the request that opens a stream. It is a channel, so that other requests stop waiting when their
+	// contexts end.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
 	closed atomic.Bool
 }
 
-// openLegacy opens a session over HTTP+SSE. The answer counts in has.
+// openLegacy opens a session over HTTP+SSE. has is the memory budget for the answer.
 func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *room.Holding) (*legacy, upstream.Answer, error) {
 	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
 	l, answer, err := c.open(ctx, has)
@@ -34,7 +34,7 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 	return c, answer, nil
 }
 
-// open opens a stream, and the session on it.
+// open opens a stream and a session on it.
 func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.Answer, error) {
 	l, err := c.server.dial(ctx, has)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.A
 	return l, answer, nil
 }
 
-// live returns the session's stream, or opens another one if that has ended.
+// live returns the session's stream. If the stream has ended, live opens another one.
 func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
@@ -70,7 +70,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	switch {
 	case c.closed.Load():
 		return nil, upstream.ErrClosed
-	case old.all.Err() == nil: // another request has opened one
+	case old.all.Err() == nil: // another request has opened a stream
 		return old, nil
 	}
 	beside := has.Beside()
@@ -79,7 +79,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client was promised the old revision
+	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client has negotiated the old revision
 		fresh.end(errLost)
 		return nil, fmt.Errorf("the server now speaks %q instead of %q, or refuses a session", *fresh.version.Load(), *old.version.Load())
 	}
@@ -105,13 +105,13 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
-	if err != nil { // the class of err is that of another message; this request was not sent
+	if err != nil { // the class of err is that of another message, and this request was not sent
 		return upstream.Answer{}, upstream.Recast(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
 }
 
-// Notify implements upstream.Conn. It fails if the stream has ended that the message belonged to.
+// Notify implements upstream.Conn. It returns an error if the stream to which the message belongs has ended.
 func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	l := c.now.Load()
 	if l.all.Err() != nil {
@@ -154,7 +154,7 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// Close implements upstream.Conn: the session ends with its stream.
+// Close implements upstream.Conn. It ends the stream, and so the session.
 func (c *legacy) Close(context.Context) error {
 	c.closed.Store(true)
 	c.now.Load().end(upstream.ErrClosed)

@@ -25,13 +25,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// older is a server on HTTP+SSE whose messages the test sets.
+// older is a server with HTTP+SSE whose messages are set by the test.
 type older struct {
 	*httptest.Server
 
-	// place is the endpoint that it names.
+	// place is the endpoint that the server names.
 	place string
-	// said receives posted messages and returns the messages for the stream; a nil result sends none.
+	// said receives a posted message and returns the messages for the stream. A nil result sends no message.
 	said func(body string) []string
 
 	mu      sync.Mutex
@@ -87,7 +87,7 @@ func (s *older) post(w http.ResponseWriter, r *http.Request) {
 	s.posts = append(s.posts, r.URL.RequestURI()+" "+body)
 	s.mu.Unlock()
 	switch id := idOf(body); {
-	case id == "": // a notification
+	case id == "": // the message is a notification
 	case strings.Contains(body, `"initialize"`):
 		s.say(`{"jsonrpc":"2.0","id":` + id + `,"result":{"protocolVersion":"2024-11-05","capabilities":{}}}`)
 	default:
@@ -102,18 +102,18 @@ func idOf(message string) string {
 	var m struct {
 		ID json.RawMessage `json:"id"`
 	}
-	_ = json.Unmarshal([]byte(message), &m) // if it fails, the message has no id
+	_ = json.Unmarshal([]byte(message), &m) // if this fails, the message has no id
 	return string(m.ID)
 }
 
-// say sends a message on the last stream.
+// say sends a message on the newest stream.
 func (s *older) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[len(s.streams)-1] <- text
 }
 
-// hangUp ends the last stream.
+// hangUp ends the newest stream.
 func (s *older) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +135,9 @@ func (s *older) told(n int) []string {
 
 const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 
-// The official SDK's HTTP+SSE server is reached at the address of its stream. It is called, reports progress, sends a
-// request to its client, reports a changed list, and loses its session with its stream.
+// Checks the transport with the HTTP+SSE server of the official SDK. The server is reached at the address of its stream
+// and called. It reports progress, sends a request to its client, reports a changed list, and loses its session with
+// its stream.
 func TestHTTPOlderServersAreReached(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
@@ -197,13 +198,13 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	}
 }
 
-// Messages on the stream go to their receiver: an answer goes to the request with its id, however late and in whatever
-// order, and to no other.
+// Case U1. Checks that an answer on the stream is passed only to the request with its id, however late and in whatever
+// order it arrives.
 func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		says []string
-		want string // empty: no usable answer
+		want string // empty means that there is no usable answer
 	}{
 		"the answer":                  {[]string{result}, strings.Replace(result, "ID", `"a"`, 1)},
 		"after another's":             {[]string{strings.Replace(result, "ID", "99", 1), result}, strings.Replace(result, "ID", `"a"`, 1)},
@@ -233,7 +234,7 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 	}
 }
 
-// P: messages are posted only to the host of the configured address.
+// Case P. Checks that messages are posted only to the host of the configured address.
 func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
@@ -253,7 +254,8 @@ func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
 	}
 }
 
-// When a stream ends, the requests that wait on it end with an unknown outcome; later requests open another stream.
+// Checks that the requests that wait on a stream end with an unknown outcome when the stream ends, and that later
+// requests open another stream.
 func TestHTTPOlderStreamsEnd(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -277,7 +279,7 @@ func TestHTTPOlderStreamsEnd(t *testing.T) {
 	}
 }
 
-// X1: a call ends with its timeout. A later answer is dropped, and the session continues.
+// Case X1. Checks that a call ends with its timeout, that a later answer is dropped, and that the session continues.
 func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(body string) []string {
@@ -295,8 +297,8 @@ func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 	}
 }
 
-// U1: a late answer to an abandoned request is not taken for the answer to another one with the same id. A cancellation
-// names the request by the id that the server knows.
+// Case U1. Checks that a late answer to an abandoned request is not taken for the answer to another request with the
+// same id, and that a cancellation contains the id that the server knows.
 func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -328,7 +330,8 @@ func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	}
 }
 
-// An answer counts even if it comes before the post has ended, or if the post never ends. So does a server request.
+// Checks that an answer and a request of the server are accepted even if they arrive before the POST has ended, or if
+// the POST never ends.
 func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -347,8 +350,8 @@ func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 	}
 }
 
-// X3: messages for clients that don't read count in their principal's memory budget, and are dropped when that is used
-// up.
+// Case X3. Checks that messages for clients that do not read count against their principal's memory budget, and are
+// dropped when the budget is exhausted.
 func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	t.Parallel()
 	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in all
@@ -357,7 +360,7 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	var took atomic.Int64
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
-	defer free()  // the server waits for its requests to end
+	defer free()  // the server waits until its requests end
 	for range 3 { // one server may not send more in a minute
 		var s *older
 		s = newOlder(t, func(body string) []string {
@@ -400,7 +403,8 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	}
 }
 
-// An error that may pass does not mean that the server has no HTTP+SSE: it is asked again at once.
+// Checks that a temporary error does not mean that the server has no HTTP+SSE, and that the server is asked again at
+// once.
 func TestHTTPOlderServersMayBeAwayForNow(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })

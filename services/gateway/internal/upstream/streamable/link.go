@@ -21,42 +21,42 @@ import (
 )
 
 const (
-	// endpointTimeout is the time in which a server must name the endpoint for messages, with the first event that it
-	// sends.
+	// endpointTimeout is how long a server may take to send the endpoint for messages, which must be in its first
+	// event.
 	endpointTimeout = 5 * time.Second
-	// maxEndpoint is the longest endpoint, in bytes.
+	// maxEndpoint is the maximum length of an endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is the maximum number of messages that wait for one receiver, and maxQueued the maximum size of each of
-	// them, in bytes. Messages that don't fit are dropped, because a slow client must not delay the answers.
+	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each such
+	// message, in bytes. Messages beyond these limits are dropped, because a slow client must not delay answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
 
-// A link is one HTTP+SSE stream of a server and the requests that wait for answers on it. The server sends all its
-// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). It is
+// A link is one HTTP+SSE stream of a server, with the requests that wait for answers on it. The server sends all its
+// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). A link is
 // safe for concurrent use.
 type link struct {
 	server *Transport
-	// end ends the stream and cancels all. ended is closed once the stream is no longer read.
-	all   context.Context //nolint:containedctx // it is the stream's, which outlives requests
+	// end ends the stream and cancels all. ended is closed when the stream is no longer read.
+	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
-	// post is the head of posted messages.
+	// post is the head of the requests that post messages.
 	post *wire.Head
 	// cookies are the cookies of the session.
 	cookies *cookies
-	// has is the memory of the message that is being read.
+	// has is the memory for the message that is being read.
 	has *room.Holding
-	// version is the agreed revision; nil before there is one.
+	// version is the negotiated revision; nil until there is one.
 	version atomic.Pointer[string]
-	// replies queues the gateway's own answers to the server's requests until they are posted.
+	// replies contains the gateway's responses to requests of the server until they are posted.
 	replies chan upstream.Request
 
 	mu      sync.Mutex
 	last    int64      // the number of the last request
 	waiting []*waiting // in the order in which they were sent
-	heard   *queue     // the queue of the listener; nil if there is none
-	dropped int        // number of messages that could not be read
+	heard   *queue     // the queue of the listener; nil if there is no listener
+	dropped int        // the number of messages that could not be read
 }
 
 // dial opens a stream and waits for the endpoint to which messages are posted.
@@ -110,14 +110,15 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 // errNotOlder means that a server does not speak HTTP+SSE, or not in a usable way.
 var errNotOlder = errors.New("the server has no HTTP+SSE stream")
 
-// serve sets the agreed revision and starts posting the gateway's own answers.
+// serve sets the negotiated revision and starts posting the gateway's responses.
 func (l *link) serve(version string) {
 	l.version.Store(&version)
 	l.server.links.Go(l.answer)
 }
 
-// endpoint returns the head of messages to the endpoint that a server names. The endpoint must have the scheme, host
-// and port of the configured address, because a server must not direct the gateway's credentials elsewhere.
+// endpoint returns the head of the requests that post messages to the endpoint that a server names. The endpoint must
+// have the scheme, host and port of the configured address, because a server must not send the gateway's credentials to
+// another address.
 func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
@@ -126,13 +127,13 @@ func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf returns the host in lower case with the port, also if that is the default port.
+// hostOf returns the host of a URL in lower case with its port, even if that is the default port.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// read handles the server's messages until the stream ends, and returns why it ended.
+// read handles the server's messages until the stream ends. It returns the reason of the end.
 func (l *link) read(stream *eventReader) error {
 	for {
 		data, err := stream.next()
@@ -152,7 +153,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
-		case m.Kind == gate.Response && l.settle(m): // answers to requests don't count towards the limits
+		case m.Kind == gate.Response && l.settle(m): // answers to requests do not count towards the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -163,7 +164,7 @@ func (l *link) read(stream *eventReader) error {
 // take passes a message that answers no request to its receiver.
 func (l *link) take(m *gate.Answer) {
 	switch {
-	case m.Kind == gate.Response: // no request waits for it
+	case m.Kind == gate.Response: // no request waits for the response
 	case m.Kind == gate.Request && m.Method == mcp.MethodPing:
 		l.reply(upstream.Pong(m.ID.Of(m.Raw)))
 	case m.Kind == gate.Request:
@@ -178,13 +179,13 @@ func (l *link) take(m *gate.Answer) {
 	}
 }
 
-// refuse answers a request of the server that no client takes.
+// refuse answers a request of the server that no client accepts.
 func (l *link) refuse(m *gate.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried))
 }
 
-// reply queues an answer of the gateway's own. The answer is dropped if the server sends requests faster than it
-// accepts answers.
+// reply queues a response of the gateway. The response is dropped if the server sends requests faster than it accepts
+// responses.
 func (l *link) reply(own upstream.Own) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -192,7 +193,7 @@ func (l *link) reply(own upstream.Own) {
 	}
 }
 
-// answer posts the queued replies until the stream has ended.
+// answer posts the queued responses until the stream has ended.
 func (l *link) answer() {
 	for {
 		select {
@@ -208,7 +209,7 @@ func (l *link) answer() {
 	}
 }
 
-// send posts one message. The error says whether any byte of the message may have left.
+// send posts one message. The error says whether a byte of the message may have been sent.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
 	if req.Kind() == gate.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
@@ -230,7 +231,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	}
 	defer closeBody(resp)
 	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusGone {
-		l.end(errLost) // the server no longer knows the session, even if its stream is open
+		l.end(errLost) // the server has forgotten the session, even if its stream is open
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return l.server.caused(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
@@ -241,7 +242,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// named reads events up to the first one with data, and returns the data. The type of that event must be kind.
+// named reads events up to the first event with data, and returns that data. The event must have the type kind.
 func (e *eventReader) named(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

@@ -19,17 +19,17 @@ import (
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
-// from the Server). The limits for messages before one answer hold for each minute of the stream.
+// from the Server). The limits for messages before one answer apply to each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.closed {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
-	if state.modern() { // there, all notifications belong to a request
+	if state.modern() { // in this revision, all notifications belong to a request
 		return fmt.Errorf("%w: %s", upstream.ErrNoStream, c.server.name)
 	}
 	body, err := c.stream(ctx, state, to.After)
-	if errors.Is(err, errForgotten) { // the events are gone with the session
+	if errors.Is(err, errForgotten) { // the events are lost with the session
 		if state, err = c.reopen(ctx, state, to.Room); err == nil {
 			body, err = c.stream(ctx, state, "")
 		}
@@ -54,7 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens the stream of a session after the event with this id; empty for none.
+// stream opens the stream of a session after the event with this id. If the id is empty, the stream begins with new
+// events.
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -71,9 +72,10 @@ func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.Read
 	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
 }
 
-// noStream classifies the status of a server that opens no stream. Not all servers without one answer 405 as MCP
-// demands, so every status means that there is none unless it means an error that may pass or concern the caller. 404
-// means that the session is forgotten if the server had a stream before; otherwise the server may not know GET.
+// noStream classifies the status of a server that opens no stream. Not every server without a stream answers with 405,
+// as MCP requires. Therefore every status means that there is no stream, unless it means a temporary error or an error
+// of the caller. If the server had a stream before, 404 means that the session is forgotten; otherwise the server may
+// not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -99,15 +101,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait bound the time after which a stream is resumed that a server asks for, and leastRetry is the
-// shortest one that is passed to clients.
+// leastWait and mostWait limit the time after which a stream is resumed if its server sends a retry. leastRetry is the
+// minimum retry that is passed to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume continues a stream that has ended, after the time that its server asked for.
+// resume continues a stream that has ended, after the time for which its server has asked.
 func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -125,7 +127,7 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 	if event.Retry != "" && stream.wait < leastRetry { // otherwise clients would reconnect all the time
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // it contains a secret, which no client may get
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // the id contains a secret, which no client may get
 		event.ID = ""
 	}
 	if len(data) > 0 {

@@ -30,7 +30,7 @@ type station struct {
 	posts []string
 }
 
-// newStation starts a server with this answer to GET, which accepts all posts.
+// newStation starts a server that accepts all POSTs. answer writes the response to a GET.
 func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
 	t.Helper()
 	s := new(station)
@@ -58,7 +58,7 @@ func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
 	return s
 }
 
-// listen opens a session with the server and listens until its stream ends.
+// listen opens a session with the server and listens until the stream ends.
 func (s *station) listen(t *testing.T, after string, secrets ...string) (heard []upstream.Event, opened bool, err error) {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Secrets: secrets}, slog.New(slog.DiscardHandler))
@@ -91,7 +91,7 @@ const stop = `{"jsonrpc":"2.0","method":"notifications/stop"}`
 
 var errStop = errors.New("enough was heard")
 
-// streaming answers with these bytes as an event stream.
+// streaming returns a function that writes these bytes as an event stream.
 func streaming(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -99,7 +99,7 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// Messages on the stream arrive as they were written, with the ids by which a stream is resumed.
+// Checks that messages on the stream arrive unchanged, with the ids with which the stream can be resumed.
 func TestHTTPListens(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -120,7 +120,7 @@ func TestHTTPListens(t *testing.T) {
 	}
 }
 
-// S1: neither events nor their ids contain a configured secret.
+// Case S1. Checks that neither events nor their ids contain a configured secret.
 func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
@@ -131,7 +131,8 @@ func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 	}
 }
 
-// A server without a stream is distinguished from a server that can't answer now. No session is opened for it.
+// Checks that a server without a stream is distinguished from a server that cannot answer now, and that no session is
+// opened because of it.
 func TestHTTPHasNoStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -165,7 +166,7 @@ func TestHTTPHasNoStream(t *testing.T) {
 	}
 }
 
-// If a server had a stream and no longer knows the session, the gateway listens in a new session.
+// Checks that the gateway listens in a new session if a server had a stream and no longer knows the session.
 func TestHTTPListensInANewSession(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -191,7 +192,8 @@ func TestHTTPListensInANewSession(t *testing.T) {
 	}
 }
 
-// U1: a stream ends if it breaks the rules for messages, if its listener stops, or if it sends too much.
+// Case U1. Checks that a stream ends if a message breaks the rules, if its listener stops, or if the server sends too
+// much.
 func TestHTTPU1AStreamEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -214,7 +216,7 @@ func TestHTTPU1AStreamEnds(t *testing.T) {
 	}
 }
 
-// A listener that stops ends the stream and its connection.
+// Checks that a listener that stops ends the stream and its connection.
 func TestHTTPStopsListening(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
@@ -239,7 +241,7 @@ func TestHTTPStopsListening(t *testing.T) {
 	<-gone
 }
 
-// If a server ends the stream of an answer early, the stream is resumed after its last event. Without an event id, or
+// Checks that a stream that the server ends before the answer is resumed after its last event. Without an event id, or
 // without further events, there is no answer. The request itself is sent once.
 func TestHTTPGoesOnWithAnAnswer(t *testing.T) {
 	t.Parallel()

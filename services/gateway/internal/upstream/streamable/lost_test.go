@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 )
 
-// unknownAs answers requests of an unknown session with this status.
+// unknownAs returns a reply that answers requests of an unknown session with this status.
 func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case C: if a server answers requests of an unknown session with another status than 404, the gateway finds out that
-// the session is lost. The request is sent once, and nothing more is sent in the session.
+// Case C. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown session
+// with another status than 404. The request is sent once, and nothing more is sent in the session.
 func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
@@ -71,7 +71,7 @@ func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case C: the gateway checks at most once a minute whether a session is lost, whatever its client sends.
+// Case C. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client sends.
 func TestU3Request_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -88,7 +88,7 @@ func TestU3Request_ProbesOnceAMinute(t *testing.T) {
 	}
 }
 
-// Case G: cookies that a server sets in a session are sent back only in that session.
+// Case G. Checks that cookies that a server sets in a session are sent back only in that session.
 func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
 	t.Parallel()
 	sets := func(lines ...string) webReply {
@@ -143,7 +143,8 @@ func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
 	}
 }
 
-// Case G: a session's cookies are added to the configured one, change with the session, and are redacted from answers.
+// Case G. Checks that a session's cookies are added to the configured cookie, change with the session, and are redacted
+// from answers.
 func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -179,8 +180,8 @@ func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 	}
 }
 
-// Case C: a request that may be sent only once is not sent again after 404, but a new session is opened for later
-// requests.
+// Case C. Checks that a request that may be sent only once is not sent again after a 404, but that a new session is
+// opened for later requests.
 func TestU3Request_ApprovedOneIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

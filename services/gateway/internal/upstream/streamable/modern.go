@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// Header fields of every request of 2026-07-28 besides its revision (MCP 2026-07-28, Transports, Request Headers).
+// Headers of every request of 2026-07-28, in addition to its revision (MCP 2026-07-28, Transports, Request Headers).
 const (
 	headerMethod = "Mcp-Method"
 	headerName   = "Mcp-Name"
 )
 
-// modern reports whether the agreed revision has no sessions.
+// modern reports whether the negotiated revision has no sessions.
 func (state *agreed) modern() bool { return state.version == mcp.Modern }
 
-// discover asks a server whether it speaks 2026-07-28. There is no handshake in that revision: the answer opens
-// nothing, and later requests don't depend on it.
+// discover asks a server whether it speaks 2026-07-28. That revision has no handshake: the answer opens nothing, and
+// later requests do not depend on it.
 func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
 	state, hello := &agreed{version: mcp.Modern}, c.initialize
 	hello.Room = has
@@ -44,10 +44,10 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 	}
 }
 
-// errNotNow means that a server did not answer whether it speaks the revision.
+// errNotNow means that a server did not say whether it speaks the revision.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
-// said returns the header fields that repeat what a request's body says.
+// said returns the headers that repeat parts of a request's body.
 func said(req upstream.Request) []wire.Field {
 	out := []wire.Field{{Name: headerMethod, Value: req.Method()}}
 	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {

@@ -15,7 +15,7 @@ import (
 
 const discovered = `{"jsonrpc":"2.0","id":ID,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`
 
-// discover greets a server without opening a session.
+// discover opens a connection to a server without a session.
 func discover(t *testing.T, url string) (upstream.Conn, error) {
 	t.Helper()
 	hello := upstream.Discover(&upstream.Client{Name: "c", Version: "1"}).Request("", nil)
@@ -23,7 +23,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged returns a request as the gate accepts it.
+// judged returns a request for a text that package gate accepts.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -33,8 +33,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Without sessions, the headers of every request repeat its body, written by the gateway, and closing sends the server
-// nothing.
+// Checks that, without sessions, the gateway writes headers that repeat parts of every request's body, and that closing
+// sends nothing to the server.
 func TestHTTPWithoutASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -76,8 +76,8 @@ func TestHTTPWithoutASession(t *testing.T) {
 	}
 }
 
-// U1: a server of that revision may send requests only in its answers. Requests on a stream are passed to the receiver,
-// and the server gets no answer to them.
+// Case U1. Checks that requests of a server on the stream of a connection without sessions are passed to the receiver,
+// and that the server gets no response to them. In that revision, a server may send requests only in its answers.
 func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -96,7 +96,8 @@ func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 	}
 }
 
-// Whether a server speaks the revision is decided by its answer to server/discover, unless that says nothing about it.
+// Checks that the answer to server/discover decides whether a server speaks the revision, unless the answer says
+// nothing about that.
 func TestHTTPAnOlderServerIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

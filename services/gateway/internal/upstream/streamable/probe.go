@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// probeEvery is the shortest time between two checks whether a server still knows a session, and probeTimeout
-	// limits one check.
+	// probeEvery is the minimum time between two checks whether a server still knows a session. probeTimeout limits one
+	// check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether some servers answer with this status to an unknown session. By MCP 2025-11-25, "Session
-// Management", that is 404, for which there is [errForgotten]: only 404 means that the request was not read.
+// mayMeanLost reports whether some servers answer with this status to an unknown session. MCP 2025-11-25, Session
+// Management, requires 404, for which [errForgotten] is used: only 404 means that the request was not read.
 func mayMeanLost(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
@@ -31,10 +31,11 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session after a status that may mean so, and returns the error of the
-// request. The session counts as lost if the server opens another one now: a server that refuses the gateway does not.
-// The request is never sent again, because the server may have run it. The fresh session is ended; the client opens its
-// own, so that it learns that the server's state for it is gone.
+// probe checks whether a server still knows a session, after an answer with a status that may mean that it does not. It
+// returns the error of the request. The session counts as lost if the server opens another session now; a server that
+// refuses the gateway does not open one. The request is never sent again, because the server may have executed it. The
+// other session is closed. The client has to open a new session itself, so that it learns that the server has lost the
+// state of its session.
 func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why error) error {
 	select {
 	case c.turn <- struct{}{}:
@@ -70,7 +71,7 @@ func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why er
 	return lostBy(lost, why)
 }
 
-// lostBy adds [upstream.ErrSessionLost] to the error of a request whose session is lost.
+// lostBy adds [upstream.ErrSessionLost] to the error of a request if its session is lost.
 func lostBy(now *agreed, why error) error {
 	if now.lost {
 		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
@@ -78,9 +79,9 @@ func lostBy(now *agreed, why error) error {
 	return why
 }
 
-// hasOneSession reports whether an answer to initialize means that the server accepts only one session in all. A server
-// with the official TypeScript SDK whose clients share one transport is such a server: after its first session it
-// answers 400 with an invalid request.
+// hasOneSession reports whether an answer to initialize means that the server accepts only one session in total. This
+// occurs with servers of the official TypeScript SDK whose clients share one transport. After the first session, such a
+// server answers with status 400 and the error for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *gate.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// forgotten is how a server answers requests of a session that it has ended.
+// forgotten is the reply of a server to requests of a session that it has ended.
 var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 
-// fine is a usable answer.
+// fine is a usable reply.
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// A server that restarts forgets its sessions: one new session is opened, and the request is sent again, because it was
-// not read.
+// Checks that one new session is opened if a server has forgotten the session after a restart, and that the request is
+// sent again because it was not read.
 func TestHTTPOpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -73,7 +73,7 @@ func TestHTTPOpensAForgottenSessionOnceForAll(t *testing.T) {
 	}
 }
 
-// A request is sent again only if the server provably did not read it.
+// Checks that a request is sent again only if the server provably did not read it.
 func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 	t.Parallel()
 	read := plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`)
@@ -111,8 +111,8 @@ func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 	}
 }
 
-// R2: bytes of a request that was answered 404 have left, so whatever the second attempt results in, the error is never
-// [upstream.ErrNeverSent].
+// Case R2. Checks that the error is never [upstream.ErrNeverSent] after a request was answered with 404, whatever the
+// result of the second attempt is, because bytes of the request have been sent.
 func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -138,7 +138,7 @@ func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A session is independent of the buffer that its initialize came in.
+// Checks that a session is independent of the buffer in which its initialize request was read.
 func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -158,7 +158,7 @@ func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	}
 }
 
-// A request waits for a new session no longer than its own timeout.
+// Checks that a request waits for a new session no longer than its own timeout.
 func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -183,7 +183,7 @@ func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	<-patient
 }
 
-// A closed session does not open a new one with the server.
+// Checks that a closed session does not open a new session with the server.
 func TestHTTPClosedSessionsStayClosed(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -237,7 +237,8 @@ func TestHTTPClosedDuringAReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// A server without sessions is sent no cancellation, because it can't know whose request that means.
+// Checks that no cancellation is sent to a server without sessions, because such a server cannot know whose request is
+// meant.
 func TestHTTPCancelsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -273,7 +274,7 @@ func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
 	}
 }
 
-// The revision in a header is one that the gateway knows, not what a server wrote.
+// Checks that the revision in a header is one that the gateway knows, and not a text of the server.
 func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -287,7 +288,7 @@ func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A request that may be sent only once is not sent again when the server has forgotten the session.
+// Checks that a request that may be sent only once is not sent again if the server has forgotten the session.
 func TestHTTPSendsOnceWhatMayBeSentOnce(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// X3: the messages of a slow tool, even large ones, take no memory budget between them.
+// Case X3. Checks that a slow stream uses no memory budget between its messages, even if they are large.
 func TestX3AStreamMayBeSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 	})
 }
 
-// X3: an event that does not end is cut off.
+// Case X3. Checks that an event that does not end is cut off.
 func TestX3AnEventMayNotStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package streamable connects to MCP servers over Streamable HTTP (MCP 2025-11-25, "Transports"), and over HTTP+SSE
-// (MCP 2024-11-05) to servers that have nothing else.
+// Package streamable connects to MCP servers over Streamable HTTP (MCP 2025-11-25, Transports). It uses HTTP+SSE (MCP
+// 2024-11-05) for servers that support nothing else.
 package streamable
 
 import (
@@ -26,25 +26,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// Config describes a server on Streamable HTTP.
+// Config describes a server with Streamable HTTP.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
-	// URL is its MCP endpoint, http or https.
+	// URL is the server's MCP endpoint. Its scheme is http or https.
 	URL string
-	// Headers are sent with every request, with references resolved.
+	// Headers are sent with every request. They contain no unresolved references.
 	Headers map[string]string
-	// Proxy is the http or https URL of the proxy for an https server, with its credentials; empty for none.
+	// Proxy is the http or https URL of the proxy for an https server, with its credentials; empty for no proxy.
 	Proxy string
-	// CA is a PEM file with the only trusted certificates; empty for those of the system.
+	// CA is a PEM file with the only trusted certificates. If it is empty, the system's certificates are trusted.
 	CA string
-	// ProxyHint is added to the error if an https server can't be reached, because a proxy may be needed; may be empty.
+	// ProxyHint is added to the error if an https server cannot be reached, because a proxy may be needed. It may be
+	// empty.
 	ProxyHint string
-	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
+	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
 }
 
-// Header fields that only the gateway sets; configured values are ignored.
+// Headers that only the gateway sets. Configured values for them are ignored.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
@@ -52,39 +53,42 @@ const (
 	headerLast    = "Last-Event-Id"
 )
 
-// Transport connects to one server. Nothing that a client sent goes into its configured headers.
+// Transport connects to one server. Its configured headers contain nothing that a client has sent.
 type Transport struct {
 	name string
-	// hint says what to do if the server can't be reached; may be empty.
+	// hint says what to do if the server cannot be reached. It may be empty.
 	hint string
-	// post, remove and get are the heads of messages, of the ends of sessions, and of streams.
+	// post is the head of requests that send messages, remove of requests that end sessions, and get of requests for
+	// streams.
 	post, remove, get *wire.Head
-	// url and headers are the configured ones, for the endpoints that servers on HTTP+SSE name.
+	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
 	url     *url.URL
 	headers http.Header
 	clean   *scrub.Scrubber
-	// secrets are the values that clean redacts. cookie is the configured value of the field Cookie; may be empty.
+	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be
+	// empty.
 	secrets []string
 	cookie  string
-	// told redacts the parts of a server's redirect address that are shown.
+	// told redacts the parts that are shown of a server's redirect address.
 	told *scrub.Scrubber
-	// links counts the goroutines of HTTP+SSE streams. older is set if the server speaks HTTP+SSE.
+	// links counts the goroutines of HTTP+SSE streams. older reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
-	// all ends when stop is called, which closes the transport.
-	all   context.Context //nolint:containedctx // it is the transport's own
+	// all is cancelled by stop, which closes the transport.
+	all   context.Context //nolint:containedctx // the context of the transport
 	stop  context.CancelFunc
 	older atomic.Bool
-	// opened is set once the server has opened a session.
+	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// newer is when the server last turned out not to speak HTTP+SSE, in nanoseconds of Unix time.
+	// newer is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds of Unix
+	// time.
 	newer atomic.Int64
-	// wire follows no redirects: an address comes only from the configuration.
+	// wire follows no redirects, because addresses may come only from the configuration.
 	wire *wire.Wire
 	log  *slog.Logger
 	upstream.ListChanged
 }
 
-// New returns a transport to a server. It connects when a session is opened. A log is required.
+// New returns a transport to a server. The transport connects when a session is opened. log is required.
 func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		return nil, errors.New("streamable: a log is required")
@@ -107,7 +111,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
-	cookie := headers.Get("Cookie") // sent as one field together with the cookies that the server sets
+	cookie := headers.Get("Cookie") // sent as one header together with the cookies that the server sets
 	headers.Del("Cookie")
 	way, err := cfg.way(u)
 	if err != nil {
@@ -134,7 +138,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	return s, nil
 }
 
-// way returns what sends requests to the server. Its errors contain no credentials.
+// way returns the HTTP client for the server. Its errors contain no credentials.
 func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 	var opts wire.Options
 	if c.CA != "" {
@@ -156,7 +160,7 @@ func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 	return wire.New(u, opts)
 }
 
-// head returns the encoded head of the requests of one method to a server.
+// head returns the encoded head of requests to a server with one HTTP method.
 func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
 	return wire.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
@@ -181,13 +185,13 @@ func (s *Transport) Close() error {
 	return nil
 }
 
-// Open implements upstream.Transport. Each session of a client gets a session of its own with the server.
+// Open implements upstream.Transport. It opens one session with the server for each session of a client.
 func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != gate.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
 	has := hello.Room
-	// The message is stored as long as the session, and the buffer that it lies in is not.
+	// The message is stored as long as the session exists, but its buffer is reused.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
 	if initializes && s.older.Load() {
@@ -198,7 +202,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		case !errors.Is(err, errNotOlder):
 			return nil, answer, err
 		}
-		s.older.Store(false) // the server has been upgraded
+		s.older.Store(false) // the server was upgraded
 	}
 	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
@@ -221,11 +225,11 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.newer.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the HTTP+SSE attempt names a cause
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the attempt with HTTP+SSE contains a cause
 		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// newerFor is how long a server without an HTTP+SSE stream is not asked for one again.
+// newerFor is how long a server that does not speak HTTP+SSE is not asked for a stream again.
 const newerFor = time.Minute

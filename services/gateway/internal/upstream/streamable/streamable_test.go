@@ -68,8 +68,8 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 	}
 }
 
-// U1: of the progress before an answer only that of the request itself is passed on; other notifications are judged by
-// their receiver.
+// Case U1. Checks that progress before an answer is passed on only if it belongs to the request. The receiver decides
+// on other notifications.
 func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
@@ -138,7 +138,8 @@ func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
 	}
 }
 
-// U1: an unusable answer leaves the outcome unknown, whatever its status is: the request has left, and so it counts.
+// Case U1. Checks that an unusable answer leaves the outcome unknown, whatever its status is, because the request was
+// sent.
 func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -206,7 +207,7 @@ func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 	}
 }
 
-// trickle sends one byte at a time and never ends.
+// trickle sends one byte at a time without end.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -263,7 +264,7 @@ func TestHTTPU1BoundsAnswers(t *testing.T) {
 	}
 }
 
-// U1: a server that leaves its stream open after the answer delays no request.
+// Case U1. Checks that a server that leaves its stream open after the answer delays no request.
 func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -284,7 +285,7 @@ func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// A stream that ends with the answer leaves its connection to the next request.
+// Checks that a stream that ends with the answer leaves its connection for the next request.
 func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
@@ -304,14 +305,14 @@ func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 				_, _ = conn.Request(within(t, soon), message("tools/call", "1"), nil)
 				_ = conn.Notify(within(t, soon), message("notifications/progress", ""))
 			}
-			if n := s.connections.Load(); n > 3 { // a busy machine may need a second one
+			if n := s.connections.Load(); n > 3 { // a busy machine may need another connection
 				t.Errorf("%d connections were made for 20 messages", n)
 			}
 		})
 	}
 }
 
-// A request that can't be sent counts as never sent.
+// Checks that a request that cannot be sent counts as never sent.
 func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	t.Run("the port is closed", func(t *testing.T) {
@@ -339,7 +340,8 @@ func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 	})
 }
 
-// A POST on a connection that the server was closing is not silently sent again, because the server may have read it.
+// Checks that a POST is not sent again without notice if the server was closing the connection, because the server may
+// have read it.
 func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -371,7 +373,7 @@ func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
 	}
 }
 
-// serveOnce answers initialize and keeps the connection open. It reads a call and closes the connection.
+// serveOnce answers initialize and leaves the connection open. It reads a call and then closes the connection.
 func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)
@@ -389,7 +391,7 @@ func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	}
 }
 
-// S2: an error names the server, not its URL, which may contain a secret.
+// Case S2. Checks that an error contains the server's name and not its URL, which may contain a secret.
 func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -410,7 +412,7 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 	}
 }
 
-// S1: nor do answers and events, even if a server sends back what it was given.
+// Case S1. Checks that answers and events contain no secret, even if a server sends back what it was sent.
 func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"

@@ -16,22 +16,21 @@ import (
 )
 
 // waiting is a request without an answer. On the stream, number replaces the request's id and progress token, so that a
-// late message for one request is not taken for a message for another.
+// late message for one request is not taken for a message for another request.
 type waiting struct {
 	number int64
 	method string
-	// client and token are the id and the progress token that the client sent, as raw JSON; token is empty if the
-	// request has none.
+	// client and token are the raw id and progress token that the client sent. token is empty if the request has none.
 	client, token []byte
 	room          *room.Holding
-	events        *queue // nil if events have no receiver
+	events        *queue // nil if the request has no receiver for events
 	answer        chan answered
 }
 
-// id returns the number as JSON.
+// id returns number as JSON.
 func (w *waiting) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
-// queue contains the messages that wait for one receiver, within its memory budget.
+// queue contains the messages that wait for one receiver, within the receiver's memory budget.
 type queue struct {
 	has      *room.Holding
 	messages chan []byte
@@ -41,7 +40,7 @@ func newQueue(of *room.Holding) *queue {
 	return &queue{of.Beside(), make(chan []byte, queued)}
 }
 
-// put queues a message, and reports whether it fit.
+// put queues a message, and reports whether there was room for it.
 func (q *queue) put(message []byte) bool {
 	if len(message) > maxQueued || !q.has.Add(len(message)) {
 		return false
@@ -55,7 +54,7 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// took frees the memory of a message that has been received.
+// took frees the memory of a message that was received.
 func (q *queue) took(message []byte) { q.has.Drop(len(message)) }
 
 // answered is the result of a request.
@@ -64,7 +63,7 @@ type answered struct {
 	err     error
 }
 
-// settle passes an answer and its memory to its request, and reports whether a request waits for it.
+// settle passes an answer and its memory to its request, and reports whether a request waits for the answer.
 func (l *link) settle(m *gate.Answer) bool {
 	id := m.ID.Of(m.Raw)
 	w := l.remove(func(w *waiting) bool { return w.is(id) })
@@ -81,7 +80,8 @@ func (l *link) settle(m *gate.Answer) bool {
 	return true
 }
 
-// is reports whether id, the raw id of an answer, is the number that was sent, as a number or as a decimal string.
+// is reports whether id, the raw id of an answer, is the number that was sent, either as a number or as a decimal
+// string.
 func (w *waiting) is(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(gate.NumberIn(id), w.id())
 }
@@ -98,7 +98,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// fails ends the request that an unreadable message seems to answer, and reports whether there is one.
+// fails ends the request to which an unreadable message seems to belong, and reports whether there is such a request.
 func (l *link) fails(data []byte, err error) bool {
 	s, is := gate.SketchOf(data)
 	if !is {
@@ -111,9 +111,8 @@ func (l *link) fails(data []byte, err error) bool {
 	return l.misses(s)
 }
 
-// misses handles an answer whose id matches no request. If the id is another spelling of the id of a waiting request,
-// or if the answer is an error without an id and only one request waits, that request fails and misses returns true.
-// Otherwise it returns false.
+// misses handles an answer whose id matches no request. A request fails if the id is another spelling of its id. The
+// only waiting request also fails if the answer is an error without an id. misses reports whether a request has failed.
 func (l *link) misses(s gate.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := gate.Integer(s.ID)
@@ -134,7 +133,7 @@ func (l *link) misses(s gate.Sketch) bool {
 	return true
 }
 
-// remove removes the first waiting request that satisfies is, and returns it; nil if there is none.
+// remove removes the first waiting request for which is returns true, and returns it; nil if there is none.
 func (l *link) remove(is func(*waiting) bool) *waiting {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,8 +147,8 @@ func (l *link) remove(is func(*waiting) bool) *waiting {
 }
 
 // deliver queues a message for its receiver, and reports whether that succeeded. Progress goes to its request. Other
-// messages don't say to which request they belong. If only one request receives events, the message goes to that
-// request; otherwise to the listener or, if there is no listener, to the first of these requests.
+// messages do not say to which request they belong. If only one request receives events, the message goes to that
+// request. Otherwise it goes to the listener or, if there is no listener, to the first of these requests.
 func (l *link) deliver(m *gate.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.progressed(m)
@@ -187,8 +186,8 @@ func (l *link) progressed(m *gate.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that are left in q, and releases the memory of q. The caller must make sure that
-// no more messages are queued.
+// close refuses the server's requests that are left in q, and frees the memory of q. The caller must make sure that no
+// more messages are queued.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -206,7 +205,7 @@ func (l *link) close(q *queue) {
 	}
 }
 
-// fail ends all waiting requests.
+// fail ends all waiting requests with an error.
 func (l *link) fail(err error) {
 	for w := l.remove(anything); w != nil; w = l.remove(anything) {
 		w.answer <- answered{err: err}
@@ -215,7 +214,7 @@ func (l *link) fail(err error) {
 
 func anything(*waiting) bool { return true }
 
-// request posts a request and waits for the answer on the stream, which may come before the post has ended.
+// request posts a request and waits for the answer on the stream. The answer may arrive before the POST has ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	w := &waiting{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
 	if events != nil {
@@ -249,7 +248,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		case message := <-messages:
 			take(message)
 		case a := <-w.answer:
-			for len(messages) > 0 { // that came before the answer
+			for len(messages) > 0 { // messages that arrived before the answer
 				take(<-messages)
 			}
 			return l.answered(w, a)
@@ -274,7 +273,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 	}
 }
 
-// answered returns the result of a request, with the client's id.
+// answered returns the result of a request with the client's id.
 func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 	if a.err == nil {
 		a.message, a.err = a.message.Addressed(w.client)
@@ -299,8 +298,8 @@ func (w *waiting) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the answer to a request of the server. In a cancellation, the number of the request
-// replaces the client's id; if the request has ended, the cancellation is dropped.
+// notify posts a notification, or the response to a request of the server. In a cancellation, the number of the request
+// replaces the client's id. If the request has ended, the cancellation is dropped.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// wires is a server that speaks raw HTTP: handle gets each connection, numbered from 1.
+// wires is a server that speaks raw HTTP. It passes each connection to handle, numbered from 1.
 func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,7 +42,7 @@ func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader
 	return "http://" + lis.Addr().String()
 }
 
-// nextID reads the next request and returns its id; false at the end.
+// nextID reads the next request and returns its id. It returns false at the end of the connection.
 func nextID(in *bufio.Reader) (id string, ok bool) {
 	req, err := http.ReadRequest(in)
 	if err != nil {
@@ -54,7 +54,7 @@ func nextID(in *bufio.Reader) (id string, ok bool) {
 	return id, err == nil
 }
 
-// raw returns an answer with a result of these bytes.
+// raw returns an HTTP response with a result of these bytes.
 func raw(id, result string) string {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -62,7 +62,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// Bytes that a server sends after an answer are not taken for the answer to the next request.
+// Checks that bytes that a server sends after an answer are not taken for the answer to the next request.
 func TestHTTPTakesNoAnswerThatCameBeforeItsRequest(t *testing.T) {
 	t.Parallel()
 	url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -118,7 +118,7 @@ func TestHTTPReadsAnyHead(t *testing.T) {
 	}
 }
 
-// A request is not lost on an idle connection that the server has closed, or has announced to close.
+// Checks that no request is lost on an idle connection that the server has closed, or has announced to close.
 func TestHTTPSeesThatAServerCloses(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
@@ -135,7 +135,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 					_ = conn.Close()
 				}
 				closed <- struct{}{}
-				_, _ = nextID(in) // the server accepts no more on this connection
+				_, _ = nextID(in) // the server reads no more from this connection
 			})
 			conn := openHTTP(t, url)
 			for range 5 {
@@ -148,7 +148,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 	}
 }
 
-// An answer that a server gives before it has read a large request is received.
+// Checks that an answer that a server sends before it has read a large request is received.
 func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func TestHTTPEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The user in a server's URL is sent as credentials, unless a configured header replaces them.
+// Checks that the user in a server's URL is sent as credentials, unless a configured header replaces them.
 func TestHTTPComesAsTheURLSays(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {

@@ -18,16 +18,16 @@ func Answers() *room.Room {
 	return all
 }
 
-// Holder returns a holder for a principal's answers.
+// Holder returns a holder for the answers of a principal.
 func Holder(who principal.Key) *room.Holder {
 	return &room.Holder{Accounts: principal.Alone(who), Server: "test"}
 }
 
-// Roomy gives each request a memory budget for its answer, as the edge does.
+// Roomy is a transport that gives each request a memory budget for its answer, as the edge does.
 type Roomy struct {
 	upstream.Transport
 
-	// All is the budget that the answers share.
+	// All is the budget that all answers share.
 	All *room.Room
 }
 
