@@ -1,5 +1,5 @@
-// Command client requests from a running mesh what its policy decides for a call, and why. It uses only the
-// published contracts, as a program outside the project does.
+// Command client asks a running mesh how its policy would decide a call, and why. It uses only the published contracts,
+// like a program outside the project.
 package main
 
 import (

@@ -35,7 +35,7 @@ export function step(at: i32, bytes: i32): i64 {
     case 2: // the file was written, or writing failed
       if (envelope.includes('"error":{')) return say('"kind":"fail","text":"the count could not be written down"');
       return say('"kind":"finish","text":"' + words.toString() + ' words"');
-    default: // start, or no caller waits any more
+    default: // the start, or the end of a prompt whose caller has gone
       return say('"kind":"finish"');
   }
 }

@@ -1,5 +1,5 @@
-// Command notes is a gRPC server whose methods are MCP tools behind the mesh. Any gRPC service can be used so: it
-// adds the option to its methods and serves reflection, and needs no other change.
+// Command notes is a gRPC server whose methods are MCP tools behind the mesh. Any gRPC service can become
+// an MCP server this way: it needs the option on its methods, and reflection.
 package main
 
 import (

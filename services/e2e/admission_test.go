@@ -1,5 +1,5 @@
-// Package e2e_test tests the mesh from outside, with real clients and real servers and the real gateway between
-// them. Tests of security cases carry the ids of their cases.
+// Package e2e_test tests the mesh from outside, with real clients and servers on both sides of the real gateway. The
+// comments of tests of security cases name the cases, which docs/security-cases.md describes.
 package e2e_test
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// tools is the tool list of most servers in these tests.
+// tools is the tool list of most servers in the tests of this package.
 var tools = listOf("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
 
-// listOf returns a tool list with these names, as a JSON array.
+// listOf returns a tool list with tools of these names, as a JSON array.
 func listOf(names ...string) string {
 	list := make([]string, len(names))
 	for i, name := range names {
@@ -30,10 +30,10 @@ func listOf(names ...string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// openPolicy allows everything, so that every refusal comes from the gate.
+// openPolicy allows every call, so that every refusal comes from the checks that run before policy.
 const openPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// fixture is a mesh in front of a server that records every byte.
+// fixture is a mesh with one server, which records every request that it receives.
 type fixture struct {
 	*stack.Stack
 	up *rawmcp.Server
@@ -52,7 +52,7 @@ func (f *fixture) connect(t *testing.T) *stack.Client {
 	return stack.Connect(t, f.MCP("raw"), stack.AgentToken)
 }
 
-// records returns the journal's records as an operator lists them over gRPC.
+// records returns the records of the journal, read over gRPC with the operator's token.
 func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -80,8 +80,8 @@ func call(params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
 }
 
-// admissionCases are refused by the gate. Refused means: the client receives an error, the server receives no call,
-// one record has the code, and no limit is charged.
+// admissionCases lists requests that the gateway refuses before policy decides. For each request the client receives an
+// error, the server receives no call, the journal has one record with the code, and no rate limit is charged.
 var admissionCases = []struct {
 	id, name, body, code string
 }{
@@ -170,7 +170,7 @@ func TestAdmission(t *testing.T) {
 	})
 }
 
-// P5: a batch is refused in every protocol revision.
+// Case P5. Checks that a batch is refused in every protocol revision.
 func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -186,7 +186,7 @@ func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
 	}
 }
 
-// P7: null arguments count as absent.
+// Case P7. Checks that null arguments count as absent.
 func TestP7NullArgumentsAreAbsent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -195,7 +195,7 @@ func TestP7NullArgumentsAreAbsent(t *testing.T) {
 	}
 }
 
-// P11: a compressed body is refused before it is read.
+// Case P11. Checks that a compressed body is refused before it is read.
 func TestP11CompressedBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -220,7 +220,7 @@ func TestP11CompressedBodyIsRefused(t *testing.T) {
 	}
 }
 
-// N1: requests with a foreign Host or Origin are refused.
+// Case N1. Checks that requests with a foreign Host or Origin header, or another content type, are refused.
 func TestN1ForeignSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -255,7 +255,7 @@ func TestN1ForeignSitesAreRefused(t *testing.T) {
 	}
 }
 
-// H2: repeated header lines are refused if two readers could disagree about them.
+// Case H2. Checks that repeated header lines are refused if two readers could understand them differently.
 func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

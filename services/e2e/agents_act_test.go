@@ -27,16 +27,16 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// actor is a mesh with agents and a server that the agents may use.
+// actor is a mesh with agents and with an upstream server that the agents call.
 type actor struct {
 	*stack.Stack
 	up     *rawmcp.Server
 	client *stack.Client
-	// person returns an operator's connection to a role.
+	// person returns a gRPC connection to a role, with the operator's token.
 	person func(authv1.Role) *grpc.ClientConn
 }
 
-// actors returns how to start a mesh in one process and one in separate processes.
+// actors returns two functions that start a mesh: in one process, and with each role in a separate process.
 func actors(t *testing.T) map[string]func(t *testing.T) *actor {
 	t.Helper()
 	opts := func(up *rawmcp.Server) stack.Options {
@@ -58,7 +58,7 @@ func actors(t *testing.T) map[string]func(t *testing.T) *actor {
 	}
 }
 
-// agents calls a tool of the agents' server and returns its text, which is JSON.
+// agents calls the tool wasm_agent_TOOL and returns the text of its result, which is JSON.
 func (a *actor) agents(t *testing.T, tool, arguments string) string {
 	t.Helper()
 	if a.client == nil {
@@ -67,8 +67,9 @@ func (a *actor) agents(t *testing.T, tool, arguments string) string {
 	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
 }
 
-// Each call of an agent is decided by policy as its creator's call would be, with the agent as the caller and its
-// creator in the chain. A tool that the manifest does not name is refused without a decision.
+// Checks that policy decides each tool call of an agent as it would decide the call of the agent's creator. The agent
+// is the principal, and its creator is in the chain. A tool that the manifest does not name is refused without a
+// decision.
 func TestAgentsActUnderPolicy(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -87,7 +88,7 @@ func TestAgentsActUnderPolicy(t *testing.T) {
 				}
 			}
 			if calls := a.up.Calls("safe"); len(calls) != 1 || !strings.Contains(string(calls[0].Body), `"arguments":{"q":"tea"}`) {
-				t.Errorf("its server got %v", calls)
+				t.Errorf("the upstream server received %v", calls)
 			}
 			a.recordsNameTheAgent(t, id)
 		})
@@ -117,8 +118,8 @@ func (a *actor) recordsNameTheAgent(t *testing.T, id string) {
 	}
 }
 
-// An agent whose call needs approval is parked and occupies no slot. After the approval it continues by itself, and
-// the call runs once.
+// Checks that an agent whose call needs approval is parked and occupies no slot. After the approval, the agent
+// continues without another prompt, and its call runs once.
 func TestAnApprovalParksAnAgent(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -135,7 +136,7 @@ func TestAnApprovalParksAnAgent(t *testing.T) {
 				t.Errorf("another prompt is answered %s", busy)
 			}
 			if n := len(a.up.Calls("pay")); n != 0 {
-				t.Errorf("%d calls reached the server before anybody approved", n)
+				t.Errorf("%d calls reached the server before the approval", n)
 			}
 			a.approveAll(t)
 			eventually.Holds(t, "the agent has answered", func() bool { return strings.Contains(a.agents(t, "state", agent), `ran\nafter`) })
@@ -143,13 +144,13 @@ func TestAnApprovalParksAnAgent(t *testing.T) {
 				t.Errorf("%d calls reached the server", n)
 			}
 			if files := a.agents(t, "files", agent); !strings.Contains(files, `"a.txt"`) {
-				t.Errorf("its files are %s", files)
+				t.Errorf("the agent's files are %s", files)
 			}
 		})
 	}
 }
 
-// I6: a caller's limits hold for all its agents together, however many it creates.
+// Case I6. Checks that a caller's rate limit covers all its agents together, however many it creates.
 func TestI6TheCreatorsLimitsHold(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -166,19 +167,19 @@ func TestI6TheCreatorsLimitsHold(t *testing.T) {
 				}
 			}
 			if n := len(a.up.Calls("limited")); ran != 1 || n != 1 {
-				t.Errorf("%d calls ran, %d reached the server, want the one that their maker may make", ran, n)
+				t.Errorf("%d calls ran, %d reached the server, want the one call that the limit of their creator allows", ran, n)
 			}
 		})
 	}
 }
 
-// approveAll approves all pending approvals.
+// approveAll approves all pending approvals. The test fails if there are none.
 func (a *actor) approveAll(t *testing.T) {
 	t.Helper()
 	client := approvalv1.NewApprovalServiceClient(a.person(authv1.Role_ROLE_APPROVAL))
 	resp, err := client.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
 	if err != nil || len(resp.GetApprovals()) == 0 {
-		t.Fatalf("%v wait, %v", resp, err)
+		t.Fatalf("the pending approvals are %v, %v", resp, err)
 	}
 	for _, found := range resp.GetApprovals() {
 		view, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: found.GetId(), View: true})

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// An export counts once against the limit on exports, however many parts its archive has. Parts that are requested
-// by further exports count as exports.
+// Checks that an export counts once against the rate limit on exports, however many parts its archive has. A part that
+// the client requests with wasm_agent_export instead of wasm_agent_archive_part counts as another export.
 func TestAgentsExport_CountsOnceWithAllItsParts(t *testing.T) {
 	t.Parallel()
 	s := stack.Start(t, stack.Write(t, stack.Options{
@@ -53,13 +53,13 @@ func TestAgentsExport_CountsOnceWithAllItsParts(t *testing.T) {
 		text, next = append(text, more.Archive.Data...), more.Archive.NextOffset
 	}
 	if sum := sha256.Sum256(text); parts < 3 || hex.EncodeToString(sum[:]) != first.Archive.Digest {
-		t.Errorf("%d parts are not the archive", parts)
+		t.Errorf("%d parts do not add up to the archive", parts)
 	}
 	as := fmt.Sprintf(`{"agentId":%q,"depth":"full","archiveDigest":%q,"offset":1}`, id, first.Archive.Digest)
 	get("wasm_agent_export", as)
 	for what, arguments := range map[string]string{"a part": as, "another export": fmt.Sprintf(`{"agentId":%q}`, id)} {
 		if code := c.Call("wasm_agent_export", arguments).Decision(t).Code; code != "rate_limited" {
-			t.Errorf("%s as a third export is answered %q", what, code)
+			t.Errorf("%s as a third export has the code %q", what, code)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// I6: agents, and the agents that they create, share the limits of the caller at the root of their chain, for
-// limits per principal, per tool and per session, and for rules that name only agents. Another caller has its own
-// limits.
+// Case I6. Checks that agents, and the agents that they create, share the limits of the caller at the root of their
+// chain: limits per principal, per tool and per session, and limits of rules that match only agents. Another caller has
+// limits of its own.
 func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -38,8 +38,8 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 			prompt := func(c *stack.Client, id, input string) string {
 				return c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input)).Text(t)
 			}
-			// run makes agents of a caller, and an agent that one of them created, call the tool. It returns how
-			// many calls ran.
+			// run creates agents as a caller and lets each of them create another agent. All of them call the tool. run
+			// returns the number of calls that ran.
 			run := func(token string) (ran int) {
 				c := stack.Connect(t, s.MCP("agents"), token)
 				for range 3 {
@@ -58,7 +58,7 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 				return ran
 			}
 			if ran := run(stack.AgentToken); ran != tt.want {
-				t.Errorf("%d calls of six agents ran, want the %d of their maker", ran, tt.want)
+				t.Errorf("%d calls of six agents ran, want the %d that the limit of their creator allows", ran, tt.want)
 			}
 			if ran := run(stack.OtherToken); ran != tt.want {
 				t.Errorf("%d calls of another caller's agents ran, want its own %d", ran, tt.want)
@@ -70,7 +70,8 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 	}
 }
 
-// I6: a limit per owner covers all agents of a person that have no chain, and the tokens that work for the person.
+// Case I6. Checks that a limit per owner covers all agents of a person that have no chain, and the tokens that this
+// person owns.
 func TestI6TheOwnersLimitHolds_ForAgentsWithoutAChain(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A parked agent survives the death of every role: once approved it continues, its call runs once, and its journal
-// verifies.
+// Checks that a parked agent survives when all roles are killed. After its approval the agent continues, its call runs
+// once, and its journal verifies.
 func TestAParkedAgentOutlivesEveryRole(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -43,25 +43,25 @@ func TestAParkedAgentOutlivesEveryRole(t *testing.T) {
 	mesh.AwaitReady(t)
 	a.client = nil
 	agent := fmt.Sprintf(`{"agentId":%q}`, id)
-	eventually.Holds(t, "it waits again", func() bool { return strings.Contains(a.agents(t, "state", agent), `"waitingFor":"approval"`) })
+	eventually.Holds(t, "the agent waits for approval after the restart", func() bool { return strings.Contains(a.agents(t, "state", agent), `"waitingFor":"approval"`) })
 	a.person = func(role authv1.Role) *grpc.ClientConn { return mesh.Person(t, role, stack.OperatorToken) }
 	a.approveAll(t)
-	eventually.Holds(t, "it goes on", func() bool { return strings.Contains(a.agents(t, "state", agent), `"turnCount":2`) })
+	eventually.Holds(t, "the agent finishes its turn", func() bool { return strings.Contains(a.agents(t, "state", agent), `"turnCount":2`) })
 	if state := a.agents(t, "state", agent); !strings.Contains(state, "done") {
-		t.Errorf("it is %s", state)
+		t.Errorf("the agent's state is %s", state)
 	}
 	if pay, safe := len(up.Calls("pay")), len(up.Calls("safe")); pay != 1 || safe != 1 {
 		t.Errorf("pay ran %d times, safe %d times", pay, safe)
 	}
 	if todos := a.agents(t, "todos", agent); !strings.Contains(todos, "completed") {
-		t.Errorf("its todos are %s", todos)
+		t.Errorf("the agent's todos are %s", todos)
 	}
 	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
-		t.Errorf("verified: %s", proof)
+		t.Errorf("the verification reports %s", proof)
 	}
 }
 
-// modelPolicy lets agents call models five times a minute.
+// modelPolicy lets agents call models five times a minute, and call the tool safe.
 const modelPolicy = `version: 1
 name: acting
 default: deny
@@ -72,8 +72,8 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// Policy decides the calls of an agent to its model, and the tool calls that the model requests. They are counted
-// and limited.
+// Checks that policy decides an agent's calls to its model and the tool calls that the model requests, and that both
+// count against their limits.
 func TestAnAgentAsksItsModel(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -111,50 +111,50 @@ func TestAnAgentAsksItsModel(t *testing.T) {
 	}
 	prompt, agent := create(`{"model":"local:m","instructions":"Be brief.","manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*","tokens":200}]}}`)
 	if said := prompt("Call it."); !strings.Contains(said, "It ran.") {
-		t.Errorf("it answers %s", said)
+		t.Errorf("the agent answers %s", said)
 	}
 	if calls := up.Calls("safe"); len(calls) != 1 || !strings.Contains(string(calls[0].Body), `"arguments":{"q":"tea"}`) {
 		t.Errorf("the server got %v", calls)
 	}
 	if mu.Lock(); len(keys) != 2 || keys[0] != "Bearer the-key" {
-		t.Errorf("the provider was asked with %q", keys)
+		t.Errorf("the provider received the keys %q", keys)
 	}
 	mu.Unlock()
 	state := a.agents(t, "state", agent)
 	for _, want := range []string{`"inputTokens":"200"`, `"outputTokens":"20"`, `"cost":"0.00024"`} {
 		if !strings.Contains(state, want) {
-			t.Errorf("its usage is in %s, without %s", state, want)
+			t.Errorf("the agent's state is %s, without %s", state, want)
 		}
 	}
 	if said := prompt("Again."); !strings.Contains(said, "used up") {
-		t.Errorf("with its tokens used up it answers %s", said)
+		t.Errorf("an agent without tokens left answers %s", said)
 	}
 	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
-		t.Errorf("verified: %s", proof)
+		t.Errorf("the verification reports %s", proof)
 	}
-	// The installation's model, which is built in.
+	// The built-in model of the installation.
 	prompt, agent = create(`{"guest":"agent"}`)
 	if said := prompt("call write_file {\"path\":\"a.txt\",\"content\":\"hello\"}\ncall read_file {\"path\":\"a.txt\"}\ncall other__tool"); !strings.Contains(said, `written\nhello\nerror: there is no tool`) && !strings.Contains(said, "rate_limited") {
-		t.Errorf("it answers %s", said)
+		t.Errorf("the agent answers %s", said)
 	}
 	if said := prompt("say more"); !strings.Contains(said, "rate_limited") {
-		t.Errorf("asked more often than policy allows it answers %s", said)
+		t.Errorf("beyond the rate limit of the model the agent answers %s", said)
 	}
 	if files := a.agents(t, "files", agent); !strings.Contains(files, "a.txt") {
-		t.Errorf("its files are %s", files)
+		t.Errorf("the agent's files are %s", files)
 	}
 	prompt, _ = create(`{"guest":"agent","model":"elsewhere:m"}`)
 	if said := prompt("Hello."); !strings.Contains(said, "NO_MODEL_CONFIGURED") {
-		t.Errorf("without a model it answers %s", said)
+		t.Errorf("an agent without a model answers %s", said)
 	}
 	prompt, _ = create(`{"guest":"agent","model":"local:m","manifest":{}}`)
 	if said := prompt("Hello."); !strings.Contains(said, "not_in_manifest") {
-		t.Errorf("without a right it answers %s", said)
+		t.Errorf("an agent without a right to the model answers %s", said)
 	}
 }
 
-// The inspector lists the tools of agents and calls them, including those that verify and copy. Their answers fit
-// their output schemas; otherwise the inspector reports an error.
+// Checks that the inspector lists and calls the tools of agents, including those that verify and copy agents. Their
+// results match their output schemas, because otherwise the inspector reports an error.
 func TestTheInspectorUsesAgents(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)
@@ -174,7 +174,7 @@ func TestTheInspectorUsesAgents(t *testing.T) {
 	id := textBetween(t, call("create", map[string]any{"model": "script:lines"}).Text(), `"id":"`, `"`)
 	agent := map[string]any{"agentId": id}
 	if said := call("prompt", map[string]any{"agentId": id, "input": "call write_file {\"path\":\"a.txt\",\"content\":\"hello\"}\nsay done"}).Text(); !strings.Contains(said, "written\\ndone") {
-		t.Errorf("it answers %s", said)
+		t.Errorf("the agent answers %s", said)
 	}
 	for tool, want := range map[string]string{
 		"events": `"effect":"model"`, "verify": `"verification":"matches"`, "snapshot": `"snapshot":{"id":"snapshot-`, "fork": `"forkedFrom":"` + id, "todos": `"todos":[]`, "is_stopped": `"isStopped":false`,

@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Two meshes share their agents in PostgreSQL, and one mesh is killed under load. No call is sent twice, no
-// acknowledged call is missing, and the agents continue at the other mesh, including the one that waits for
-// approval.
+// Checks that agents continue when one of two meshes that share them in PostgreSQL is killed under load. No call is
+// sent twice, no acknowledged call is missing, and all agents continue at the other mesh, including the agent that
+// waits for an approval.
 func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -45,13 +45,13 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	parked := create()
 	one.agents(t, "prompt", prompt(parked, "tool raw safe {\"q\":\"parked\"}\ntool raw pay {\"sum\":12.5}\nsay after"))
 	if state := two.agents(t, "state", agent(parked)); !strings.Contains(state, `"waitingFor":"approval"`) {
-		t.Fatalf("it is %s", state)
+		t.Fatalf("the agent's state is %s", state)
 	}
 
 	const agents = 4
 	var ids [agents]string
 	var acknowledged sync.Map
-	var by [2]atomic.Int64 // counted by the mesh that answered
+	var by [2]atomic.Int64 // the acknowledged calls of each mesh
 	load, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range ids {
@@ -68,21 +68,21 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 			}
 		})
 	}
-	eventually.Within(t, time.Minute, "both work", func() bool { return by[0].Load() >= 20 && by[1].Load() >= 20 })
+	eventually.Within(t, time.Minute, "both meshes answer", func() bool { return by[0].Load() >= 20 && by[1].Load() >= 20 })
 	killed.Kill()
 	before := by[1].Load()
-	eventually.Within(t, time.Minute, "the other one works on", func() bool { return by[1].Load() >= before+20 })
+	eventually.Within(t, time.Minute, "the other mesh continues to answer", func() bool { return by[1].Load() >= before+20 })
 	stop()
 	callers.Wait()
 
 	said := ""
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log("the last answer was:", said)
-			t.Log("what came of the one that waited:", two.agents(t, "events", agent(parked)))
+			t.Log("the last response:", said)
+			t.Log("the events of the parked agent:", two.agents(t, "events", agent(parked)))
 		}
 	})
-	eventually.Within(t, time.Minute, "its agents go on with the other one", func() bool {
+	eventually.Within(t, time.Minute, "the agents answer at the other mesh", func() bool {
 		for _, id := range ids {
 			if said = two.agents(t, "prompt", prompt(id, "say here")); !strings.Contains(said, "here") {
 				return false
@@ -92,7 +92,7 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 		return strings.Contains(said, `"waitingFor":"approval"`)
 	})
 	two.approveAll(t)
-	eventually.Holds(t, "the one that waited goes on", func() bool {
+	eventually.Holds(t, "the parked agent continues", func() bool {
 		said = two.agents(t, "state", agent(parked))
 		return strings.Contains(said, `ran\nafter`)
 	})
@@ -115,17 +115,17 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	known := 0
 	acknowledged.Range(func(key, _ any) bool {
 		if known++; sent[fmt.Sprintf("safemap[q:%s]", key)] != 1 {
-			t.Errorf("%s was acknowledged and not sent", key)
+			t.Errorf("%s was acknowledged, but not sent once", key)
 		}
 		return true
 	})
-	t.Logf("%d calls were acknowledged, %d of them by the one that was killed; %d were sent", known, by[0].Load(), len(sent))
+	t.Logf("%d calls were acknowledged, %d of them by the mesh that was killed; %d were sent", known, by[0].Load(), len(sent))
 	if pay := len(up.Calls("pay")); pay != 1 {
 		t.Errorf("pay ran %d times", pay)
 	}
 	for _, id := range append(ids[:], parked) {
 		if proof := two.agents(t, "verify", agent(id)); !strings.Contains(proof, `"verification":"matches"`) {
-			t.Errorf("verified: %s", proof)
+			t.Errorf("the verification reports %s", proof)
 		}
 	}
 }

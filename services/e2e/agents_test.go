@@ -11,10 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The agents' tools of a mesh without configuration, under its starter policy, used with the official SDK, which
-// validates every result against the tool's output schema. An agent is created and prompted, its todos and its
-// stopped state are read, it is exported at most ten times a minute, and only a caller that policy allows can
-// terminate it.
+// Checks the tools of agents in a mesh without configuration, under its starter policy. The client is the official SDK,
+// which validates every result against the tool's output schema. An agent is created, prompted, read and exported.
+// Policy limits exports to ten per minute and does not let this caller terminate the agent.
 func TestAgentsWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)
@@ -32,7 +31,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	structuredOf(t, callAgents(t, client, "create", map[string]any{"instructions": "be brief", "maxTurns": 3}), &made)
 	id := made.Agent.ID
 	if !made.Success || made.Agent.State != "idle" {
-		t.Errorf("it is made as %+v", made)
+		t.Errorf("the agent is created as %+v", made)
 	}
 	reply := client.CallTool(npmtest.ToolCall{
 		Name: "wasm_agent_prompt", Arguments: map[string]any{"agentId": id, "input": "emit begun\nwrite a.txt hello\ntodo pending read it\nread a.txt"}, Progress: true,
@@ -44,17 +43,17 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 	structuredOf(t, reply.ToolResult(t), &said)
 	if said.Response != "hello" || said.TurnCount != 1 || said.IsStopped {
-		t.Errorf("it answers %+v", said)
+		t.Errorf("the agent answers %+v", said)
 	}
 	if told := fmt.Sprintf("%+v", reply.Progress); !strings.Contains(told, "begun") {
-		t.Errorf("on the way it told %s", told)
+		t.Errorf("its progress notifications are %s", told)
 	}
 	var todos struct {
 		Todos []struct{ Content, Status string }
 	}
 	structuredOf(t, callAgents(t, client, "todos", map[string]any{"agentId": id}), &todos)
 	if len(todos.Todos) != 1 || todos.Todos[0].Status != "pending" {
-		t.Errorf("its todos are %+v", todos)
+		t.Errorf("the agent's todos are %+v", todos)
 	}
 	for name, args := range map[string]map[string]any{
 		"is_stopped": {"agentId": id}, "turn_count": {"agentId": id}, "files": {"agentId": id}, "tools": {"agentId": id}, "state": {"agentId": id}, "list": {},
@@ -71,7 +70,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 		}
 	}
 	if d := decisionOf(t, callAgents(t, client, "terminate", map[string]any{"agentId": id})); d.Code != "denied_by_rule" {
-		t.Errorf("its end is decided as %+v", d)
+		t.Errorf("the decision on its termination is %+v", d)
 	}
 	var status struct {
 		IsStopped bool
@@ -79,9 +78,9 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 	structuredOf(t, callAgents(t, client, "is_stopped", map[string]any{"agentId": id}), &status)
 	if status.IsStopped || status.State != "idle" {
-		t.Errorf("then it is %+v", status)
+		t.Errorf("after the refused termination its status is %+v", status)
 	}
-	// T5: neither another tool name in the input nor another spelling of an argument is accepted.
+	// Case T5. Neither another tool name in the input nor another spelling of an argument is accepted.
 	for text, args := range map[string]map[string]any{
 		"such a field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known":   {"agent_id": id, "toolName": "list_files"},
@@ -95,13 +94,13 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// callAgents calls the agents' tool wasm_agent_NAME.
+// callAgents calls the tool wasm_agent_NAME.
 func callAgents(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
 	t.Helper()
 	return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
 }
 
-// structuredOf decodes the text of a result, which is JSON.
+// structuredOf decodes the text of a tool's result, which is JSON. The test fails if the result is an error.
 func structuredOf(t *testing.T, r npmtest.ToolResult, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.Text()), into); err != nil || r.IsError {

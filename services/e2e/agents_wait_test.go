@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approvalWait names the variable with the time that an agent waits for its approval. If it is not set, the test is
-// skipped. The gateway reports progress every 10 s.
+// approvalWait names the environment variable with the time after which the agent's call is approved, as a duration. If
+// it is not set, the test is skipped. A time above 10 s covers several progress notifications of the gateway.
 const approvalWait = "SLUICE_APPROVAL_WAIT"
 
-// parksAt creates an agent, lets it make a call that waits for approval, and returns its id.
+// parksAt creates an agent, lets it make a call that needs approval, and returns the agent's id.
 func (a *actor) parksAt(t *testing.T) string {
 	t.Helper()
 	id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
@@ -34,7 +34,7 @@ func (a *actor) parksAt(t *testing.T) string {
 	return id
 }
 
-// runsOnce fails the test unless the agent answers and its call runs exactly once.
+// runsOnce checks that the agent finishes its turn and that its call runs exactly once.
 func (a *actor) runsOnce(t *testing.T, id string) {
 	t.Helper()
 	agent := fmt.Sprintf(`{"agentId":%q}`, id)
@@ -43,11 +43,11 @@ func (a *actor) runsOnce(t *testing.T, id string) {
 		t.Errorf("%d calls reached the server", n)
 	}
 	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
-		t.Errorf("verified: %s", proof)
+		t.Errorf("the verification reports %s", proof)
 	}
 }
 
-// reportsProgress answers a call with two progress notifications and a result.
+// reportsProgress returns a handler that sends two progress notifications and then the result of the call.
 func reportsProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	t.Helper()
 	return func(w http.ResponseWriter, _ *http.Request, id string) {
@@ -71,8 +71,8 @@ func reportsProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	}
 }
 
-// Progress notifications for a call that was approved after the prompt had returned do not end the turn: the call
-// runs once, and the agent receives its answer.
+// Checks that progress notifications do not end a turn when the call was approved after the prompt had returned. The
+// call runs once, and the agent receives its result.
 func TestAgents_ProgressOfACallAfterItsPrompt(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -87,12 +87,12 @@ func TestAgents_ProgressOfACallAfterItsPrompt(t *testing.T) {
 	}
 }
 
-// A call runs once also if its approval comes after several progress reports of the gateway.
+// Checks that a call runs once when its approval comes after several progress notifications of the gateway.
 func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
 	t.Parallel()
 	wait, err := time.ParseDuration(os.Getenv(approvalWait))
 	if err != nil {
-		t.Skipf("%s says for how long the agent waits", approvalWait)
+		t.Skipf("%s is not set: it holds the time that the agent waits for the approval", approvalWait)
 	}
 	for name, start := range actors(t) {
 		t.Run(name, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
 	}
 }
 
-// If the agent of a pending call is stopped or terminated, the approval is cancelled with the reason, a vote is
-// refused with it, and nothing runs.
+// Checks that the approval of a pending call is cancelled when its agent is stopped or terminated. The reason of the
+// cancellation names what happened to the agent. A later vote is refused with that reason, and the call does not run.
 func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -123,7 +123,7 @@ func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 				id := a.parksAt(t)
 				list, err := client.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
 				if err != nil || len(list.GetApprovals()) != 1 {
-					t.Fatalf("%v wait, %v", list, err)
+					t.Fatalf("the pending approvals are %v, %v", list, err)
 				}
 				approval := list.GetApprovals()[0].GetId()
 				view, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: approval, View: true})
@@ -132,19 +132,19 @@ func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 				}
 				a.agents(t, tool, fmt.Sprintf(`{"agentId":%q}`, id))
 				var shown *approvalv1.Approval
-				eventually.Holds(t, "its approval is withdrawn", func() bool {
+				eventually.Holds(t, "the approval is cancelled", func() bool {
 					resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: approval})
 					shown = resp.GetApproval()
 					return err == nil && shown.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 				})
 				if !strings.Contains(shown.GetReason(), "the agent does not wait for the call any more, and nothing would run: "+want) {
-					t.Errorf("it is cancelled because %q", shown.GetReason())
+					t.Errorf("the approval is cancelled because %q", shown.GetReason())
 				}
 				_, err = client.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
 					ApprovalId: approval, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest(),
 				})
 				if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nothing would run: "+want) {
-					t.Errorf("the approver is answered %v", err)
+					t.Errorf("the vote is refused with %v", err)
 				}
 			}
 			if n := len(a.up.Calls("pay")); n != 0 {

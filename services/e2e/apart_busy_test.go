@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A policy service that does not answer for a moment, such as on a busy machine, is not unavailable: calls wait for
-// it, also if they need it only to know that their token is still valid. (P25)
+// Checks that calls wait for a policy service that does not answer for a moment, for example on a busy machine. The
+// calls include those that need the policy service only to check their token.
 func TestCallsWaitForAPolicyServiceThatIsBusyForAMoment(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -24,7 +24,8 @@ func TestCallsWaitForAPolicyServiceThatIsBusyForAMoment(t *testing.T) {
 	}
 }
 
-// pausedFor stops the policy service for a time, and calls fn repeatedly until it continues, and once after that.
+// pausedFor stops the policy service for the time pause. It calls fn repeatedly until the service continues, and once
+// more after that.
 func (a *apart) pausedFor(t *testing.T, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

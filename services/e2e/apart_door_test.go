@@ -31,11 +31,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// door is a method of a role that an operator may call and most roles may not.
+// door is a method of a role that an operator may call and that most roles may not call.
 type door struct {
 	role   authv1.Role
 	method string
-	// wrong is a role that the contract does not name.
+	// wrong is a role that the contract does not allow to call the method.
 	wrong authv1.Role
 }
 
@@ -63,7 +63,7 @@ func isRefused(err error) bool {
 	}
 }
 
-// I5: each of the five services refuses every peer that its contract does not name.
+// Case I5. Checks that each of the five services refuses every peer that its contract does not allow.
 func TestI5EveryServiceRefusesWrongPeers(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -145,14 +145,14 @@ func TestI5EveryServiceRefusesWrongPeers(t *testing.T) {
 	}
 }
 
-// assertion is a signed principal of which each part can be wrong. The zero value of a part is the correct value
-// for the gateway's call of the policy service.
+// assertion describes a signed principal, each part of which can be wrong. The zero value of a part selects the value
+// that is correct for the gateway's call of the policy service.
 type assertion struct {
 	method    jwt.SigningMethod
 	key       any
 	issuer    string
 	audience  string
-	issued    time.Duration // from now
+	issued    time.Duration // relative to now
 	life      time.Duration
 	principal *identityv1.Principal
 }
@@ -197,7 +197,7 @@ func dev() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// I1: a principal is accepted only from its signer, within its lifetime, and for its audience.
+// Case I1. Checks that a principal is accepted only from its signer, within its lifetime, and for its audience.
 func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 	t.Parallel()
 	a := &apart{Apart: stack.StartApart(t, stack.Options{Servers: "  raw: {http: {url: \"http://127.0.0.1:9/mcp\"}, pin: \"off\"}", Policy: openPolicy})}
@@ -243,7 +243,7 @@ func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 	}
 }
 
-// I1: wasmagent can assert only its own agents.
+// Case I1. Checks that wasmagent can assert only agents that it runs.
 func TestI1PrincipalsOverWasmagentsCertificate(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")

@@ -33,7 +33,7 @@ type meshStatus struct {
 	} `json:"roles"`
 }
 
-// status runs `sluice status` with a token, and returns its output and how long it took.
+// status runs `sluice status` with a token. It returns the parsed output, the result of the command, and its duration.
 func (a *apart) status(t *testing.T, token string) (meshStatus, stack.Ran, time.Duration) {
 	t.Helper()
 	stack.Program(t, "sluice") // so that building is not part of the time
@@ -50,11 +50,11 @@ func (a *apart) status(t *testing.T, token string) (meshStatus, stack.Ran, time.
 	return said, ran, took
 }
 
-// statusWithin is the 2 s in which `sluice status` answers, and 2 s more for a busy machine.
+// statusWithin is the longest time that `sluice status` may take: its time-out of 2 s, and 2 s more for a busy machine.
 const statusWithin = 2*time.Second + 2*time.Second
 
-// A gateway without the limiter, the approval service or the agents still serves other calls: it is ready and names
-// the unavailable service. Without the policy service it is not ready.
+// Checks that the gateway is ready without the limiter, the approval service or the agents. /readyz and `sluice status`
+// name the unavailable service.
 func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -64,17 +64,17 @@ func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 		a.degraded(t, "the "+name+" service is unavailable")
 		said, ran, _ := a.status(t, stack.OperatorToken)
 		if ran.Code != 0 || !said.Ready || !slices.Equal(said.Degraded, []string{"the " + name + " service is unavailable"}) {
-			t.Errorf("%s is away: exit %d, %+v\n%s", name, ran.Code, said, ran.Stderr)
+			t.Errorf("%s is unavailable: exit %d, %+v\n%s", name, ran.Code, said, ran.Stderr)
 		}
 		a.Start(t, role)
 		a.AwaitReady(t)
 	}
 	if _, text := a.Ready(t); text != "ready\n" {
-		t.Errorf("all are back: %q", text)
+		t.Errorf("after all roles have restarted: %q", text)
 	}
 }
 
-// degraded waits until /readyz is ready and reports why as the reason for being degraded.
+// degraded waits until /readyz reports that the mesh is ready, and degraded because of why.
 func (a *apart) degraded(t *testing.T, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -83,7 +83,8 @@ func (a *apart) degraded(t *testing.T, why string) {
 	})
 }
 
-// Whichever role is unavailable or hangs, an operator soon learns which; other callers do not.
+// Checks that `sluice status` names a role that hangs, within statusWithin, if an operator runs it. Agents and callers
+// with an unknown token learn nothing.
 func TestStatusAnswersWhateverIsAway(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -101,11 +102,11 @@ func TestStatusAnswersWhateverIsAway(t *testing.T) {
 		if role == policyRole { // tokens can't be checked now
 			for who, token := range map[string]string{"an agent": stack.AgentToken, "nobody": "a-token-that-nobody-knows-0123456789"} {
 				if said, ran, _ := a.status(t, token); ran.Code == 0 || len(said.Servers) > 0 || said.Ready {
-					t.Errorf("%s is told %+v", who, said)
+					t.Errorf("%s receives %+v", who, said)
 				}
 			}
 			if _, err := gatewayv1.NewGatewayServiceClient(a.Person(t, gatewayRole, stack.OperatorToken)).ListSessions(stack.Soon(t), nil); status.Code(err) != codes.Unauthenticated {
-				t.Errorf("what callers do is told: %v", err)
+				t.Errorf("the sessions are listed while tokens can't be checked: %v", err)
 			}
 		}
 		a.Signal(t, role, stack.SIGCONT)

@@ -23,7 +23,7 @@ const (
 	wasmagentRole = authv1.Role_ROLE_WASMAGENT
 )
 
-// apart is a mesh of five processes in front of a server that records every byte.
+// apart is a mesh of five processes and one server, which records every request that it receives.
 type apart struct {
 	*stack.Apart
 	up *rawmcp.Server
@@ -42,7 +42,7 @@ func (a *apart) connect(t *testing.T) *stack.Client {
 	return stack.Connect(t, a.MCP("raw"), stack.AgentToken)
 }
 
-// records returns the journal's records as an operator lists them over gRPC.
+// records returns the records of the journal, read over gRPC with the operator's token.
 func (a *apart) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	conn := a.Person(t, gatewayRole, stack.OperatorToken)
@@ -109,24 +109,24 @@ func TestACallThroughRolesThatLiveApart(t *testing.T) {
 	}
 }
 
-// within is how soon a call must be answered while a role is unavailable: about a second, and the rest for a busy
-// machine.
+// within is the longest time in which a call is refused while a role is unavailable: about a second, and 2 s more for a
+// busy machine.
 const within = 3 * time.Second
 
-// refusedSoon calls a tool and fails the test unless a result with the code is returned in time.
+// refusedSoon calls a tool and checks that the call is refused with the code, within the time above.
 func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
 	t.Helper()
 	begin := time.Now()
 	resp := c.Call(tool, "{}")
 	if took := time.Since(begin); took > within {
-		t.Errorf("the answer took %v", took)
+		t.Errorf("the refusal took %v", took)
 	}
 	if resp.Status != http.StatusOK || !resp.IsError(t) || resp.Decision(t).Code != code {
-		t.Errorf("%s: %d %s, want a result that is refused %s", tool, resp.Status, resp.Body, code)
+		t.Errorf("%s: %d %s, want a result with the code %s", tool, resp.Status, resp.Body, code)
 	}
 }
 
-// untilItPasses repeats a call of a tool until it passes.
+// untilItPasses repeats a call of a tool until the call succeeds.
 func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
 	eventually.Holds(t, tool+" passes", func() bool {
@@ -135,7 +135,7 @@ func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// notReady waits until /readyz is 503 and contains why.
+// notReady waits until /readyz responds with status 503 and a text that contains why.
 func (a *apart) notReady(t *testing.T, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -153,14 +153,14 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 	a.Kill(t, policyRole)
 	leasesEnd(t)
 	sent := len(a.up.Calls())
-	for range 3 { // at once, after the time-out, and when the tokens are no longer fresh
+	for range 3 { // at once, after the time-out, and after cached tokens have expired
 		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
 			refusedSoon(t, c, tool, "policy_unavailable")
 		}
 		a.notReady(t, "the policy service is unavailable")
 	}
 	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
-		t.Errorf("an unknown token, while nobody knows the tokens: %d %s", resp.Status, resp.Body)
+		t.Errorf("an unknown token, while tokens can't be checked: %d %s", resp.Status, resp.Body)
 	}
 	if n := len(a.up.Calls()); n != sent {
 		t.Errorf("%d calls reached the server without policy", n-sent)
@@ -207,7 +207,7 @@ func TestWithoutTheLimiterOnlyLimitedCallsAreRefused(t *testing.T) {
 	untilItPasses(t, c, "limited")
 }
 
-// A role that hangs is treated as unavailable: a call that needs its answer is refused.
+// Checks that a role that hangs is treated as unavailable: a call that needs it is refused.
 func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, storyPolicy, "")

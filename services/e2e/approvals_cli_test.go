@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// An approval can be named by the beginning of its id. If that is not possible, the error says what to do.
+// Checks that commands accept the first characters of an approval's id. If they do not identify one approval, the error
+// says what to do.
 func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -38,8 +39,8 @@ func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 	holds(t, ran, 0, ran.Stdout, id+" is denied\n")
 }
 
-// A second vote of the same person is answered with the time of the first, and a vote on a decided approval with
-// its decision.
+// Checks the output for votes that come too late. The output for a second vote of the same person has the time of the
+// first vote, and the output for a vote on a decided approval has the decision.
 func TestWhatVotesAreAnswered(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -63,7 +64,7 @@ func TestWhatVotesAreAnswered(t *testing.T) {
 	}
 }
 
-// The error names the reason if an owner may not decide on the calls of its agent.
+// Checks that the error names the reason if a person may not decide on a call because the person owns its agent.
 func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
@@ -81,7 +82,8 @@ func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	holds(t, f.words(t, benToken, "approve", id), 0, "")
 }
 
-// A view of more than a megabyte is sent in parts, shown completely and approved as a whole.
+// Checks that a view of more than a megabyte, which the service sends in parts, is shown completely and approved as a
+// whole.
 func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -101,11 +103,12 @@ func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
 	}
 	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.up.Calls("send")) != 1 {
-		t.Errorf("it ran %d times", len(f.up.Calls("send")))
+		t.Errorf("the call ran %d times", len(f.up.Calls("send")))
 	}
 }
 
-// The error for a caller without the necessary role names the roles that may run the command, and the token used.
+// Checks the error for a caller whose role may not run a command. It names the roles that may run the command, and the
+// variable or file that holds the token.
 func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -135,7 +138,7 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 		ran := sluice(tt.token, append(tt.args, "--data", t.TempDir())...)
 		holds(t, ran, 1, ran.Stderr, "sluice: ", tt.want)
 		if strings.Contains(ran.Stderr, "/sluice.") || strings.Contains(ran.Stderr, "stays so") {
-			t.Errorf("%v: a person is told of the inside: %s", tt.args, ran.Stderr)
+			t.Errorf("%v: the error shows internal names: %s", tt.args, ran.Stderr)
 		}
 	}
 	holds(t, sluice(stack.AgentToken, "tools", "raw"), 0, "")
@@ -143,7 +146,8 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	holds(t, wrong, 1, wrong.Stderr, "sluice: the token (SLUICE_TOKEN) is not accepted: ")
 }
 
-// An invalid address is reported as invalid. An address at which no server answers is named.
+// Checks that the error for an invalid address says what is invalid, and that the error for an address without a server
+// names the address and the options that set it.
 func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)

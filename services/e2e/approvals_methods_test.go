@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// keptNote is a resource whose URI contains a secret.
+	// keptNote is the URI of a resource, with a secret in its query.
 	keptNote  = "note://team/plan?key=secret-1"
 	otherNote = "note://team/plan?key=secret-2"
 
@@ -34,8 +34,8 @@ rules:
 `
 )
 
-// keptFixture is a mesh in front of an official server with a prompt and resources that need approval. got counts
-// how often they were delivered.
+// keptFixture returns a mesh with a server of the official SDK that has a prompt and three resources. Most of them need
+// approval. got counts the prompts and resources that the server has delivered.
 func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)
@@ -55,13 +55,13 @@ func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	return &fixture{Stack: stack.Up(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: keptPolicy, Extra: extra})}, got
 }
 
-// reading returns a request that reads a resource.
+// reading returns a resources/read request.
 func reading(uri string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 }
 
-// A1, A2: after an approval a resource is read once, however many callers race, and no other resource is read. A
-// denial holds for a while.
+// Cases A1, A2. Checks that after an approval the resource is read once, however many callers race, and that no other
+// resource is read. A denial also refuses later requests for a while.
 func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	t.Parallel()
 	f, got := keptFixture(t, "approvals: {hold: 0s}")
@@ -72,20 +72,20 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 	id := f.pendingOne(t)
 	if diff := cmp.Diff([]waiting{{id, "pending", "kept", "note://team/plan"}}, f.waiting(t)); diff != "" {
-		t.Errorf("what waits (-want +got):\n%s", diff)
+		t.Errorf("pending approvals (-want +got):\n%s", diff)
 	}
 	if ran := f.words(t, stack.OperatorToken, "list"); !strings.Contains(ran.Stdout, "kept resources/read note://team/plan ") || strings.Contains(ran.Stdout, "secret") {
-		t.Errorf("people are listed %s", ran.Stdout)
+		t.Errorf("the list of approvals has %s", ran.Stdout)
 	}
 	if ran := f.words(t, stack.OperatorToken, "show", id); !strings.Contains(ran.Stdout, "call           kept resources/read note://team/plan\n") || !strings.Contains(ran.Stdout, `"uri": "`+keptNote+`"`) {
-		t.Errorf("people are shown %s", ran.Stdout)
+		t.Errorf("the view of the approval has %s", ran.Stdout)
 	}
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 	if d := c.Post(reading(otherNote)).Decision(t); d.Code != "approval_pending" || got.Load() != 0 {
-		t.Errorf("another one: %+v, and %d were read", d, got.Load())
+		t.Errorf("another resource: %+v, and %d were read", d, got.Load())
 	}
 	if d := c.Post(reading("note://board/plan")).Decision(t); d.Code != "method_denied" {
-		t.Errorf("one that no rule opens: %+v", d)
+		t.Errorf("a resource that no rule allows: %+v", d)
 	}
 	var racing sync.WaitGroup
 	var had atomic.Int32
@@ -98,7 +98,7 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 	racing.Wait()
 	if had.Load() != 1 || got.Load() != 1 {
-		t.Errorf("%d callers have it, and it was read %d times", had.Load(), got.Load())
+		t.Errorf("%d callers received the resource, and it was read %d times", had.Load(), got.Load())
 	}
 	f.becomes(t, id, "done")
 	c.Post(reading(keptNote)) // another approval request, unless one of the racing callers has made it already
@@ -115,8 +115,8 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 }
 
-// If policy allows or denies the request meanwhile, an approved read ends its approval: its votes allow no second
-// read.
+// Checks that an approved read is cancelled if policy now allows or denies the request without an approval. The votes
+// count for no later read.
 func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
@@ -132,25 +132,26 @@ func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 			f.judges(t, c, strings.Replace(keptPolicy, "action: require_approval, reason", "action: "+action+", reason", 1)+"tools:\n")
 			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != want.code || got.Load() != want.got {
-				t.Errorf("by then it is answered %s, and was read %d times", resp.Body, got.Load())
+				t.Errorf("under the changed policy the response is %s, after %d reads", resp.Body, got.Load())
 			}
 			f.becomes(t, id, want.state)
 			f.judges(t, c, keptPolicy+"tools:\n")
 			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != "approval_pending" || f.pendingOne(t) == id || got.Load() != want.got {
-				t.Errorf("once policy requires an approval again it is answered %s, and was read %d times", resp.Body, got.Load())
+				t.Errorf("once policy requires an approval again the response is %s, after %d reads", resp.Body, got.Load())
 			}
 		})
 	}
 }
 
-// Official clients receive the prompts and resources that they requested once a person has approved them: in a
-// session, at the URL for all servers, and without a session, where they wait in several round trips.
+// Checks that clients of the official SDK receive the prompts and resources that they request after the approval: in a
+// session, at the URL for all servers, and without a session. Without a session the clients wait in several round
+// trips.
 func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		url  func(*testing.T, *stack.Stack) string
 		hold string
-		// prompt and uri are the prefixes of the server's names at that URL.
+		// prompt and uri are the prefixes of the server's prompt names and URIs at the URL.
 		prompt, uri string
 		version     string
 	}{
@@ -164,11 +165,11 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 			c, _ := attending(t, listening(tt.url(t, f.Stack)))
 			t.Cleanup(func() { _ = c.Close() }) // a request may be under way if the test has failed
 			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
-				t.Fatalf("they speak %s", v)
+				t.Fatalf("the client uses protocol version %s", v)
 			}
 			ctx := context.WithoutCancel(t.Context())
 			if list, err := c.ListResources(ctx, nil); err != nil || len(list.Resources) != 2 {
-				t.Errorf("what people are asked about is listed as %s, %v", said(list), err)
+				t.Errorf("the resources that need approval are listed as %s, %v", said(list), err)
 			}
 			for what, ask := range map[string]func() (any, error){
 				"read":    func() (any, error) { return c.ReadResource(ctx, &mcp.ReadResourceParams{URI: tt.uri + keptNote}) },
@@ -190,23 +191,23 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 				id := f.pendingOne(t)
 				<-time.After(time.Until(asked.Add(6 * time.Second))) // during the second round trip
 				if got.Load() != before {
-					t.Errorf("%s: the server was asked before a person was", what)
+					t.Errorf("%s: the server received the request before the approval", what)
 				}
 				holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 				if a := <-answered; a.err != nil || !strings.Contains(said(a.got), `"text":"`+what+`"`) || got.Load() != before+1 {
-					t.Errorf("%s: approved, and answered %v, %v", what, a.got, a.err)
+					t.Errorf("%s: after the approval the response is %v, %v", what, a.got, a.err)
 				}
 				begin()
 				holds(t, f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"), 0, "")
 				if a := <-answered; a.err == nil || !strings.Contains(a.err.Error(), "denied by operator: too much") || got.Load() != before+1 {
-					t.Errorf("%s: denied, and answered %v, %v", what, a.got, a.err)
+					t.Errorf("%s: after the denial the response is %v, %v", what, a.got, a.err)
 				}
 			}
 		})
 	}
 }
 
-// said returns an answer as JSON.
+// said returns a result as JSON, or the text of the marshal error.
 func said(answer any) string {
 	raw, err := json.Marshal(answer)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// If a rule requires more approvers than exist, the mesh does not start, and `config check` and `policy lint`
-// report it.
+// Checks that the mesh does not start if a rule requires more approvers than there are. `config check` and `policy
+// lint` report the rule.
 func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
@@ -40,7 +40,7 @@ func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	holds(t, alone, 0, alone.Stdout, "1 document(s) load")
 }
 
-// A configuration without tokens has the operator that `sluice up` generates.
+// Checks that a quorum counts the operator that `sluice up` generates for a configuration without tokens.
 func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 	t.Parallel()
 	const asks = "version: 1\ntools: {pay: {action: require_approval}}\n"
@@ -53,7 +53,7 @@ func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 	holds(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
 }
 
-// Every place that shows the configuration warns about owner_may_approve.
+// Checks that `config check` and `sluice up` warn about owner_may_approve.
 func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	const warning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
@@ -76,7 +76,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	rewrite(t, s.Config, "owner_may_approve: true", "owner_may_approve: false")
 	got = decode[struct{ Warnings []string }](t, run("-o", "json"))
 	if len(got.Warnings) != 0 {
-		t.Errorf("without: %v", got.Warnings)
+		t.Errorf("without owner_may_approve the warnings are %v", got.Warnings)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")
 }
 
-// The vote of a person who has left the group before the call is made does not count.
+// Checks that the vote of a person does not count if the person has left the group before the call is made.
 func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
 	t.Parallel()
 	f, p := rules(t, "")
@@ -124,11 +124,11 @@ func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
 	f = &fixture{up: f.up, Stack: p.Stack}
 	c = f.connect(t)
 	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("pay")) != 0 {
-		t.Errorf("without ben: %+v after %d", d, len(f.up.Calls("pay")))
+		t.Errorf("after ben has left the group: %+v after %d calls", d, len(f.up.Calls("pay")))
 	}
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 	if resp := c.Call("pay", `{}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
-		t.Errorf("with the operator in ben's place: %s", resp.Body)
+		t.Errorf("after the operator's vote: %s", resp.Body)
 	}
 }
 

@@ -36,7 +36,7 @@ tools:
 `
 )
 
-// rules returns a mesh with rulesPolicy in its own process. Its server has a timeout of 1 s.
+// rules starts a mesh with rulesPolicy in a separate process. The timeout of its server is 1 s.
 func rules(t *testing.T, more string) (*fixture, *stack.Process) {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
@@ -47,7 +47,7 @@ func rules(t *testing.T, more string) (*fixture, *stack.Process) {
 	return &fixture{up: up, Stack: p.Stack}, p
 }
 
-// hangs makes a tool leave its calls unanswered until the test ends.
+// hangs makes a tool leave its calls without a response until the test ends.
 func (f *fixture) hangs(t *testing.T, tool string) {
 	t.Helper()
 	end := make(chan struct{})
@@ -55,7 +55,7 @@ func (f *fixture) hangs(t *testing.T, tool string) {
 	f.up.On(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
 }
 
-// words runs `sluice approvals` with a token.
+// words runs `sluice approvals` with a token. The output is for people, unlike that of approvals.
 func (f *fixture) words(t *testing.T, token string, args ...string) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", f.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -77,14 +77,14 @@ func (f *fixture) becomes(t *testing.T, id, state string) {
 	t.Fatalf("%s is not %s: %+v", id, state, found)
 }
 
-// unknown makes an approved call of a tool whose outcome is unknown, and returns the approval.
+// unknown makes an approved call whose outcome is unknown, and returns the id of the approval.
 func (f *fixture) unknown(t *testing.T, c *stack.Client, tool, arguments string) string {
 	t.Helper()
 	c.Call(tool, arguments)
 	id := f.pendingOne(t)
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 	if d := c.Call(tool, arguments).Decision(t); d.Code != "outcome_unknown" && d.Code != "upstream_timeout" {
-		t.Fatalf("a call without an answer: %+v", d)
+		t.Fatalf("a call without a response: %+v", d)
 	}
 	f.becomes(t, id, "outcome_unknown")
 	return id
@@ -149,7 +149,7 @@ func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
 	ran = f.words(t, stack.OperatorToken, "cancel", id, "-m", "no longer needed")
 	holds(t, ran, 0, ran.Stdout, id+" is cancelled\n")
 	if got := decode[waiting](t, f.approvals(t, "cancel", id)); got.State != "cancelled" {
-		t.Errorf("once more: %+v", got)
+		t.Errorf("the second cancellation: %+v", got)
 	}
 	if d := c.Call("sync", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("sync")) != 0 {
 		t.Errorf("the next call: %+v after %d", d, len(f.up.Calls("sync")))
@@ -162,8 +162,8 @@ func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
 	holds(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
-// One approval covers three calls of a tool: the fourth needs another approval, and so does a call after the grant
-// was revoked.
+// Checks that one approval covers three calls of a tool. The fourth call needs another approval, and so does a call
+// after the grant was revoked.
 func TestAGrantCoversSoManyCalls(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -188,7 +188,7 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 		runs(n)
 	}
 	if code := post(4); code != "approval_pending" {
-		t.Errorf("the fourth: %s", code)
+		t.Errorf("the fourth call: %s", code)
 	}
 	list = f.words(t, stack.OperatorToken, "list", "--all")
 	holds(t, list, 0, list.Stdout, "by grant "+id, "grant, 3 of 3 used", "for 3 calls")
@@ -205,12 +205,12 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	ran := f.words(t, stack.OperatorToken, "cancel", next, "-m", "enough")
 	holds(t, ran, 0, ran.Stdout, next+" is done: its grant is taken back\n")
 	if code := post(6); code != "approval_pending" || len(f.up.Calls("post")) != 5 {
-		t.Errorf("after that: %s, and %d calls were sent", code, len(f.up.Calls("post")))
+		t.Errorf("after the grant was revoked: %s, and %d calls were sent", code, len(f.up.Calls("post")))
 	}
 }
 
-// A grant with a condition covers the calls that meet it, compared by their exact numbers. Every other call needs
-// its own approval, which covers nothing else.
+// Checks that a grant with a condition covers the calls that meet the condition, which compares exact numbers. Every
+// other call needs an approval that covers only that call.
 func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -248,15 +248,15 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 		}
 	}
 	if code := refund("101.5"); code != "approval_pending" {
-		t.Errorf("another one: %s", code)
+		t.Errorf("another amount: %s", code)
 	}
 	if n := len(f.up.Calls("refund")); n != 6+len(others) {
 		t.Errorf("%d calls were sent", n)
 	}
 }
 
-// A call of a tool that policy calls idempotent may be sent again if its outcome is unknown. A call of another tool
-// may not.
+// Checks that a call is sent again after an unknown outcome if policy calls its tool idempotent, and is not sent again
+// otherwise.
 func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -276,8 +276,8 @@ func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
 	}
 }
 
-// elicited calls a tool as a client that answers the elicitation with result. It returns the elicitation and the
-// answer to the call.
+// elicited calls a tool as a client that responds to the elicitation with result. It returns the params of the
+// elicitation, and the response to the call.
 func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer string) {
 	t.Helper()
 	var session string
@@ -307,7 +307,7 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	lines := bufio.NewScanner(post(call(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		ok = ok && data != "" // otherwise it is the empty event that opens a stream
+		ok = ok && data != "" // an empty event opens a stream
 		if !ok {
 			continue
 		}
@@ -323,12 +323,12 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 			return question, data
 		}
 	}
-	t.Fatalf("no answer: %v", lines.Err())
+	t.Fatalf("no response to the call: %v", lines.Err())
 	return "", ""
 }
 
-// If the rule requires it, the person at the agent confirms the call. Accepting the elicitation without run=true
-// does not confirm it.
+// Checks that the user of the agent confirms a call if the rule asks for it, and declines it by accepting the
+// elicitation with run=false.
 func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")
@@ -338,7 +338,7 @@ func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
 	} {
 		question, answer := f.elicited(t, "note", tt.result)
 		if !strings.Contains(question, "a\\\\u202eb") || !strings.Contains(answer, tt.answer) {
-			t.Errorf("%s: asked %s, answered %s", tt.name, question, answer)
+			t.Errorf("%s: the elicitation is %s, the response %s", tt.name, question, answer)
 		}
 		found := decode[[]struct {
 			ID, State   string
@@ -354,6 +354,6 @@ func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
 		holds(t, shown, 0, shown.Stdout, "  agent  "+tt.name+" at the agent\n")
 	}
 	if n := len(f.up.Calls("note")); n != 1 {
-		t.Errorf("it ran %d times", n)
+		t.Errorf("the call ran %d times", n)
 	}
 }

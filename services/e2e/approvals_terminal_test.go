@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// atTerminal runs `sluice approvals` at a terminal at which a person types types at the question. Stderr of the
-// result is the terminal's screen, and Stdout is the standard output.
+// atTerminal runs `sluice approvals` in a pseudoterminal and types the text types when the command asks a question.
+// Stderr of the result is the text on the terminal, and Stdout is the standard output.
 func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.Ran {
 	t.Helper()
 	program := stack.Program(t, "sluice")
@@ -39,7 +39,7 @@ func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.R
 	}
 	const end = "\x04 that was all \x04"
 	ended := make(chan error, 1)
-	go func() { // written last, so that everything before it has been read
+	go func() { // the end mark comes after all output, so that the loop below reads all of it
 		_ = cmd.Wait() // the exit code is read from ProcessState
 		_, err := io.WriteString(terminal, end)
 		ended <- err
@@ -62,7 +62,7 @@ func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.R
 	return stack.Ran{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
 }
 
-// At a terminal the question names the action, and only the answer yes performs it.
+// Checks that the question at a terminal names the action, and that only the text "yes" performs the action.
 func TestAPersonAtATerminalIsAsked(t *testing.T) {
 	t.Parallel()
 	const ctrlC, ctrlD = "\x03", "\x04"
@@ -83,17 +83,17 @@ func TestAPersonAtATerminalIsAsked(t *testing.T) {
 	json := f.atTerminal(t, "no\n", "approve", id, "-o", "json")
 	holds(t, json, 1, json.Stderr, `"to": "ana"`, "Approve this call? Type yes: ", "\nsluice: nothing was decided\n")
 	if json.Stdout != "" {
-		t.Errorf("a machine reads %q", json.Stdout)
+		t.Errorf("the JSON output is %q", json.Stdout)
 	}
 	f.becomes(t, id, "pending")
 	json = f.atTerminal(t, "yes\n", "approve", id, "-o", "json")
 	holds(t, json, 0, json.Stderr, "Approve this call? Type yes: ")
 	if a := decode[waiting](t, json); a.State != "approved" {
-		t.Errorf("it is %+v", a)
+		t.Errorf("the approval is %+v", a)
 	}
 	sure := f.atTerminal(t, "", "cancel", id, "--yes")
 	holds(t, sure, 0, sure.Stdout, id+" is cancelled\n")
 	if strings.Contains(sure.Stderr, "Type yes") {
-		t.Errorf("with --yes a person is asked: %s", sure.Stderr)
+		t.Errorf("with --yes the command asks: %s", sure.Stderr)
 	}
 }

@@ -66,11 +66,11 @@ func (f *fixture) pendingOne(t *testing.T) string {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
-	t.Fatal("nothing waits")
+	t.Fatal("no approval is pending, or several are")
 	return ""
 }
 
-// A held call that is approved from another terminal runs once, with the approved arguments.
+// Checks that a held call runs once after it was approved from another terminal, with the approved arguments.
 func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
@@ -79,16 +79,16 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	go func() { answered <- c.Call("pay", `{"sum":12.50}`) }()
 	id := f.pendingOne(t)
 	if diff := cmp.Diff([]waiting{{id, "pending", "raw", "pay"}}, f.waiting(t)); diff != "" {
-		t.Errorf("what waits (-want +got):\n%s", diff)
+		t.Errorf("pending approvals (-want +got):\n%s", diff)
 	}
 	if ran := f.approvalsAs(t, stack.AgentToken, "approve", id, "--yes"); ran.Code == 0 {
 		t.Errorf("an agent's token approves: %+v", ran)
 	}
 	if ran := f.approvals(t, "show", id); ran.Code != 0 || !strings.Contains(ran.Stdout, `12.50`) {
-		t.Errorf("people see %+v", ran)
+		t.Errorf("the view of the approval is %+v", ran)
 	}
 	if n := len(f.up.Calls("pay")); n != 0 {
-		t.Fatalf("%d calls reached the server before anybody approved", n)
+		t.Fatalf("%d calls reached the server before the approval", n)
 	}
 	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
 		t.Fatalf("approve: %+v", ran)
@@ -114,7 +114,7 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	}
 	shown := stack.Command{Args: []string{"decisions", "--addr", f.GRPC, "show", intended.GetDecisionId()}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
 	if ran := stack.Run(t, shown); !strings.Contains(ran.Stdout, "approve by operator") {
-		t.Errorf("people see of the decision: %s%s", ran.Stdout, ran.Stderr)
+		t.Errorf("the decision is shown as %s%s", ran.Stdout, ran.Stderr)
 	}
 	want := map[gatewayv1.RecordKind]int{
 		gatewayv1.RecordKind_RECORD_KIND_CLAIM: 1, gatewayv1.RecordKind_RECORD_KIND_INTENT: 1,
@@ -125,7 +125,7 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	}
 }
 
-// settles waits until the only approval is in a state.
+// settles waits until the mesh has exactly one approval and the approval is in a state.
 func (f *fixture) settles(t *testing.T, state string) {
 	t.Helper()
 	var found []waiting
@@ -138,7 +138,7 @@ func (f *fixture) settles(t *testing.T, state string) {
 	t.Errorf("approvals are %v, want one that is %s", found, state)
 }
 
-// After the hold the caller receives a ticket. The same call runs once it is approved.
+// Checks that the caller receives a ticket after the hold, and that the same call runs once after its approval.
 func TestATicketAndThenTheSameCall(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
@@ -150,7 +150,7 @@ func TestATicketAndThenTheSameCall(t *testing.T) {
 	}
 	id := f.pendingOne(t)
 	if again := c.Call("pay", `{ "sum" : 15e-1 }`).Decision(t); again.Code != "approval_pending" || f.pendingOne(t) != id {
-		t.Errorf("the same call, asked again: %+v", again)
+		t.Errorf("the same call before the approval: %+v", again)
 	}
 	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
 		t.Fatalf("approve: %+v", ran)
@@ -159,14 +159,14 @@ func TestATicketAndThenTheSameCall(t *testing.T) {
 		t.Errorf("the same call, in another session: %s", resp.Body)
 	}
 	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
-		t.Errorf("sent %s, want what was asked about", sent)
+		t.Errorf("sent %s, want the arguments that were approved", sent)
 	}
-	f.becomes(t, id, "done") // the answer waits for that, but only for a limited time
+	f.becomes(t, id, "done") // the response waits for that, but only for a limited time
 	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
-		t.Errorf("the same call once more: %+v", other)
+		t.Errorf("the same call after it ran: %+v", other)
 	}
 	if n := len(f.up.Calls("pay")); n != 1 {
-		t.Errorf("it ran %d times", n)
+		t.Errorf("the call ran %d times", n)
 	}
 }
 
@@ -186,11 +186,11 @@ func TestADeniedCallNeverRuns(t *testing.T) {
 		}
 	}
 	if n := len(f.up.Calls("pay")); n != 0 {
-		t.Errorf("it ran %d times", n)
+		t.Errorf("the call ran %d times", n)
 	}
 }
 
-// N2: the refusal of a caller with too many pending calls names the limit, its key and what to do.
+// Case N2. Checks that the refusal of a caller with too many pending calls names the limit, its key and what to do.
 func TestN2TooManyPending(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
@@ -205,8 +205,8 @@ func TestN2TooManyPending(t *testing.T) {
 	}
 }
 
-// X8: the refusal of a caller that has requested approval too often names the limit, its key and when to try again.
-// Calls that have an approval request already continue meanwhile.
+// Case X8. Checks the refusal of a caller that has requested approvals too often. It names the limit, its key and when
+// to try again. Calls that already have an approval request are not affected.
 func TestX8AskedTooOften(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
@@ -220,11 +220,11 @@ func TestX8AskedTooOften(t *testing.T) {
 		t.Errorf("answered %s", resp.Body)
 	}
 	if d := c.Call("pay", `{"n":1}`).Decision(t); d.Code != "approval_pending" {
-		t.Errorf("what people were asked about: %+v", d)
+		t.Errorf("a call with an approval request: %+v", d)
 	}
 }
 
-// A1: a call that differs from the approved one in any way needs its own approval.
+// Case A1. Checks that a call that differs from the approved call in any way needs another approval.
 func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
@@ -242,14 +242,15 @@ func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 		t.Errorf("another caller: %+v", d)
 	}
 	if n := len(f.up.Calls("pay")); n != 0 {
-		t.Fatalf("%d calls ran that nobody approved", n)
+		t.Fatalf("%d calls ran without an approval", n)
 	}
 	if resp := c.Call("pay", `{"sum":9007199254740992,"to":"ben"}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
-		t.Errorf("the approved one: %s", resp.Body)
+		t.Errorf("the approved call: %s", resp.Body)
 	}
 }
 
-// A2, R1: if 50 callers make an approved call at the same time, one call runs and the limit is charged once.
+// Cases A2, R1. Checks that one call runs, and that its rate limit is charged once, if 50 callers make the approved
+// call at the same time.
 func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
@@ -269,21 +270,21 @@ func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
 	}
 	wg.Wait()
 	if n := len(f.up.Calls("limited")); n != 1 || ran.Load() != 1 {
-		t.Errorf("it ran %d times, and %d were told so", n, ran.Load())
+		t.Errorf("the call ran %d times, and %d callers received a result", n, ran.Load())
 	}
 }
 
-// A4, T1: an approval of a tool's old definition does not allow a call of the changed tool.
+// Cases A4, T1, T2. Checks that an approval of a tool's old definition does not allow a call of the changed tool.
 func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
 	for _, tt := range []struct{ name, first, then, want string }{
 		{"another one", one, other, "tool_changed"},
 		{"twice now", one, one + "," + one, "quarantined"},
-		{"there now", `{"name":"x"}`, one, "tool_changed"}, // it was unknown when the call was approved
+		{"there now", `{"name":"x"}`, one, "tool_changed"}, // the tool was unknown when the call was approved
 		{"there twice now", `{"name":"x"}`, one + "," + other, "quarantined"},
 	} {
-		t.Run("T2 "+tt.name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := newUnpinned(t, payPolicy, "approvals: {hold: 0s}", "["+tt.first+"]")
 			c := f.connect(t)
@@ -294,7 +295,7 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 			}
 			f.up.List("[" + tt.then + "]")
 			if d := c.Call("pay", `{}`).Decision(t); d.Code != tt.want || len(f.up.Calls("pay")) != 0 {
-				t.Errorf("it was answered %+v, after %d calls", d, len(f.up.Calls("pay")))
+				t.Errorf("the decision is %+v, after %d calls", d, len(f.up.Calls("pay")))
 			}
 			if tt.want == "tool_changed" {
 				f.settles(t, "cancelled")
@@ -303,7 +304,7 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// Pending approvals and decisions survive a kill.
+// Checks that pending approvals and decisions survive when the mesh is killed.
 func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -342,7 +343,7 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 		t.Errorf("after the kill (-want +got):\n%s", diff)
 	}
 	if n := len(f.up.Calls("pay")); n != 1 {
-		t.Errorf("it was sent %d times", n)
+		t.Errorf("the call was sent %d times", n)
 	}
 	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).ResolveOutcome(stack.Soon(t), &approvalv1.ResolveOutcomeRequest{
 		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
@@ -351,7 +352,7 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	}
 }
 
-// A3: another token of the same person can't decide on that person's call.
+// Case A3. Checks that a person can't decide on a call of the same person, also with another token.
 func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	const second = "test-second-token-of-one-person-9x8c"
@@ -366,12 +367,12 @@ func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 		t.Errorf("the requester's second token: %+v", ran)
 	}
 	if got := f.waiting(t); len(got) != 1 || got[0].State != "pending" {
-		t.Errorf("it is %+v", got)
+		t.Errorf("the approvals are %+v", got)
 	}
 }
 
-// While the store is unavailable, calls that need approval are refused and others pass. When it is available again,
-// nothing is lost and nothing has run twice.
+// Checks that calls that need approval are refused while the database of the approval service is down, and that other
+// calls pass. After the database has restarted, no approval is lost, and no call runs twice.
 func TestApprovalsOutliveTheirStore(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t)
@@ -386,7 +387,7 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	}
 	database.Kill(t)
 	if d := c.Call("pay", `{"n":0}`).Decision(t); d.Code != "approval_unavailable" || !d.Retryable {
-		t.Errorf("a call that needs a person: %+v", d)
+		t.Errorf("a call that needs approval: %+v", d)
 	}
 	if resp := c.Call("safe", `{}`); resp.IsError(t) {
 		t.Errorf("another call: %s", resp.Body)
@@ -401,15 +402,15 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	}
 	before[4].State = "approved"
 	if diff := cmp.Diff(before, after); diff != "" {
-		t.Errorf("what waits (-before +after):\n%s", diff)
+		t.Errorf("pending approvals (-before +after):\n%s", diff)
 	}
 	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
-		t.Errorf("the approved call: %s, after %d", resp.Body, len(f.up.Calls("pay")))
+		t.Errorf("the approved call: %s, after %d calls", resp.Body, len(f.up.Calls("pay")))
 	}
 }
 
-// Roles in separate processes are restarted in turn, by a stop and by a kill, while 50 approvals are pending: no
-// decision and no pending approval is lost, and nothing runs twice.
+// Checks that no decision and no pending approval is lost, and that no call runs twice, when all roles are restarted
+// while 50 approvals are pending. The roles run in separate processes, which are stopped or killed in turn.
 func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// watcher is a running `sluice approvals watch`.
+// watcher is a running `sluice approvals watch`. out reads its standard output, and said its standard error.
 type watcher struct {
 	cmd       *exec.Cmd
 	out, said *bufio.Scanner
@@ -25,7 +25,7 @@ type watcher struct {
 func (f *fixture) watch(t *testing.T, token string, args ...string) *watcher {
 	t.Helper()
 	program := stack.Program(t, "sluice")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // bounds the wait for a row that is missing
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait for a row that never comes
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch", "--addr", f.GRPC}, args...)...)
 	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+token)
@@ -61,7 +61,7 @@ func (w *watcher) next(t *testing.T, want ...string) {
 func (w *watcher) says(t *testing.T, want string) {
 	t.Helper()
 	if !w.said.Scan() || w.said.Text() != want {
-		t.Errorf("it says %q, want %q: %v", w.said.Text(), want, w.said.Err())
+		t.Errorf("standard error has %q, want %q: %v", w.said.Text(), want, w.said.Err())
 	}
 }
 
@@ -75,15 +75,15 @@ func (w *watcher) ends(t *testing.T) {
 		t.Errorf("one more row: %s", w.out.Text())
 	}
 	for w.said.Scan() {
-		t.Errorf("one thing more is said: %s", w.said.Text())
+		t.Errorf("another line on standard error: %s", w.said.Text())
 	}
 	if err := w.cmd.Wait(); err != nil {
-		t.Errorf("Ctrl-C ended it with %v", err)
+		t.Errorf("after Ctrl-C the command ended with %v", err)
 	}
 }
 
-// `sluice approvals watch` shows pending approvals, new ones and their changes across a restart of the mesh. It
-// reports once that the mesh is unavailable and once that it is back.
+// Checks that `sluice approvals watch` shows pending approvals, new ones and their changes, also across a restart of
+// the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
 func TestApprovalsAreWatched(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -117,7 +117,7 @@ func TestApprovalsAreWatched(t *testing.T) {
 	if err := p.Stop(t); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(3 * time.Second) // longer than its pause between two attempts
+	<-time.After(3 * time.Second) // longer than the pause of the command between two attempts
 	p = stack.Start(t, p.Stack)
 	f = &fixture{up: up, Stack: p.Stack}
 	for _, w := range []*watcher{all, mine} {

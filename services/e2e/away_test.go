@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// awayVariable names the variable with the time that each network fault lasts, as a duration.
+	// awayVariable names the environment variable with the time that each network fault lasts, as a duration.
 	awayVariable = "SLUICE_AWAY"
-	// refusedWithin bounds a refusal while the database is unavailable: 2 s for each call to the approval service,
-	// and the rest for a busy machine.
+	// refusedWithin is the longest time in which a call is refused while the database is unavailable: 2 s for each
+	// call of the approval service, and the rest for a busy machine.
 	refusedWithin = 10 * time.Second
-	// backWithin bounds the time until approvals can be requested again after the database is back, on an otherwise
-	// idle machine. `make away` uses it; other runs use busyWithin. The caller learns it at the end of the hold,
-	// heldFor.
+	// backWithin is the longest time until approvals can be requested again after the network fault, on an otherwise
+	// idle machine. `make away` uses it, and other runs use busyWithin. The test measures until a caller receives
+	// the response, which comes after the hold, heldFor.
 	backWithin = 5 * time.Second
 	busyWithin = 30 * time.Second
 	heldFor    = time.Second
@@ -44,17 +44,16 @@ func faultsOf(t *testing.T) []fault {
 	}
 }
 
-// The network between the approval service and its database fails in every way of package network, while callers
-// make calls and a person decides on them. Calls that need approval are refused within a bounded time and others
-// pass. When the network is back, the same processes accept approval requests again; no decision is lost, and
-// nothing runs twice.
+// Checks the approvals of a mesh while the network between the approval service and its database fails in every way of
+// package network. Calls that need approval are refused within a bounded time, and others pass. After each fault the
+// same processes accept approval requests again. No decision is lost, and no call runs twice.
 func TestApprovalsOutliveTheirNetwork(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second
 	if text, ok := os.LookupEnv(awayVariable); ok {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 {
-			t.Fatalf("%s=%q is no duration above 0", awayVariable, text)
+			t.Fatalf("%s=%q is not a duration above 0", awayVariable, text)
 		}
 	}
 	server := sqlstoretest.Start(t)
@@ -69,7 +68,7 @@ func TestApprovalsOutliveTheirNetwork(t *testing.T) {
 	busy.check(t)
 }
 
-// suffer starts a fault and makes calls until it ends.
+// suffer injects a fault, makes calls until the fault ends, and checks how fast they are refused and accepted again.
 func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Duration) {
 	t.Helper()
 	c := a.connect(t)
@@ -87,7 +86,7 @@ func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Du
 		if code == "approval_unavailable" {
 			refused++
 		} else if !f.again {
-			t.Errorf("%s: a call that needs a person: %q", f.name, code)
+			t.Errorf("%s: a call that needs approval: %q", f.name, code)
 		}
 		slowest = max(slowest, time.Since(asked))
 		asked = time.Now()
@@ -101,13 +100,13 @@ func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Du
 	for c.Call("pay", fmt.Sprintf(`{"probe":"after %s"}`, f.name)).Decision(t).Code == "approval_unavailable" && time.Since(back) < 10*backWithin {
 		<-time.After(20 * time.Millisecond)
 	}
-	t.Logf("%s for %v: %d calls refused, the slowest after %v; %d others passed; back after %v",
+	t.Logf("%s for %v: %d calls refused, the slowest after %v; %d others passed; accepted again after %v",
 		f.name, lasts, refused, slowest.Round(time.Millisecond), passed, (time.Since(back) - heldFor).Round(time.Millisecond))
 	within := busyWithin
 	if os.Getenv(awayVariable) != "" {
 		within = backWithin
 	}
 	if took := time.Since(back) - heldFor; took > within || slowest > refusedWithin || refused == 0 {
-		t.Errorf("%s: back after %v, refused within %v, %d times", f.name, took, slowest, refused)
+		t.Errorf("%s: accepted again after %v, refused within %v, %d times", f.name, took, slowest, refused)
 	}
 }

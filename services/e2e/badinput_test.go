@@ -26,7 +26,7 @@ tools:
   slow: {rate_limit: {max: ten, window: 60}}
 `
 
-// findings are the errors in brokenPolicy, each with its position.
+// findings lists the errors in brokenPolicy, each with its position.
 var findings = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
@@ -55,8 +55,8 @@ servers: {raw: {http: {url: "http://127.0.0.1:1/mcp"}}}
 `)
 }
 
-// `config check` and `up` report each error in a configuration with its position and what to do, and without any
-// secret.
+// Checks that `config check` and `up` report each error in a configuration with its position and with what to do, and
+// that the output has no secret.
 func TestBadConfigurations(t *testing.T) {
 	t.Parallel()
 	const role = "role: agent"
@@ -217,7 +217,7 @@ func TestWhatIsTakenAlready(t *testing.T) {
 		})
 	}
 	if ran := statusOf(t, p); ran.Code != 0 {
-		t.Errorf("the mesh that was there before: %s%s", ran.Stdout, ran.Stderr)
+		t.Errorf("the mesh that was started first: %s%s", ran.Stdout, ran.Stderr)
 	}
 }
 
@@ -227,7 +227,7 @@ func statusOf(t *testing.T, p *stack.Process) stack.Ran {
 	return stack.Run(t, stack.Command{Args: []string{"status", "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// A server that does not start affects only calls of that server.
+// Checks that a server that does not start affects only calls of that server.
 func TestServersThatDoNotStart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -249,22 +249,22 @@ func TestServersThatDoNotStart(t *testing.T) {
 			holds(t, ran, 1, ran.Stderr, c.told)
 			eventually.Holds(t, "the log says why", func() bool { return strings.Contains(p.Stderr(), c.log) })
 			if strings.Contains(ran.Stderr, c.log) {
-				t.Errorf("the caller is told what is the operator's to know: %s", ran.Stderr)
+				t.Errorf("the caller receives text that is only for the operator: %s", ran.Stderr)
 			}
 		})
 	}
 	if resp := stack.Connect(t, p.MCP("raw"), stack.AgentToken).Call("safe", "{}"); resp.IsError(t) {
-		t.Errorf("a call to the server beside them: %s", resp.Body)
+		t.Errorf("a call of the other server: %s", resp.Body)
 	}
 	ran := statusOf(t, p)
 	holds(t, ran, 0, ran.Stdout)
 	if !regexp.MustCompile(`(?m)^ready +true *$`).MatchString(ran.Stdout) {
-		t.Errorf("it is not ready: %s", ran.Stdout)
+		t.Errorf("the mesh is not ready: %s", ran.Stdout)
 	}
 }
 
-// If the policy becomes invalid while the mesh runs, the old one stays in force and `sluice status` gives the
-// reason. Once repaired, the new one takes effect.
+// Checks that the old policy stays in force if the policy file becomes invalid while the mesh runs, and that
+// `sluice status` gives the reason. After the file was corrected, the new policy takes effect.
 func TestBrokenPolicyOnReload(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -309,9 +309,9 @@ func TestBrokenPolicyOnReload(t *testing.T) {
 	}
 
 	write(t, p.Policy, "version: 1\nname: second\ndefault: deny\ntools: {safe: {action: deny, reason: no more}}\n")
-	eventually.Holds(t, "the mended policy holds", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_rule" })
+	eventually.Holds(t, "the corrected policy is in force", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_rule" })
 	after := statusOf(t, p)
 	if strings.Contains(after.Stdout, "rejected") || revision(after) == revision(before) {
-		t.Errorf("after it was mended:\n%s", after.Stdout)
+		t.Errorf("after the policy was corrected:\n%s", after.Stdout)
 	}
 }

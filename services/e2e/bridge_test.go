@@ -20,22 +20,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// older returns the URL of a proxy that accepts only the protocol revisions with sessions. The official SDK's
-// client and server support both and prefer 2026-07-28.
+// older returns the URL of a proxy for endpoint that accepts only the protocol revisions with sessions. The client and
+// the server of the official SDK support revisions with and without sessions, and prefer 2026-07-28.
 func older(t *testing.T, endpoint string) string {
 	t.Helper()
 	return ofOneEra(t, endpoint, true, "2025-11-25")
 }
 
-// sessionless returns the URL of a proxy that accepts only protocol revision 2026-07-28.
+// sessionless returns the URL of a proxy for endpoint that accepts only protocol revision 2026-07-28.
 func sessionless(t *testing.T, endpoint string) string {
 	t.Helper()
 	return ofOneEra(t, endpoint, false, "2026-07-28")
 }
 
-// ofOneEra returns the URL of a proxy that passes either the requests of 2026-07-28 or those with sessions. It
-// refuses the others and names spoken as the supported revision. refuses selects the requests of 2026-07-28 for
-// refusal.
+// ofOneEra returns the URL of a proxy that passes either the requests of revision 2026-07-28 or those of revisions with
+// sessions. If refuses is set, the proxy refuses the requests of 2026-07-28. Its errors name spoken as the supported
+// revision.
 func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -61,9 +61,9 @@ func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string
 	return door.URL
 }
 
-// A client of a revision with sessions has a session with a server that has none. Server requests in the server's
-// results reach the client as requests, and the client's answers reach the server, if policy allows both. The
-// client is notified of changes on its stream.
+// Checks that a client of a revision with sessions has a session with a server that has none. The input requests in the
+// server's results reach the client as requests, and the client's responses reach the server, if policy allows both.
+// The client's stream carries the notifications of changed lists.
 func TestSessionsWhereThereAreNone(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{
@@ -87,7 +87,7 @@ rules:
 			c, heard := attending(t, listening(older(t, path)))
 			defer c.Close()
 			if v := c.InitializeResult().ProtocolVersion; v != "2025-11-25" {
-				t.Fatalf("the session is of %s", v)
+				t.Fatalf("the session has protocol version %s", v)
 			}
 			call := func(tool string) *mcp.CallToolResult {
 				t.Helper()
@@ -103,7 +103,7 @@ rules:
 				return content.Text
 			}
 			if got := text(call("test_input_required_result_elicitation")); !strings.Contains(got, "ana") {
-				t.Errorf("it elicited %q", got)
+				t.Errorf("the result after the elicitation is %q", got)
 			}
 			for got := ""; !strings.HasPrefix(got, "asked "); { // the client is also notified of changed lists
 				select {
@@ -113,7 +113,7 @@ rules:
 				}
 			}
 			if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: prefix + "test_input_required_result_sampling"}); err == nil {
-				t.Error("what policy denies was asked")
+				t.Error("the client received a request that policy denies")
 			}
 			call("test_trigger_tool_change")
 			call("test_trigger_prompt_change")
@@ -122,7 +122,7 @@ rules:
 				case got := <-heard:
 					delete(want, got)
 				case <-ctx.Done():
-					t.Fatalf("did not hear %v", want)
+					t.Fatalf("the client did not receive %v", want)
 				}
 			}
 		})
@@ -133,7 +133,7 @@ rules:
 			told[fmt.Sprintf("%s %s %s", r.GetKind(), r.GetMethod(), r.GetResult())]++
 		}
 	}
-	want := map[string]int{ // one call each, however many round trips it takes
+	want := map[string]int{ // one call for each tool, however many round trips it takes
 		"RECORD_KIND_INTENT tools/call RESULT_CLASS_UNSPECIFIED":              2,
 		"RECORD_KIND_OUTCOME tools/call RESULT_CLASS_OK":                      2,
 		"RECORD_KIND_INTENT elicitation/create RESULT_CLASS_UNSPECIFIED":      2,
@@ -141,6 +141,6 @@ rules:
 		"RECORD_KIND_REFUSAL sampling/createMessage RESULT_CLASS_UNSPECIFIED": 2,
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("on record (-want +got):\n%s", diff)
+		t.Errorf("records (-want +got):\n%s", diff)
 	}
 }

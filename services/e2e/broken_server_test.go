@@ -17,8 +17,8 @@ const brokenServers = `  raw: {http: {url: %q}}
   ended: {stdio: {command: [sh, -c, "exit 3"]}}
   mute: {http: {url: %q}}`
 
-// Servers that are unavailable, end at once or answer without a list do not affect the listing of other servers'
-// tools.
+// Checks that the tools of a server are listed although other servers are unavailable, end at once or answer without a
+// list.
 func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -51,8 +51,8 @@ func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 	}
 }
 
-// A server whose program does not answer yet is starting: `status` and `doctor` report that, and `doctor` does not
-// exit with 1.
+// Checks that `status` and `doctor` report a server as starting until its program answers, and that `doctor` does not
+// exit with 1 because of it.
 func TestDoctor_StartingServerIsNoProblem(t *testing.T) {
 	t.Parallel()
 	s := stack.Write(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: openPolicy})

@@ -40,7 +40,7 @@ func TestWhatWasJudgedIsWhatIsSent(t *testing.T) {
 	}
 	want := `{"jsonrpc":"2.0","id":"caf\u00e9","result":{"content":[{"type":"holo","n":9007199254740993}],"structuredContent":{"n":18446744073709551616,"f":1e999},"extra":{"\u0061":1},"_meta":{"keep":1}}}`
 	if string(resp.Body) != want {
-		t.Errorf("the client got\n%s\nwant, without what only the gateway may say,\n%s", resp.Body, want)
+		t.Errorf("the client got\n%s\nwant, without the key that is reserved for the gateway,\n%s", resp.Body, want)
 	}
 }
 
@@ -58,15 +58,16 @@ func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
 // approvalID matches the id of an approval.
 var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
+// Cases T3, X9. Checks that a refusal is a tool result, and that a hidden tool is refused like a tool that does not exist.
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
 	c := f.connect(t)
 	tests := []struct{ name, tool, code, text string }{
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
-		{"X9: one that is not there, where another is hidden", "unlisted", "tool_unknown", "Unknown tool: the server has no such tool."},
-		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
-		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call. It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
+		{"a tool that does not exist, while another is hidden", "unlisted", "tool_unknown", "Unknown tool: the server has no such tool."},
+		{"a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
+		{"without a decision", "pay", "approval_pending", "Not executed: a person must approve this call. It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,8 +94,8 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	}
 }
 
-// T4: a method that no rule names is refused with a JSON-RPC error. A notification is answered with 202 and
-// dropped.
+// Case T4. Checks that a request with a method that no rule names is refused with a JSON-RPC error. A notification with
+// an unknown method is answered with 202 and dropped.
 func TestT4OtherMethodsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -117,7 +118,7 @@ func TestT4OtherMethodsAreRefused(t *testing.T) {
 	}
 }
 
-// R1: exactly as many calls of a burst pass as the limit allows.
+// Case R1. Checks that exactly as many calls of a burst pass as the limit allows.
 func TestR1BurstOfOneThousand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -148,8 +149,8 @@ func TestR1BurstOfOneThousand(t *testing.T) {
 	}
 }
 
-// R2: a call that was sent is counted, also if the server answers with an error. No HTTP status proves that a
-// server did not run the tool: a server whose own backend limits it may answer 429 after running it.
+// Case R2. Checks that a call that was sent is counted even if the server answers with an error. No HTTP status proves
+// that a server did not run the tool: a server may answer 429 after it ran the tool, because a backend limits it.
 func TestR2FailingDoesNotRefund(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -162,7 +163,7 @@ func TestR2FailingDoesNotRefund(t *testing.T) {
 			t.Fatalf("call %d, answered %d: code %q, want outcome_unknown", i, status, d.Code)
 		}
 		if status != 200 && !strings.Contains(resp.Text(t), fmt.Sprint(status)) {
-			t.Errorf("the caller is not told of %d: %s", status, resp.Text(t))
+			t.Errorf("the caller's error does not name %d: %s", status, resp.Text(t))
 		}
 	}
 	if d := c.Call("limited", "{}").Decision(t); d.Code != "rate_limited" {
@@ -173,7 +174,7 @@ func TestR2FailingDoesNotRefund(t *testing.T) {
 	}
 }
 
-// A call that provably was not sent is not counted: the server does not listen any more.
+// Checks that a call is not counted if it was not sent, because the server does not accept connections any more.
 func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -184,12 +185,13 @@ func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 	})
 	for range 12 {
 		if d := c.Call("limited", "{}").Decision(t); d.Code != "upstream_unavailable" || !d.Retryable {
-			t.Fatalf("code %q, want upstream_unavailable: a call that never left must not count", d.Code)
+			t.Fatalf("code %q, want upstream_unavailable: a call that was not sent must not count", d.Code)
 		}
 	}
 }
 
-// U1: messages that a server must not send are dropped, cut or refused, and the client's session continues.
+// Case U1. Checks that messages that a server must not send are dropped or make the outcome unknown, and that the
+// client's session continues.
 func TestU1UpstreamMisbehaves(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -251,7 +253,7 @@ func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
-	// A line break in the event becomes a space; between tokens both mean the same.
+	// A line break inside the data of an event becomes a space, which means the same between JSON tokens.
 	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
 		t.Errorf("answer %q, want %q", resp.Body, want)
 	}
@@ -281,7 +283,7 @@ func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
 	}
 }
 
-// I3: new sessions raise a limit only up to the cap of the principal.
+// Case I3. Checks that new sessions raise a limit only up to the cap of the principal.
 func TestI3SessionsShareTheCap(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// differing lists the text that differs from run to run, with its replacement.
+// differing lists patterns for text that differs between runs, with the replacement of each.
 var differing = []struct {
 	what *regexp.Regexp
 	name string
@@ -29,7 +29,7 @@ var differing = []struct {
 	{regexp.MustCompile(`(/[A-Za-z0-9._-]+)+/(sluice\.yaml|pages)\b`), "$2"},
 }
 
-// transcript runs the commands of testdata/catalog.txt.
+// transcript runs the commands of testdata/catalog.txt and records their output.
 type transcript struct {
 	*fixture
 	t     *testing.T
@@ -37,7 +37,7 @@ type transcript struct {
 	token string
 }
 
-// testdata/catalog.txt has every message of `sluice catalog`.
+// Checks every message of `sluice catalog` against testdata/catalog.txt. Run it with -update to write the file.
 func TestMessagesOfTheCatalogue(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, library())
@@ -70,11 +70,11 @@ func TestMessagesOfTheCatalogue(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-		t.Errorf("other messages (-want +got; -update writes them):\n%s", diff)
+		t.Errorf("the messages differ (-want +got; -update writes them):\n%s", diff)
 	}
 }
 
-// lists makes a session list the server's tools, so that they are in the catalog.
+// lists makes a session list the server's tools, so that the catalog has them.
 func (r *transcript) lists() {
 	r.t.Helper()
 	resp := r.connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
@@ -101,7 +101,7 @@ func (r *transcript) happens(what string) {
 		r.token = stack.OperatorToken
 		r.p.Kill()
 	default:
-		r.t.Fatalf("%q does not happen here", what)
+		r.t.Fatalf("unknown event %q", what)
 	}
 }
 
@@ -112,12 +112,12 @@ func (r *transcript) ask(args ...string) stack.Ran {
 	})
 }
 
-// words matches the words of a command line. A quoted word may contain spaces.
+// words matches the arguments of a command line. An argument in quotes may contain spaces.
 var words = regexp.MustCompile(`"[^"]*"|\S+`)
 
 var digestOfTool = regexp.MustCompile(`DIGEST\((\w*)\)`)
 
-// command runs one command line and returns its output, with the differing text replaced.
+// command runs one command line and returns its output, with the text that differs between runs replaced.
 func (r *transcript) command(line string) string {
 	r.t.Helper()
 	var args []string
@@ -135,8 +135,8 @@ func (r *transcript) command(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waiting returns the digest of a tool's waiting definition, or of all waiting definitions of the server if tool is
-// empty.
+// waiting returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns the
+// digest of all waiting definitions of the server.
 func (r *transcript) waiting(tool string) string {
 	r.t.Helper()
 	if tool == "" {

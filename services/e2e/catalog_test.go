@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// `catalog classify` classifies the tools of a server, or of a list, without a mesh.
+// Checks that `catalog classify` classifies the tools of a server or of a tool list, without a mesh.
 func TestCatalogClassify(t *testing.T) {
 	t.Parallel()
 	lists := filepath.Join("..", "policy", "internal", "classify", "testdata", "lists")
@@ -53,7 +53,7 @@ func TestCatalogClassify(t *testing.T) {
 	}
 }
 
-// A suggested policy can be used unchanged: tools that read run, and tools that remove wait for approval.
+// Checks that a suggested policy loads unchanged: tools that read run, and tools that remove wait for approval.
 func TestPolicySuggest(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
@@ -64,17 +64,18 @@ func TestPolicySuggest(t *testing.T) {
 	a := newApart(t, ran.Stdout, "approvals: {hold: 1s}")
 	c := a.connect(t)
 	if resp := c.Call("safe", `{}`); resp.IsError(t) {
-		t.Errorf("what reads: %s", resp.Body)
+		t.Errorf("the tool that reads: %s", resp.Body)
 	}
 	if code := c.Call("pay", `{}`).Decision(t).Code; code != "approval_pending" {
-		t.Errorf("what pays: %q", code)
+		t.Errorf("the tool that pays: %q", code)
 	}
 	if code := c.Call("other", `{}`).Decision(t).Code; code != "tool_unknown" && code != "denied_by_default" {
-		t.Errorf("what is not named: %q", code)
+		t.Errorf("a tool that the policy does not name: %q", code)
 	}
 }
 
-// `policy suggest --used` returns a policy that names only the called tools and allows the same number of calls.
+// Checks that `policy suggest --used` returns a policy that names only the tools that were called, with a limit of the
+// number of calls that were made.
 func TestPolicySuggestUsed(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+described("get_note", "Gets a note.")+","+described("add_note", "Adds a note.")+","+described("delete_note", "Deletes a note.")+"]")
@@ -96,7 +97,7 @@ func TestPolicySuggestUsed(t *testing.T) {
 	ran := suggest()
 	holds(t, ran, 0, ran.Stdout, "\n  add_note: {action: allow, rate_limit: {max: 35, window: 60}}\n", "  # calls: 35, callers: 1, at most 35 in a minute, the last on ", "\n#   get_note: {action: allow}\n", "\n#   delete_note: {action: require_approval")
 	if strings.Contains(ran.Stdout, "\n  get_note") || strings.Contains(ran.Stdout, "\n  delete_note") {
-		t.Errorf("what nobody has called is allowed:\n%s", ran.Stdout)
+		t.Errorf("tools without calls are allowed:\n%s", ran.Stdout)
 	}
 	holds(t, suggest("--file", "x"), 2, "")
 }
@@ -135,7 +136,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 	} {
 		ran := stack.Run(t, stack.Command{Args: append([]string{"catalog", "classify"}, test.args...)})
 		if ran.Code != test.code || !strings.Contains(ran.Stderr, test.says) {
-			t.Errorf("%s: it ended with %d and said %q, want %d and %q", test.about, ran.Code, ran.Stderr, test.code, test.says)
+			t.Errorf("%s: exit code %d and %q, want %d and %q", test.about, ran.Code, ran.Stderr, test.code, test.says)
 		}
 	}
 	ran := stack.Run(t, stack.Command{Args: []string{"catalog", "classify", "--server", "s", "--file", "-", "-o", "json"}, Stdin: "[]"})

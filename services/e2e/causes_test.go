@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hello is a client's initialize request.
+// hello is an initialize request.
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`
 
 // causeSecret is a secret that the servers in these tests receive. No output may contain it.
@@ -53,7 +53,7 @@ func unusableServers(t *testing.T) string {
 	return strings.TrimSuffix(server, "/mcp")
 }
 
-// The agent, `sluice status` and `sluice doctor` report the cause. Cases D of servers.md.
+// Case S1. Checks that the agent, `sluice status` and `sluice doctor` report why a server can't be used.
 func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	url := unusableServers(t)
@@ -120,12 +120,12 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 		text := string(posted(t, p.MCP(name), hello, http.Header{}))
 		for _, want := range c.agent {
 			if !strings.Contains(plainText(text), want) {
-				t.Errorf("%s: the agent reads %s, and not %q", name, text, want)
+				t.Errorf("%s: the agent receives %s, without %q", name, text, want)
 			}
 		}
 		for _, secret := range append(c.notTold, causeSecret) {
 			if strings.Contains(plainText(text), secret) {
-				t.Errorf("%s: the agent reads %q: %s", name, secret, text)
+				t.Errorf("%s: the agent receives the secret %q: %s", name, secret, text)
 			}
 		}
 		if strings.Contains(text, `"retryable":true`) != c.retryable {
@@ -138,20 +138,20 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	for name, c := range cases {
 		for _, want := range append(c.agent, c.operator...) {
 			if !strings.Contains(operator[name], want) {
-				t.Errorf("%s: status says %q, and not %q", name, operator[name], want)
+				t.Errorf("%s: status reports %q, without %q", name, operator[name], want)
 			}
 			if said := found["problem server "+name].Found; !strings.Contains(said, want) {
-				t.Errorf("%s: doctor says %q, and not %q", name, said, want)
+				t.Errorf("%s: doctor reports %q, without %q", name, said, want)
 			}
 		}
 		for _, secret := range c.notTold {
 			if strings.Contains(viewer[name], secret) {
-				t.Errorf("%s: a viewer reads %q: %s", name, secret, viewer[name])
+				t.Errorf("%s: a viewer receives the secret %q: %s", name, secret, viewer[name])
 			}
 		}
 		for _, said := range []string{operator[name], viewer[name], fmt.Sprint(found["problem server "+name])} {
 			if strings.Contains(said, causeSecret) {
-				t.Errorf("%s: the secret is told: %s", name, said)
+				t.Errorf("%s: the output has the secret: %s", name, said)
 			}
 		}
 		if do := found["problem server "+name].Do; strings.Contains(do, "the gateway's log says more") {
@@ -159,12 +159,12 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 		}
 	}
 	if strings.Contains(p.Stderr(), causeSecret) {
-		t.Error("the log holds the secret")
+		t.Error("the log has the secret")
 	}
 	records := 0
 	for _, file := range filesBelow(t, s.Journal()) {
 		if records++; strings.Contains(read(t, file), causeSecret) {
-			t.Errorf("the journal holds the secret: %s", file)
+			t.Errorf("the journal has the secret: %s", file)
 		}
 	}
 	if records == 0 {
@@ -198,7 +198,7 @@ func plainText(text string) string {
 	return text
 }
 
-// serverStatuses returns the last error of each server according to `sluice status`.
+// serverStatuses returns the last error of each server, as `sluice status` reports it.
 func serverStatuses(t *testing.T, env []string) map[string]string {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{Args: []string{"status", "-o", "json"}, Env: env, Dir: t.TempDir()})

@@ -12,29 +12,29 @@ import (
 	"testing"
 )
 
-// chain verifies one hash chain of a gateway's journal with its own code, as anyone with the files and SHA-256 can.
+// chain verifies one hash chain of a gateway's journal. It uses no code of the journal: only the files and SHA-256.
 type chain struct {
 	dir, name string
 
 	segment string // the segment being read
 	offset  int    // offset in segment of the first unread line
-	torn    int    // bytes after the last complete line
+	torn    int    // number of bytes after the last complete line
 	head    string // hash of the last line
 
-	// prevs holds the hash that each record names for its predecessor, indexed by seq-1.
+	// prevs holds the hash of the preceding record that each record contains, indexed by seq-1.
 	prevs []string
-	// intents and outcomes count records by trace. decisions holds the decision ids of refusals.
+	// intents and outcomes count records by trace. decisions is the set of the decision ids of refusals.
 	intents, outcomes map[string]int
 	decisions         map[string]bool
 	recoveries        int
 	// orphans counts intents without an outcome.
 	orphans int
-	// open holds the approved calls that may have to be settled, by decision.
+	// open holds the approved calls that are not settled, by decision id.
 	open map[string]openCall
 }
 
-// openCall is the state of an approved call: the kind of its newest record, which is a claim, an intent or an
-// outcome.
+// openCall is the state of an approved call: the kind of its newest record (claim, intent or outcome), and the id of
+// its approval.
 type openCall struct{ kind, approval string }
 
 func newChain(dir, name string) *chain {
@@ -68,7 +68,7 @@ func (c *chain) readOn(t *testing.T) {
 func (c *chain) begin(t *testing.T, path string) {
 	t.Helper()
 	if want := fmt.Sprintf("%s-%020d.jsonl", c.name, len(c.prevs)+1); filepath.Base(path) != want {
-		t.Fatalf("the segment %s follows, want %s", filepath.Base(path), want)
+		t.Fatalf("the next segment is %s, want %s", filepath.Base(path), want)
 	}
 	c.segment, c.offset, c.torn = path, 0, 0
 }
@@ -80,7 +80,7 @@ func (c *chain) readSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(raw) < c.offset {
-		t.Fatalf("%s has %d bytes and had %d whole lines' worth: records were lost", c.segment, len(raw), c.offset)
+		t.Fatalf("%s has %d bytes, but %d bytes of complete lines were read before: records were lost", c.segment, len(raw), c.offset)
 	}
 	for {
 		line, _, whole := bytes.Cut(raw[c.offset:], []byte("\n"))
@@ -104,10 +104,10 @@ func (c *chain) take(t *testing.T, line []byte) {
 		ApprovalID string `json:"approval_id"`
 	}
 	if err := json.Unmarshal(line, &r); err != nil {
-		t.Fatalf("%s: record %d is no JSON: %v: %.300s", c.name, len(c.prevs)+1, err, line)
+		t.Fatalf("%s: record %d is not JSON: %v: %.300s", c.name, len(c.prevs)+1, err, line)
 	}
 	if r.Seq != len(c.prevs)+1 || r.Prev != c.head {
-		t.Fatalf("%s: record %d, which names %.12s… before it, stands where %d after %.12s… is due", c.name, r.Seq, r.Prev, len(c.prevs)+1, c.head)
+		t.Fatalf("%s: found record %d with the previous hash %.12s…, want record %d with %.12s…", c.name, r.Seq, r.Prev, len(c.prevs)+1, c.head)
 	}
 	sum := sha256.Sum256(line)
 	c.head, c.prevs = hex.EncodeToString(sum[:]), append(c.prevs, r.Prev)

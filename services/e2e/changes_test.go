@@ -60,11 +60,11 @@ type change struct {
 	err                 error
 }
 
-// changing is a mesh of two gateways. Operators change the catalog state of two tools while agents call them.
+// changing is a mesh with two gateways. Operators change the catalog state of two tools while agents call the tools.
 type changing struct {
 	t        *testing.T
 	gateways [2]*stack.Apart
-	// between is the network between the second gateway and the policy service.
+	// between is a proxy between the second gateway and the policy service.
 	between *network.Proxy
 	up      *rawmcp.Server
 	catalog policyv1.CatalogServiceClient
@@ -131,8 +131,8 @@ func (c *changing) call(ctx context.Context, gateway *stack.Apart, token string)
 	}
 }
 
-// change stops the calls of a tool or permits them again: for say by quarantine, for echo by an override of its
-// class.
+// change stops the calls of a tool or permits them again. It quarantines the tool say, and overrides the class of the
+// tool echo.
 func (c *changing) change(tool string, stops bool) change {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
@@ -155,12 +155,12 @@ func (c *changing) change(tool string, stops bool) change {
 	return out
 }
 
-// check compares every call of a tool with the tool's changes. It returns how many calls could be compared.
+// check compares every call of a tool with the tool's changes. It returns the number of calls that could be compared.
 func (c *changing) check(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// The last change that began before the call ended. Earlier changes do not matter if that one was
+		// The last change that began before the call ended. Earlier changes do not matter if the last one was
 		// acknowledged before the call began.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
@@ -172,26 +172,26 @@ func (c *changing) check(tool string, changes []change) (held int) {
 		held++
 		if stops := changes[last].stops; stops && one.fate == fateRan || !stops && one.fate == fateStopped {
 			if wrong++; wrong <= 5 {
-				c.t.Errorf("%s: a call that began %v after a change was acknowledged (it stops calls: %v) came to %d", tool, one.begin.Sub(changes[last].acknowledged), stops, one.fate)
+				c.t.Errorf("%s: a call that began %v after a change was acknowledged (it stops calls: %v) has the fate %d", tool, one.begin.Sub(changes[last].acknowledged), stops, one.fate)
 			}
 		}
 	}
 	if wrong > 0 {
-		c.t.Errorf("%s: %d of %d calls were judged by what was before", tool, wrong, held)
+		c.t.Errorf("%s: %d of %d calls were decided by the state before a change", tool, wrong, held)
 	}
 	return held
 }
 
-// No call that begins after a change was acknowledged is decided by the state before it, at either of two gateways,
-// while gateways and the policy role are suspended, killed and started again, and while the network between two of
-// them fails. While all of them answer, a change is acknowledged soon.
+// Checks that no call that begins after a change was acknowledged is decided by the state before the change, at either
+// of two gateways. Meanwhile gateways and the policy role are suspended, killed and started again, and the network
+// between the second gateway and the policy role fails.
 func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault
 	if text, ok := os.LookupEnv("SLUICE_CHANGES"); ok {
 		var err error
 		if number, err = strconv.Atoi(text); err != nil || number < 1 {
-			t.Fatalf("SLUICE_CHANGES=%q is no number of changes", text)
+			t.Fatalf("SLUICE_CHANGES=%q is not a number of changes", text)
 		}
 	}
 	c := newChanging(t)
@@ -238,12 +238,11 @@ func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 	t.Logf("%d calls, %d of them held to %d changes; acknowledged in %v (median), %v (99 of 100), %v (longest)", c.count.Load(), held, 2*number,
 		quiet[len(quiet)/2], quiet[len(quiet)*99/100], quiet[len(quiet)-1])
 	if held < 10*number {
-		t.Errorf("only %d calls were held to a change: this run proves little", held)
+		t.Errorf("only %d calls could be compared with a change: this run proves little", held)
 	}
 }
 
-// faults returns the faults of the mesh. Each starts when it is called, and ends when the function it returned is
-// called.
+// faults returns functions that each start a fault of the mesh. The fault ends when the returned function is called.
 func (c *changing) faults() []func() (end func()) {
 	t, first, second := c.t, c.gateways[0], c.gateways[1]
 	stands := func(a *stack.Apart, role authv1.Role) func() func() {

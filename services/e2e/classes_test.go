@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// One rule for all destructive tools works on three real servers: destructive tools need approval, others run, and
-// an approved call runs once.
+// Checks that one rule for all destructive tools works on three real servers: destructive tools need approval, other
+// tools run, and an approved call runs once.
 func TestOneRuleForEveryDestructiveTool(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
@@ -46,8 +46,8 @@ func TestOneRuleForEveryDestructiveTool(t *testing.T) {
 		running := f.heldToBe(t, tc.server, "read", "write", "execute")
 		counts[tc.server] = map[string]int{"ask": len(asking), "run": len(running)}
 		if !slices.Contains(asking, tc.asks) {
-			t.Logf("%s: those ask: %q", tc.server, asking)
-			t.Errorf("%s: %s does not ask", tc.server, tc.asks)
+			t.Logf("%s: the tools that need approval: %q", tc.server, asking)
+			t.Errorf("%s: %s does not need approval", tc.server, tc.asks)
 			continue
 		}
 		for _, tool := range asking {
@@ -69,14 +69,14 @@ func TestOneRuleForEveryDestructiveTool(t *testing.T) {
 			t.Errorf("%s %s, approved: %+v", tc.server, tc.asks, got)
 		}
 		if d := decisionOf(t, call(tc.asks, tc.asksWith)); d.Code != "approval_pending" {
-			t.Errorf("%s %s, once more: %+v", tc.server, tc.asks, d)
+			t.Errorf("%s %s, the same call after it ran: %+v", tc.server, tc.asks, d)
 		}
 		f.clear(t)
 	}
 	t.Log(fmt.Sprint(counts))
 }
 
-// heldToBe returns the tools of a server that the catalog classifies into one of the categories.
+// heldToBe returns the names of a server's tools that the catalog puts into one of the categories.
 func (f *fixture) heldToBe(t *testing.T, server string, categories ...string) []string {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{

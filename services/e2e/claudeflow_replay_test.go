@@ -18,40 +18,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// update rewrites the golden file of differences. A new difference has no reason yet.
-var update = flag.Bool("update", false, "write the golden files of testdata anew")
+// update makes tests rewrite their golden files. A new difference between Claude Flow and the mesh gets no reason.
+var update = flag.Bool("update", false, "write the golden files of testdata")
 
 const (
 	recordings  = "testdata/claude-flow"
 	differences = recordings + "/differences.txt"
-	// unknownReason is the reason of a difference that has none yet.
+	// unknownReason is the reason that -update writes for a new difference. The test fails until a reason replaces it.
 	unknownReason = "?"
-	// anything replaces, in a recording, a text that is not compared.
+	// anything replaces a text in a recording that differs in each run and is not compared.
 	anything = "…"
 )
 
-// recordedCall is one recorded call of Claude Flow with its answer.
+// recordedCall is one recorded call of a Claude Flow tool with its result.
 type recordedCall struct {
 	Note      string         `json:"note"`
 	Tool      string         `json:"tool"`
 	Arguments map[string]any `json:"arguments"`
-	// Failed is set if the call failed in one of Claude Flow's three ways. Unknown is set if the answer was not
+	// Failed is set if the call failed in one of Claude Flow's three ways. Unknown is set if the result was not
 	// recorded.
 	Failed  bool `json:"failed"`
 	Unknown bool `json:"unknown"`
 	Payload any  `json:"payload"`
 }
 
-// replay repeats the calls of a recording.
+// replay makes the calls of a recording again.
 type replay struct {
 	client *stack.Client
 	// ids maps the agents' ids in the recording to the ids of this run.
 	ids map[string]string
 }
 
-// The calls of a recorded session with Claude Flow are repeated with the agents of the mesh. Everything that Claude
-// Flow answered must be in the answers; each difference is in a golden file with its reason. Additional members are
-// not differences, because clients ignore unknown members.
+// Checks that the agents of the mesh answer the calls of a recorded session as Claude Flow did. Everything that Claude
+// Flow answered must be in the results. Each difference is in a golden file with its reason. Additional members are not
+// differences, because clients ignore unknown members.
 func TestClaudeFlowsCallsAreAnsweredAsItDoes(t *testing.T) {
 	t.Parallel()
 	known := readDifferences(t)
@@ -72,14 +72,14 @@ func TestClaudeFlowsCallsAreAnsweredAsItDoes(t *testing.T) {
 	for _, what := range found {
 		reason, ok := known[what]
 		if !ok {
-			t.Errorf("differs, and is not known: %s", what)
+			t.Errorf("a difference that is not in the golden file: %s", what)
 		} else if reason == unknownReason {
-			t.Errorf("differs without a reason: %s", what)
+			t.Errorf("a difference without a reason: %s", what)
 		}
 		delete(known, what)
 	}
 	for what := range known {
-		t.Errorf("no longer differs: %s", what)
+		t.Errorf("a difference in the golden file that does not exist any more: %s", what)
 	}
 }
 
@@ -99,7 +99,7 @@ func readRecording(t *testing.T, name string) (calls []recordedCall) {
 	return calls
 }
 
-// compare repeats a call and returns the differences of its answer.
+// compare makes a recorded call and returns the differences of its result.
 func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	t.Helper()
 	arguments, _ := r.here(call.Arguments).(map[string]any)
@@ -144,8 +144,8 @@ func clipped(text string, most int) string { return text[:min(len(text), most)] 
 
 var sized = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// here returns a value of the recording as it is sent now: with the ids of this run, and with a text or list of the
-// recorded size in place of its description.
+// here converts a value of the recording for this run. It replaces the ids of agents, and it replaces the description
+// of a long text or list with a text or list of that size.
 func (r *replay) here(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -176,7 +176,7 @@ func (r *replay) here(v any) any {
 	return v
 }
 
-// there replaces the ids of this run by those of the recording.
+// there replaces the ids of agents in this run with the ids in the recording.
 func (r *replay) there(text string) string {
 	for there, here := range r.ids {
 		text = strings.ReplaceAll(text, here, there)
@@ -184,7 +184,8 @@ func (r *replay) there(text string) string {
 	return text
 }
 
-// differ returns the differences between the recorded value and the current one. It learns the id of a new agent.
+// differ returns the differences between the recorded value and the current value. If a recorded id of an agent is new,
+// it stores the current id for it.
 func (r *replay) differ(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:
@@ -278,7 +279,7 @@ func readDifferences(t *testing.T) map[string]string {
 func writeDifferences(t *testing.T, found []string, known map[string]string) {
 	t.Helper()
 	var out strings.Builder
-	out.WriteString("# In what the agents of the mesh answer otherwise than Claude Flow 3.43.0 did, and why: one a line, the reason behind a tab.\n")
+	out.WriteString("# Differences between the results of the mesh's agents and those of Claude Flow 3.43.0: one on each line, with the reason after a tab.\n")
 	for _, what := range found {
 		reason := known[what]
 		if reason == "" {

@@ -43,8 +43,8 @@ func example(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// claudeFlowEntry returns the server's entry in the example's configuration, with the command that starts the
-// server here.
+// claudeFlowEntry returns the server's entry in the configuration of the example. The command is replaced with the one
+// that starts the server in this environment.
 func claudeFlowEntry(t *testing.T) string {
 	t.Helper()
 	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is also YAML
@@ -69,12 +69,12 @@ func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	created := c.client.CallTool(npmtest.ToolCall{Name: "wasm_agent_create", Arguments: map[string]any{}}).ToolResult(t)
 	c.agent = regexp.MustCompile(`wasm-agent-1[\w-]*`).FindString(created.Text())
 	if created.IsError || c.agent == "" {
-		t.Fatalf("no agent was made: %s", created.Text())
+		t.Fatalf("no agent was created: %s", created.Text())
 	}
 	return c
 }
 
-// use calls a tool with an agent's id.
+// use calls a tool with the id of an agent.
 func (c *claudeFlow) use(t *testing.T, tool, agent string) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
@@ -116,7 +116,7 @@ func (c *claudeFlow) ran(t *testing.T, tool string) int {
 	return n
 }
 
-// outcomes returns the journal's outcomes of the calls of a tool.
+// outcomes returns the results in the journal of all calls of a tool.
 func (c *claudeFlow) outcomes(t *testing.T, tool string) []gatewayv1.ResultClass {
 	t.Helper()
 	var out []gatewayv1.ResultClass
@@ -135,7 +135,8 @@ func (c *claudeFlow) outcomes(t *testing.T, tool string) []gatewayv1.ResultClass
 	return out
 }
 
-// The real Claude Flow server with real agents, behind a policy that names which of its 353 tools an agent may use.
+// Checks a mesh with the real Claude Flow server and real agents. The policy of the example names the tools that an
+// agent may use, of the 353 tools of the server.
 func TestClaudeFlow(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -145,7 +146,7 @@ func TestClaudeFlow(t *testing.T) {
 	}
 	there := c.use(t, "wasm_agent_is_stopped", c.agent)
 	if there.IsError || !strings.Contains(there.Text(), "isStopped") {
-		t.Fatalf("an agent that is there answers %s", there.Text())
+		t.Fatalf("an agent that exists answers %s", there.Text())
 	}
 	if todos := c.use(t, "wasm_agent_todos", c.agent); todos.IsError || !strings.Contains(todos.Text(), "todos") {
 		t.Errorf("the agent's todos: %s", todos.Text())
@@ -180,17 +181,17 @@ func TestClaudeFlow(t *testing.T) {
 	}
 }
 
-// The server reports success for a failed tool. The client and the journal receive the failure, and a success as a
-// success.
+// Checks that a failed tool is reported as failed to the client and in the journal, although Claude Flow reports its
+// success. A call that succeeded is reported as a success.
 func TestClaudeFlowsHiddenErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
 	gone := c.use(t, "wasm_agent_is_stopped", "wasm-agent-9")
 	if !gone.IsError || gone.Text() != `{"error":"Agent not found: wasm-agent-9"}` {
-		t.Errorf("an agent that is not there answers %+v", gone)
+		t.Errorf("an agent that does not exist answers %+v", gone)
 	}
 	if there := c.use(t, "wasm_agent_is_stopped", c.agent); there.IsError {
-		t.Errorf("an agent that is there answers %+v", there)
+		t.Errorf("an agent that exists answers %+v", there)
 	}
 	got := c.outcomes(t, "wasm_agent_is_stopped")
 	slices.Sort(got)
@@ -200,7 +201,7 @@ func TestClaudeFlowsHiddenErrorsAreTold(t *testing.T) {
 	}
 }
 
-// At most ten exports in a minute, according to the server's own ledger.
+// Checks that at most ten exports in a minute reach Claude Flow, according to its ledger.
 func TestClaudeFlowsEleventhExportIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -218,7 +219,7 @@ func TestClaudeFlowsEleventhExportIsRefused(t *testing.T) {
 	}
 }
 
-// An export that is approved from another terminal runs exactly once.
+// Checks that an export that is approved from another terminal runs exactly once.
 func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "approved")
@@ -228,7 +229,7 @@ func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	}()
 	id := c.pendingOne(t)
 	if n := c.ran(t, "wasm_agent_export"); n != 0 {
-		t.Fatalf("%d exports reached the server before anybody approved", n)
+		t.Fatalf("%d exports reached the server before the approval", n)
 	}
 	if ran := c.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
 		t.Fatalf("approve: %+v", ran)
@@ -242,7 +243,7 @@ func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	}
 }
 
-// A killed server leaves a lock that would delay the next start.
+// Checks that Claude Flow starts although an earlier process left its lock, which would delay the start by itself.
 func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -254,12 +255,12 @@ func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
 	}
 	again := runClaudeFlow(t, c.Stack)
 	if n := again.ran(t, "wasm_agent_create"); n != 2 {
-		t.Errorf("%d agents were made in this folder, want 2", n)
+		t.Errorf("%d agents were created in this folder, want 2", n)
 	}
 }
 
-// After some calls the server's process is replaced by another in the same folder. The client's session continues;
-// the server's state in memory is lost.
+// Checks that the process of a server is replaced after two calls if recycle is 2. The client's session continues, and
+// the new process runs in the same folder without the state in memory.
 func TestClaudeFlowIsRecycled(t *testing.T) {
 	t.Parallel()
 	const remove = "remove: ["

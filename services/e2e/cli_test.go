@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// desk is a folder with a configuration that only sets addresses, and a mesh that runs with it.
+// desk is a folder with a configuration that sets only addresses and the data folder, and a mesh that runs with it.
 type desk struct{ *stack.Process }
 
 func newDesk(t *testing.T) desk {
@@ -37,7 +37,7 @@ func deskIn(t *testing.T, dir string) desk {
 	return desk{stack.Start(t, s)}
 }
 
-// sluice runs the program in the desk's folder with its configuration.
+// sluice runs the program in the folder, with the folder's configuration.
 func (d desk) sluice(t *testing.T, args ...string) stack.Ran {
 	t.Helper()
 	return d.with(t, stack.Command{Args: args})
@@ -49,7 +49,7 @@ func (d desk) with(t *testing.T, c stack.Command) stack.Ran {
 	return stack.Run(t, c)
 }
 
-// holds checks the exit code of a command, and that out contains all fragments.
+// holds checks the exit code of a command, and checks that out contains all fragments.
 func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...string) {
 	t.Helper()
 	if ran.Code != code {
@@ -67,7 +67,7 @@ func decode[T any](t *testing.T, ran stack.Ran) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal([]byte(ran.Stdout), &v); err != nil {
-		t.Fatalf("exit code %d, no JSON: %v\n%s%s", ran.Code, err, ran.Stdout, ran.Stderr)
+		t.Fatalf("exit code %d, the output is not JSON: %v\n%s%s", ran.Code, err, ran.Stdout, ran.Stderr)
 	}
 	return v
 }
@@ -130,7 +130,7 @@ func TestCommandLineCalls(t *testing.T) {
 	})
 }
 
-// Text from servers is printed so that it can't control the terminal.
+// Checks that text of servers is printed so that it can't control the terminal.
 func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
@@ -140,7 +140,7 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
 	})
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // otherwise the tool would wait for approval because of its description
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // with pins, the description of the tool would make it wait for approval
 	sluice := func(args ...string) stack.Ran {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
@@ -155,7 +155,7 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 	holds(t, asJSON, 0, asJSON.Stdout, escape)
 }
 
-// A token file that was written by hand ends with a newline.
+// Checks that token files that end with a newline, as files written by hand do, are accepted.
 func TestTokensWrittenByHand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -216,7 +216,7 @@ func TestCommandLineLooks(t *testing.T) {
 		records := decode[[]record](t, d.sluice(t, "decisions", "tail", "--output", "json"))
 		want := []record{{"intent", "list_notes", "", ""}, {"outcome", "list_notes", "", "ok"}, {"refusal", "delete_note", "denied_by_rule", ""}}
 		if diff := cmp.Diff(want, records[:min(3, len(records))]); diff != "" {
-			t.Errorf("the first records, which should be of the calls and nothing else (-want +got):\n%s", diff)
+			t.Errorf("the first records, which should be only those of the calls (-want +got):\n%s", diff)
 		}
 		if strings.Contains(ran.Stdout, "initialize") || strings.Contains(ran.Stdout, "tools/list") {
 			t.Errorf("messages of the protocol are printed:\n%s", ran.Stdout)
@@ -262,12 +262,12 @@ func TestCommandLineLooks(t *testing.T) {
 		}
 		elsewhere := d.sluice(t, "policy", "explain", "--server", "dmeo\x1b", "--tool", "list_notes")
 		if elsewhere.Code == 0 && !strings.Contains(elsewhere.Stderr, "is configured") || strings.Contains(elsewhere.Stderr, "\x1b") {
-			t.Errorf("a server that nobody configured: %+v", elsewhere)
+			t.Errorf("a server that is not configured: %+v", elsewhere)
 		}
 		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
 		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused before policy decides; the servers are: agents, demo`)
 		if ran.Stderr != "" {
-			t.Errorf("of one that is it says %q", ran.Stderr)
+			t.Errorf("for a configured server, standard error has %q", ran.Stderr)
 		}
 		missing := d.sluice(t, "policy", "explain", "--server", "demo")
 		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool prompt uri method] is required")
@@ -290,7 +290,7 @@ func TestCommandLineLooks(t *testing.T) {
 	})
 }
 
-// record holds the fields of a record that these tests read.
+// record holds the fields of a record that the tests here read.
 type record struct {
 	Kind, Tool, Code string
 	ResultClass      string `json:"resultClass"`
@@ -325,7 +325,7 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 	}
 	holds(t, d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1"), 1, "")
 	if got := next(); got != (record{"refusal", "delete_note", "denied_by_rule", ""}) {
-		t.Errorf("what was written meanwhile is %+v", got)
+		t.Errorf("the record of the denied call is %+v", got)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -334,11 +334,11 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 		t.Errorf("one more line: %s", lines.Bytes())
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("Ctrl-C ended it with %v", err)
+		t.Errorf("after Ctrl-C the command ended with %v", err)
 	}
 }
 
-// The commands that `sluice up` prints can be run unchanged in a shell.
+// Checks that the commands that `sluice up` prints can be run unchanged in a shell.
 func TestCommandsThatUpPrintsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."
@@ -401,7 +401,7 @@ func TestCommandLineAlone(t *testing.T) {
 		again := sluice("certs")
 		holds(t, again, 0, again.Stdout, "kept the CA and made certificates for 5 roles in certs")
 		if read(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
-			t.Error("the CA was made anew")
+			t.Error("the CA was replaced")
 		}
 	})
 	t.Run("setup and token show", func(t *testing.T) {

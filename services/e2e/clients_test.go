@@ -17,17 +17,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// patienceVariable names the variable with the time, as a duration, that an approver takes after the caller has
-// received its ticket; the hold then has its default. If the variable is not set, a call is held for a second and
-// decided at once.
+// patienceVariable names the environment variable with the time, as a duration, that an approver takes after the caller
+// has received its ticket. If the variable is set, calls are held for the default time. Otherwise they are held for a
+// second and decided at once.
 const patienceVariable = "SLUICE_PATIENCE"
 
-// caller is a client of another author.
+// caller is an MCP client that is not part of the project.
 type caller interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
-// clients are the official clients by name. Each is connected to a server with only its URL and a token.
+// clients holds functions that connect the official clients, by the clients' names. Each client has only the URL and a
+// token.
 var clients = map[string]func(t *testing.T, url string) caller{
 	"TypeScript SDK 1": func(t *testing.T, url string) caller {
 		return npmtest.StartVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
@@ -38,18 +39,18 @@ var clients = map[string]func(t *testing.T, url string) caller{
 	"inspector": func(t *testing.T, url string) caller { return npmtest.NewInspector(t, url, stack.AgentToken) },
 }
 
-// waitingCaller is a mesh with a client that makes a call which needs approval.
+// waitingCaller is a mesh with a client that makes calls that need approval.
 type waitingCaller struct {
 	*fixture
 	client caller
 }
 
-// payment returns that call.
+// payment returns a call that needs approval.
 func payment() npmtest.ToolCall {
 	return npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(`{"sum":12.5}`)}
 }
 
-// begin makes a call and returns the channel that receives its answer.
+// begin makes a call and returns the channel that receives its reply.
 func (w *waitingCaller) begin(call npmtest.ToolCall) <-chan npmtest.Reply {
 	answered := make(chan npmtest.Reply, 1)
 	go func() { answered <- w.client.CallTool(call) }()
@@ -68,11 +69,11 @@ func (w *waitingCaller) decide(t *testing.T, verdict, id string, args ...string)
 func (w *waitingCaller) ran(t *testing.T, want int) {
 	t.Helper()
 	if n := len(w.up.Calls("pay")); n != want {
-		t.Errorf("it reached the server %d times, want %d", n, want)
+		t.Errorf("%d calls reached the server, want %d", n, want)
 	}
 }
 
-// eachClient runs a test with every client, each on its own mesh.
+// eachClient runs a test with every client, each with a mesh of its own.
 func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *waitingCaller)) {
 	t.Helper()
 	t.Parallel()
@@ -85,7 +86,7 @@ func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *wait
 	}
 }
 
-// Official clients receive the result if the call is approved while it is held.
+// Checks that official clients receive the result if the call is approved while it is held.
 func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
 		answered := w.begin(payment())
@@ -99,13 +100,14 @@ func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
 	})
 }
 
-// A client receives a ticket, a person decides, and the client makes the same call again: it runs once.
+// Checks that a call runs once if the client receives a ticket, an approver decides, and the client makes the same call
+// again.
 func TestClientsWithATicketCallAgain(t *testing.T) {
 	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
 	if text, ok := os.LookupEnv(patienceVariable); ok {
 		var err error
 		if thinks, err = time.ParseDuration(text); err != nil || thinks <= 0 {
-			t.Fatalf("%s=%q is no duration above 0", patienceVariable, text)
+			t.Fatalf("%s=%q is not a duration above 0", patienceVariable, text)
 		}
 		hold = ""
 	}
@@ -128,7 +130,7 @@ func TestClientsWithATicketCallAgain(t *testing.T) {
 	})
 }
 
-// A denial is a result with its reason, and the client continues in its session.
+// Checks that a denial is a tool result with the reason, and that the client continues in its session.
 func TestClientsAreTold(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
 		answered := w.begin(payment())
@@ -142,7 +144,7 @@ func TestClientsAreTold(t *testing.T) {
 			t.Errorf("the next call: %+v", next)
 		}
 		if _, perCall := w.client.(*npmtest.Inspector); !perCall && w.opened() != opened {
-			t.Errorf("the client opened its session anew")
+			t.Errorf("the client opened another session")
 		}
 		w.ran(t, 0)
 	})
@@ -151,7 +153,7 @@ func TestClientsAreTold(t *testing.T) {
 // opened returns how many sessions clients have opened.
 func (f *fixture) opened() int { return f.got("initialize") }
 
-// got returns how many messages of a method the server has received.
+// got returns the number of messages with a method that the server has received.
 func (f *fixture) got(method string) (n int) {
 	for _, r := range f.up.Requests() {
 		if r.Method == method {
@@ -161,17 +163,17 @@ func (f *fixture) got(method string) (n int) {
 	return n
 }
 
-// idle waits until no call is in flight in the only session, after a cancellation.
+// idle waits until no call is in flight in the only session. It is called after a cancellation.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
-	eventually.Holds(t, "the call is given up", func() bool {
+	eventually.Holds(t, "no call is in flight", func() bool {
 		resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), new(gatewayv1.ListSessionsRequest))
 		return err == nil && len(resp.GetSessions()) == 1 && resp.GetSessions()[0].GetInFlight() == 0
 	})
 }
 
-// If no approver decides in time, the client receives approval_expired, and its next call is a new approval
-// request.
+// Checks that the client receives approval_expired if no approver decides in time, and that the next call is a new
+// approval request.
 func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
 		for n := range 2 {
@@ -182,14 +184,14 @@ func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 		}
 		found := w.waiting(t, "--all")
 		if len(found) != 2 || found[0].State != "expired" || found[1].State != "expired" {
-			t.Errorf("two calls have asked %v, want two questions that have expired", found)
+			t.Errorf("the approvals are %v, want two that have expired", found)
 		}
 		w.ran(t, 0)
 	})
 }
 
-// A client that requests progress and restarts its time limit at each notification waits beyond that limit. The
-// inspector's command line can't request progress.
+// Checks that a client waits beyond its time limit if it requests progress and restarts the limit at each notification.
+// The command line of the inspector can't request progress.
 func TestClientsThatAskForProgressStay(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -208,15 +210,15 @@ func TestClientsThatAskForProgressStay(t *testing.T) {
 				t.Errorf("got %+v", result)
 			}
 			if steps := rising(t, reply.Progress); steps < 2 {
-				t.Errorf("%d steps of progress came: %s", steps, reply.Progress)
+				t.Errorf("%d progress notifications arrived: %s", steps, reply.Progress)
 			}
 			w.ran(t, 1)
 		})
 	}
 }
 
-// rising returns the number of progress notifications, and fails the test unless each value is above the previous
-// one.
+// rising returns the number of progress notifications. The test fails unless the value of each is above the value of
+// the previous one.
 func rising(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0
@@ -232,8 +234,8 @@ func rising(t *testing.T, steps []jsontext.Value) int {
 	return len(steps)
 }
 
-// If a client gives up, the approval stays, the call does not run by itself, and the same call runs once when it is
-// made again.
+// Checks that the approval stays if a client gives up. The call does not run at the approval, and runs once when the
+// client makes the same call again.
 func TestClientsThatGiveUpCallAgain(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -245,11 +247,11 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 			hasty.Timeout = time.Second
 			hasty.Meta, again.Meta = map[string]any{"claudecode/toolUseId": "toolu_1"}, map[string]any{"claudecode/toolUseId": "toolu_2"}
 			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
-				t.Fatalf("the client that waits for a second got %v", err)
+				t.Fatalf("the client with a time limit of one second received %v", err)
 			}
 			w.idle(t)
 			if n := w.got("notifications/cancelled"); n != 0 {
-				t.Errorf("the server was told %d times of the end of a call that it never got", n)
+				t.Errorf("the server received %d cancellations of a call that it never received", n)
 			}
 			w.decide(t, "approve", w.pendingOne(t))
 			w.ran(t, 0)
@@ -264,7 +266,7 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 	}
 }
 
-// A call is held for the time that the configuration sets for the client's name, here not at all.
+// Checks that a call is held for the time that the configuration sets for the client's name, which is zero here.
 func TestClientsAreHeldByTheirName(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
@@ -274,8 +276,8 @@ func TestClientsAreHeldByTheirName(t *testing.T) {
 	}
 }
 
-// Version 2 of the SDK opens a session as version 1 does, unless it is configured to request the server's revisions
-// first. Then it has no session, even if the server has no revision without sessions.
+// Checks that version 2 of the SDK opens a session as version 1 does by default. If it is configured to negotiate, it
+// sends server/discover and has no session, although the server has only revisions with sessions.
 func TestTypeScriptSDK2Connects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -286,7 +288,7 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 			ProtocolVersion string `json:"protocolVersion"`
 		}
 		if reply.Into(t, &session); session.ProtocolVersion != version {
-			t.Errorf("it speaks %+v", session)
+			t.Errorf("the client's protocol version is %+v", session)
 		}
 		var methods []string
 		for _, exchange := range reply.HTTP {
@@ -301,19 +303,19 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 		return strings.Join(methods, " ")
 	}
 	if got := sent(client.Connect(f.MCP("raw"), stack.AgentToken), "2025-11-25"); got != "initialize notifications/initialized" {
-		t.Errorf("by default it sends %s", got)
+		t.Errorf("by default the client sends %s", got)
 	}
 	client.Close()
 	if got := sent(client.Negotiate(f.MCP("raw"), stack.AgentToken), "2026-07-28"); got != "server/discover" {
-		t.Errorf("to negotiate it sends %s", got)
+		t.Errorf("to negotiate the client sends %s", got)
 	}
 	if result := client.CallTool(npmtest.ToolCall{Name: "safe"}).ToolResult(t); result.IsError || len(f.up.Calls("safe")) != 1 {
-		t.Errorf("a call then: %+v", result)
+		t.Errorf("a call after the negotiation: %+v", result)
 	}
 	for _, r := range f.records(t) {
-		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the GET of the closed session's stream may arrive after the session's end
+		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the GET for the stream of the closed session may arrive after the end of the session
 		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && !late {
-			t.Errorf("a refusal is on record of a client that asked and went on: %v", r)
+			t.Errorf("the journal has a refusal of a client that negotiated: %v", r)
 		}
 	}
 }

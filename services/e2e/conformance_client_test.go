@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// If both variables are set, this program is the command that the suite for clients starts. They hold the address
-// of the test, which knows the URL for the client, and the path of the client.
+// The conformance suite for clients starts this test binary as the client if both variables are set. clientsTest holds
+// the address of the test, which sends the URL for the client. testsClient holds the path of the client.
 const (
 	clientsTest = "SLUICE_TEST_CLIENTS_TEST"
 	testsClient = "SLUICE_TEST_CLIENT"
 )
 
-// serveSuite sends the test the URL of a scenario's server, and runs the client with the URL that the test returns.
+// serveSuite sends the test the URL of a scenario's server, and runs the client with the URL that the test sends back.
 func serveSuite() int {
 	err := func() error {
 		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(clientsTest))
@@ -54,9 +54,9 @@ func serveSuite() int {
 // tally matches the suite's summary of one scenario.
 var tally = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// clientConforms runs a scenario of the official suite for clients. The suite starts a server, and the client
-// connects to the URL that reached returns for it. It returns how many checks pass, and the output of the suite if
-// any check fails.
+// clientConforms runs a scenario of the official suite for clients. The suite starts a server, and the client connects
+// to the URL that reached returns for the server's URL. It returns the number of checks that pass, and the output of
+// the suite if a check fails.
 func clientConforms(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -88,7 +88,7 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // the time that the suite gives a client
 	asks, err := lis.Accept()
 	if err != nil {
-		t.Fatalf("the suite starts no client: %v", err)
+		t.Fatalf("the suite does not start the client: %v", err)
 	}
 	defer asks.Close()
 	url, err := bufio.NewReader(asks).ReadString('\n')
@@ -108,9 +108,9 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 	return passed, ""
 }
 
-// TestConformanceOfClients runs the official suite for clients with the official SDK's client: directly with the
-// suite's servers, and through a mesh, where the servers check the requests of the mesh. The OAuth scenarios are
-// left out: the mesh has its own authentication on both sides, so a client's login does not pass through it.
+// TestConformanceOfClients runs the official suite for clients with the client of the official SDK, directly and
+// through a mesh. Through a mesh, the servers of the suite check the requests of the mesh. The OAuth scenarios are left
+// out: the mesh authenticates clients and itself, so the login of a client does not pass through the mesh.
 func TestConformanceOfClients(t *testing.T) {
 	t.Parallel()
 	client := conformanceProgram(t, "everything-client")
@@ -120,9 +120,11 @@ func TestConformanceOfClients(t *testing.T) {
 		// sessions is set if the client has a session with the mesh, as it has with the suite's server.
 		sessions bool
 	}{
-		{"initialize", 1, 2, false}, // the mesh's own first requests are checked against the schema too
+		{"initialize", 1, 2, false}, // the suite also checks the first requests of the mesh against the schema
 		{"tools_call", 2, 2, false},
-		// Its server sends its request on the session's stream, which a client without a session does not have.
+		// The server of this scenario sends a request on the session's stream, which a client without a session does
+		// not
+		// have.
 		{"elicitation-sep1034-client-defaults", 5, 5, true},
 		{"sse-retry", 3, 3, false},
 		{"sep-2322-client-request-state", 5, 5, false},
@@ -131,12 +133,13 @@ func TestConformanceOfClients(t *testing.T) {
 		{"http-invalid-tool-headers", 12, 12, false},
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
-		// request-metadata is left out: its server refuses the first request with the revision of that request, so
-		// the mesh, which requests the supported revisions once, takes it for a server that supports none.
+		// request-metadata is left out. Its server refuses the first request and names the revision of that request as
+		// the
+		// only one that it supports, so the mesh, which asks for the revisions once, finds no revision to use.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			if direct, wrong := clientConforms(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
-				t.Errorf("the client by itself passes %d checks, want %d\n%s", direct, scenario.direct, wrong)
+				t.Errorf("without the mesh the client passes %d checks, want %d\n%s", direct, scenario.direct, wrong)
 			}
 			through, wrong := clientConforms(t, scenario.name, client, func(url string) string {
 				s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  suite: {http: {url: %q}}", url), Policy: `version: 1
@@ -149,7 +152,7 @@ rules:
 				}
 				return identified(t, s.MCP("suite"))
 			})
-			if through < scenario.through || wrong != "" { // the mesh's own requests may arrive in time to be checked as well
+			if through < scenario.through || wrong != "" { // requests of the mesh itself may arrive in time to be checked, too
 				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)
 			}
 		})

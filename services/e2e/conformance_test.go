@@ -43,7 +43,8 @@ func conformanceProgram(t *testing.T, name string) string {
 	return program
 }
 
-// everythingServer starts that server on a free port, with or without sessions.
+// everythingServer starts the program of everythingProgram on a free port, with or without sessions, and returns its
+// URL.
 func everythingServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := everythingProgram(t)
@@ -62,10 +63,10 @@ func everythingServer(t *testing.T, stateless bool) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // it is killed, unless it ended before it listened
+		_ = server.Wait() // the test kills the server, unless it ended before it listened
 	}()
 	t.Cleanup(func() {
-		_ = server.Process.Kill() // it has no state to save
+		_ = server.Process.Kill() // the server has no state to save
 		<-ended
 	})
 	for range 1200 {
@@ -75,7 +76,7 @@ func everythingServer(t *testing.T, stateless bool) string {
 		}
 		select {
 		case <-ended:
-			t.Fatal("the server has ended by itself")
+			t.Fatal("the server has ended")
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -83,8 +84,7 @@ func everythingServer(t *testing.T, stateless bool) string {
 	return ""
 }
 
-// identified returns the URL of a proxy that adds an agent's token to each request, for a client that can't send
-// one.
+// identified returns the URL of a proxy that adds an agent's token to each request, for clients that can't send one.
 func identified(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -97,8 +97,8 @@ func identified(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// switched returns the URL of a server of all revisions: requests of 2026-07-28 go to stateless, and all others to
-// sessions.
+// switched returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless, and all other
+// requests to the server sessions.
 func switched(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return proxied(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -110,11 +110,11 @@ func switched(t *testing.T, sessions, stateless string) string {
 	})
 }
 
-// proxied starts a proxy that rewrites each request by its body.
+// proxied starts a proxy that rewrites each request with rewrite, and returns its URL.
 func proxied(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
 	t.Helper()
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // otherwise a response sent before the end of the body may be cut (golang.org/issue/40747)
+		body, err := io.ReadAll(r.Body) // a response that comes before the end of the body may be cut (golang.org/issue/40747)
 		if err != nil {
 			return // the client disconnected
 		}
@@ -132,8 +132,8 @@ var (
 	unscored = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
 )
 
-// conforms runs the official suite. It returns how many checks of each scenario pass, and the names of the
-// scenarios with failed checks. Extensions that no server here implements are ignored.
+// conforms runs the official suite for servers. It returns the number of checks that pass by scenario, and the names of
+// the scenarios with failed checks. Extensions that no server of these tests implements are ignored.
 func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -161,12 +161,12 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	return passed, failed
 }
 
-// polling is the only scenario of which more checks pass through the gateway. The gateway lets clients resume a
-// lost response; the server does not, but ends the stream with a retry, which the check accepts.
+// polling is the only scenario with more passing checks through the gateway than directly. The gateway lets clients
+// resume a lost response. The server instead ends the stream with a retry field, which the check accepts.
 const polling = "server-sse-polling"
 
-// TestConformance runs the official suite against the official SDK's server: directly, where every check passes,
-// and through a gateway whose policy allows everything, where no check is lost.
+// TestConformance runs the official suite against the server of the official SDK: directly, where every check passes,
+// and through a gateway whose policy allows everything, where the same checks pass.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := switched(t, everythingServer(t, false), everythingServer(t, true))
@@ -193,7 +193,7 @@ rules:
 				all += n
 			}
 			if all != suite.checks || len(failed) > 0 {
-				t.Errorf("the server by itself passes %d checks, want %d, and fails some of %q", all, suite.checks, failed)
+				t.Errorf("without the gateway the server passes %d checks, want %d, and fails some of %q", all, suite.checks, failed)
 			}
 			got, failed := conforms(t, through, suite.set, suite.more...)
 			if direct[polling] == 1 && got[polling] == 3 {
@@ -206,8 +206,9 @@ rules:
 	}
 }
 
-// TestConformanceCrossed runs, through the gateway, the suite of the revisions with sessions against a server of
-// 2026-07-28, and the reverse. The failing scenarios can't be translated, and are listed with the reason.
+// TestConformanceCrossed runs the suite of the revisions with sessions through the gateway against a server of
+// 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
+// reason.
 func TestConformanceCrossed(t *testing.T) {
 	t.Parallel()
 	for _, suite := range []struct {
@@ -218,14 +219,14 @@ func TestConformanceCrossed(t *testing.T) {
 	}{
 		{
 			"with sessions, on a server without", "2025-11-25", func(t *testing.T) string { t.Helper(); return sessionless(t, everythingServer(t, true)) }, 71,
-			// Tools that use server requests: the server's library refuses these without sessions.
-			// TestSessionsWhereThereAreNone tests the requests that such servers can make.
+			// Tools that use server requests. The library of the server refuses server requests without sessions.
+			// TestSessionsWhereThereAreNone tests the requests that servers without sessions can make.
 			[]string{"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "tools-call-elicitation", "tools-call-sampling"},
 		},
 		{
 			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return older(t, everythingServer(t, false)) }, 145,
-			// The names of a server's input requests and its own state, which requests in sessions do not have; and
-			// an error and an HTTP status that this server uses only without sessions.
+			// These scenarios check the names of a server's input requests and its state, which requests in sessions do
+			// not have, and an error and an HTTP status that this server uses only without sessions.
 			[]string{"input-required-result-basic-elicitation", "input-required-result-multi-round", "server-stateless"},
 		},
 	} {

@@ -37,7 +37,7 @@ func crossOrigin(t *testing.T, method, url, body string, head http.Header) (stat
 	return resp.StatusCode, cors
 }
 
-// Pages of listed origins can use the mesh from a browser, and no others can. Case F of servers.md.
+// Case N1. Checks that pages of listed origins can use the mesh from a browser, and that pages of other origins can't.
 func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -99,18 +99,19 @@ func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 	long := preflight.Clone()
 	long.Set("Access-Control-Request-Headers", strings.Repeat("mcp-x,", 2000))
 	if _, cors := crossOrigin(t, http.MethodOptions, p.URL+"/mcp/raw", "", long); len(cors.Get("Access-Control-Allow-Headers")) > 200 {
-		t.Errorf("what a stranger asks for is said back: %d bytes", len(cors.Get("Access-Control-Allow-Headers")))
+		t.Errorf("the response repeats the requested headers: %d bytes", len(cors.Get("Access-Control-Allow-Headers")))
 	}
 }
 
-// page opens a session from a browser and writes the result into its document.
+// page is an HTML page that opens a session from a browser and writes the result into its document.
 const page = `<!doctype html><title>page</title><body><pre id=out>waiting</pre><script>
 fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-11-25"},
   body: JSON.stringify(HELLO)}).then(async r => document.body.innerText = "status=" + r.status + " session=" + (r.headers.get("Mcp-Session-Id") ? "yes" : "no") + " answer=" + (await r.text()).includes("result"))
   .catch(e => document.body.innerText = "failed: " + e.message)
 </script>`
 
-// In a real browser a page of a listed origin can use the mesh, and a page of another origin can't.
+// Case N1. Checks in a real browser that a page of a listed origin can use the mesh, and that a page of another origin
+// can't.
 func TestN1CORS_InABrowser(t *testing.T) {
 	t.Parallel()
 	browser, err := exec.LookPath("chromium")
@@ -118,7 +119,7 @@ func TestN1CORS_InABrowser(t *testing.T) {
 		if os.Getenv("SLUICE_TEST_NO_BROWSER") == "1" {
 			t.Skip("SLUICE_TEST_NO_BROWSER is set")
 		}
-		t.Fatalf("install chromium (Debian: `chromium`); where it can't be helped, SLUICE_TEST_NO_BROWSER=1 leaves this out: %v", err)
+		t.Fatalf("install chromium (Debian: `chromium`); without a browser, set SLUICE_TEST_NO_BROWSER=1 to skip this test: %v", err)
 	}
 	up := rawmcp.Start(t, tools)
 	var mcp string

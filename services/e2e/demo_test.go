@@ -59,5 +59,5 @@ func (d *demoServer) stats(t *testing.T) demoStats {
 	return s
 }
 
-// patience bounds each wait of a test.
+// patience is the longest time that a test waits for one event.
 const patience = 30 * time.Second

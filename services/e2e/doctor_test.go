@@ -33,7 +33,8 @@ func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
 	return ran.Code, found
 }
 
-// `sluice doctor` names each problem of a mesh and what to do. Only a problem makes it exit with 1.
+// Checks that `sluice doctor` names each problem of a mesh with what to do, and exits with 1 only if there is a
+// problem.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -44,7 +45,7 @@ func TestDoctor(t *testing.T) {
 	env := []string{"SLUICE_CONFIG=" + s.Config, "SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_AGENT_TOKEN=" + stack.AgentToken}
 	code, found := doctor(t, env...)
 	if mesh := found["problem mesh"]; code != 1 || !strings.Contains(mesh.Found, "is it up?") {
-		t.Errorf("before it is up: %d, %+v", code, found)
+		t.Errorf("before the mesh is up: %d, %+v", code, found)
 	}
 	p := stack.Start(t, s)
 	env = append(env, "SLUICE_URL="+p.URL, "SLUICE_ADDR="+p.GRPC)
@@ -61,7 +62,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("the agent's view: %+v", raw)
 	}
 	if shut := found["warning server shut"]; !strings.Contains(shut.Do, "policy explain") {
-		t.Errorf("a server of which nothing is shown: %+v", shut)
+		t.Errorf("a server without visible tools: %+v", shut)
 	}
 	if err := os.WriteFile(s.Policy, []byte("version: 1\nname: first\ndefault: perhaps\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,7 +73,7 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// statesOf returns the states of the findings about subjects of these sorts, sorted.
+// statesOf returns the states and subjects of the findings about subjects of these sorts, sorted.
 func statesOf(found map[string]symptom, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// N1: a pending approval stays the same after a restart of a mesh without a configuration, although its demo server
-// then has another address: once approved, the call runs once.
+// Case N1. Checks that a pending approval stays the same after a restart of a mesh without a configuration, although
+// the demo server has another address after the restart. Once approved, the call runs once.
 func TestN1AnApprovalOfTheDemoOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	const refund = `{"account":"ana","amount":"12.50"}`
@@ -38,7 +38,7 @@ func TestN1AnApprovalOfTheDemoOutlivesARestart(t *testing.T) {
 
 	p = stack.StartBareIn(t, p.Dir)
 	if again := onlyPending(t, p); again != id {
-		t.Fatalf("after the restart %s waits, want %s", again, id)
+		t.Fatalf("after the restart the pending approval is %s, want %s", again, id)
 	}
 	ran := onDemo(t, p, "show", id)
 	holds(t, ran, 0, ran.Stdout, "embedded demo")
@@ -51,7 +51,7 @@ func TestN1AnApprovalOfTheDemoOutlivesARestart(t *testing.T) {
 	moved := c.Call("list_accounts", `{}`).Text(t)
 	go func() { answered <- c.Call("refund", refund) }()
 	if next := onlyPending(t, p); next == id || moved == before || c.Call("list_accounts", `{}`).Text(t) != moved {
-		t.Errorf("the same call once more waits as %s; accounts were %s, then %s", next, before, moved)
+		t.Errorf("the same call after it ran has the approval %s; the accounts were %s, then %s", next, before, moved)
 	}
 	if err := p.Stop(t); err != nil {
 		t.Error(err)

@@ -19,26 +19,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// place is a failpoint, with the condition that a call interrupted there must meet.
+// place is a failpoint and the condition that must hold for a call that was interrupted there.
 type place struct {
 	point string
-	// hits is the largest number of hits up to the kill.
+	// hits is the largest number of hits up to and including the hit at which the process is killed.
 	hits int
-	// holds reports whether a call that the journal left open, with the final state of its approval, was
-	// interrupted at the point. It is nil if the journal does not show that.
+	// holds reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
+	// is nil if the journal does not show that.
 	holds func(c caught) bool
 }
 
-// caught is a call that a kill left open.
+// caught is a call that was open when the mesh was killed.
 type caught struct {
-	kind string // of its newest record
+	kind string // the kind of its newest record
 	ran  int
 	// history is the history of its approval, and killed is the time of the kill.
 	history []*approvalv1.Move
 	killed  time.Time
 }
 
-// before reports whether the approval had reached a state when the mesh was killed.
+// before reports whether the approval had reached a state before the mesh was killed.
 func (c caught) before(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }
@@ -62,9 +62,10 @@ func places() []place {
 	}
 }
 
-// A2: the mesh is killed as kill -9 does while a call is at a named point, many times for each point. The seed
-// determines the number of callers, how many make the same call, and which hit is killed. For a quarter of the seeds
-// approvals are in PostgreSQL, and also in the runs that kill only the approval service.
+// Case A2. Checks the approved calls of a mesh that is killed with SIGKILL while a call is at a failpoint, several
+// times for each failpoint. The seed determines the number of callers, how many of them make the same call, and at
+// which hit the process is killed. A quarter of the seeds run again with approvals in PostgreSQL, and for the
+// failpoints of the approval service a quarter run again with only that service killed.
 //
 // To run a single seed:
 //
@@ -114,7 +115,7 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 	}
 }
 
-// knowsAll checks that the code has exactly the failpoints of places.
+// knowsAll checks that places returns exactly the failpoints of the code.
 func knowsAll(t *testing.T, points []string) {
 	t.Helper()
 	var known []string
@@ -123,12 +124,12 @@ func knowsAll(t *testing.T, points []string) {
 	}
 	slices.Sort(known)
 	if diff := cmp.Diff(points, known); diff != "" {
-		t.Errorf("the failpoints are others than this test knows (-code +test):\n%s", diff)
+		t.Errorf("places returns other failpoints than the code has (-code +test):\n%s", diff)
 	}
 }
 
-// draw derives from a seed the number of callers, how many make the same call, which calls the person denies, and
-// how many hits of the point pass before the kill.
+// draw derives the parameters of a run from its seed: the number of callers, how many of them make the same call, which
+// calls the approver denies, and how many hits of the failpoint pass before the kill.
 func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
@@ -142,8 +143,8 @@ func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failp
 	return callers, trap
 }
 
-// killApprovalAt kills only the approval service at a point. The gateway survives, so that in the end the outcome
-// of every approved call is known.
+// killApprovalAt kills only the approval service at a failpoint. The gateway survives, so the outcome of every approved
+// call is known in the end.
 func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, at place, seed int) {
 	t.Helper()
 	callers, trap := p.draw(t, at, seed)
@@ -165,12 +166,12 @@ func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, a
 	wait()
 	p.check(t)
 	if t.Failed() {
-		t.Logf("the gateway said:\n%s", a.Log(gatewayRole))
+		t.Logf("the log of the gateway:\n%s", a.Log(gatewayRole))
 	}
 }
 
-// killAt kills a new mesh at a point, starts it again, and checks the result. database is where its approvals are
-// stored; empty means the embedded database.
+// killAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the database
+// for approvals; empty means the embedded database.
 func killAt(t *testing.T, build failpoint.Build, at place, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)
@@ -187,14 +188,14 @@ func killAt(t *testing.T, build failpoint.Build, at place, seed int, database st
 	wait()
 	p.check(t)
 	if at.holds != nil && !slices.ContainsFunc(p.caught(t, left, killed), at.holds) {
-		t.Errorf("no call was caught at %s, but %v", at.point, left)
+		t.Errorf("no call was interrupted at %s; the open calls are %v", at.point, left)
 	}
 	if t.Failed() {
-		t.Logf("the mesh said:\n%s", mesh.Stderr())
+		t.Logf("the log of the mesh:\n%s", mesh.Stderr())
 	}
 }
 
-// trapped is a mesh with a trap, and the number of callers.
+// trapped is a mesh with a trap at a failpoint, and the number of its callers.
 type trapped struct {
 	*paying
 	callers int
@@ -202,8 +203,8 @@ type trapped struct {
 	mesh    *stack.Process
 }
 
-// startTrapped starts a mesh with a trap. If another process takes one of its addresses first, it tries again with
-// others.
+// startTrapped starts a mesh with a trap. If another process takes one of the addresses first, it tries again with
+// other addresses.
 func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, database string) trapped {
 	t.Helper()
 	for {
@@ -220,7 +221,7 @@ func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, datab
 	}
 }
 
-// caught returns the calls that a kill left open, with the history of their approvals.
+// caught returns the calls that were open when the mesh was killed, with the history of their approvals.
 func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time) []caught {
 	t.Helper()
 	numbers := make(map[string]int)
@@ -233,7 +234,7 @@ func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time
 	for _, call := range left {
 		resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: call.approval})
 		if err != nil {
-			t.Errorf("approval %s, of the journal: %v", call.approval, err)
+			t.Errorf("approval %s of the journal: %v", call.approval, err)
 		}
 		out = append(out, caught{kind: call.kind, ran: ran[numbers[call.approval]], history: resp.GetHistory(), killed: killed})
 	}

@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// echoServer names the variable that makes the test binary an echo server over stdio.
+// echoServer names the environment variable that makes the test binary run as an echo server over stdio.
 const echoServer = "SLUICE_TEST_ECHO_SERVER"
 
-// Output of the echo server that a library would not preserve: unknown keys, numbers beyond the range of programs,
-// different spellings of a text, and keys reserved for the gateway.
+// The output of the echo server contains what a JSON library would change: unknown keys, numbers beyond the range of
+// common types, different spellings of a text, and keys reserved for the gateway.
 const (
 	oddResult = `"xUnknown":[1e400, -0.0,18446744073709551617],"content":[{"type":"holo","n":9007199254740993,"\u0061":"\/h\u00e9"}],"structuredContent":{"deep":[{"m":-9007199254740993}]},"resultType":"complete"`
 	oddError  = `{"code":-31999.50e0,"message":"h\u00e9","data":{"n":1e999,"xUnknown":{"\u0061":[ ]}},"xUnknown":0.10}`
 	oddEvent  = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN,"progress":1.50,"xUnknown":{"n":9007199254740993,"\u0061":[ ]}}}`
 )
 
-// echo returns the echo server's answers to a message, in order. It answers initialize and server/discover with its
-// own results.
+// echo returns the echo server's responses to a message, in order. For initialize and server/discover it returns the
+// results that the protocol requires.
 func echo(message string) []string {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -72,8 +72,8 @@ func serveEcho() int {
 	return 0
 }
 
-// echoing starts an echo server over HTTP, with protocol 2026-07-28 if modern is set and otherwise with sessions.
-// It answers with JSON or, if streams is set, with event streams.
+// echoing starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with sessions. The
+// server responds with event streams if streams is set, and otherwise with JSON.
 func echoing(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -146,9 +146,9 @@ func served(t *testing.T, handle http.HandlerFunc) string {
 	return server.URL
 }
 
-// The bytes that client and server write arrive unchanged, over every transport and with every kind of revision:
-// unknown fields, numbers, spellings, unknown content types, the data of an error, and methods of extensions. The
-// only differences are ids over stdio and HTTP+SSE, and the keys reserved for the gateway.
+// Checks that messages of clients and servers arrive byte for byte, over every transport and with every kind of
+// revision: unknown fields, numbers, spellings, unknown content types, the data of an error, and methods of extensions.
+// The only differences are the ids over stdio and HTTP+SSE, and the keys reserved for the gateway.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
@@ -183,11 +183,11 @@ func TestFidelity(t *testing.T) {
 					answer := posted(t, s.MCP(server), body, head)
 					messages := messagesOf(string(answer))
 					if want := map[bool]int{false: 1, true: 2}[progress && method != "vendor/fail"]; len(messages) != want {
-						t.Fatalf("the client got %d messages, want %d: %s", len(messages), want, answer)
+						t.Fatalf("the client received %d messages, want %d: %s", len(messages), want, answer)
 					}
 					last := messages[len(messages)-1]
 					if len(messages) == 2 && messages[0] != strings.Replace(oddEvent, "TOKEN", `"t-1"`, 1) {
-						t.Errorf("before the answer the client got\n%s", messages[0])
+						t.Errorf("before the response the client received\n%s", messages[0])
 					}
 					var m struct {
 						Got    string
@@ -217,8 +217,7 @@ func TestFidelity(t *testing.T) {
 	}
 }
 
-// asOurs returns a message that a server received, with the client's id and progress token in place of the
-// gateway's.
+// asOurs returns a message that a server received, with the gateway's id and progress token replaced by the client's.
 func asOurs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {
@@ -250,6 +249,7 @@ func posted(t *testing.T, url, body string, head http.Header) []byte {
 	return answer
 }
 
+// messagesOf returns the messages of a response, which is one JSON message or an event stream.
 // messagesOf returns the messages of a response: one JSON message, or those of a stream.
 func messagesOf(answer string) (out []string) {
 	if strings.HasPrefix(answer, "{") {

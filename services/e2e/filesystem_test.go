@@ -36,7 +36,7 @@ func stdioEntry(t *testing.T, name string, command []string) string {
 	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
 }
 
-// The official file system server: a denied call changes nothing on disk.
+// Checks with the official file system server that a denied call changes nothing on disk.
 func TestServerFilesystem(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -65,11 +65,11 @@ func TestServerFilesystem(t *testing.T) {
 	}
 }
 
-// Two principals never share a process or its state.
+// Checks that two principals never share the process of a stdio server or its folder.
 func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
-		// The server serves the folder in which its process runs.
+		// The argument "." makes the server serve the folder in which its process runs.
 		Servers: stdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), Policy: filesPolicy,
 	}))
 	mine := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
@@ -80,7 +80,7 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 		text := c.CallTool(npmtest.ToolCall{Name: "list_allowed_directories"}).ToolResult(t).Text()
 		_, path, ok := strings.Cut(text, "\n")
 		if !ok || !filepath.IsAbs(path) {
-			t.Fatalf("the server says that it serves %q", text)
+			t.Fatalf("the server's allowed directories are %q", text)
 		}
 		return path
 	}
@@ -98,7 +98,7 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 	write(t, note, "Earl Grey")
 	read := npmtest.ToolCall{Name: "read_text_file", Arguments: map[string]any{"path": note}}
 	if got := again.CallTool(read).ToolResult(t); got.IsError || got.Text() != "Earl Grey" {
-		t.Errorf("one's own file, in another session: %+v", got)
+		t.Errorf("the same principal's file, in another session: %+v", got)
 	}
 	if got := theirs.CallTool(read).ToolResult(t); !got.IsError || strings.Contains(got.Text(), "Earl Grey") {
 		t.Errorf("another principal's file: %+v", got)
@@ -111,15 +111,15 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 		}
 		pids[pid] = true
 	}
-	if len(pids) != 3 { // one of them is the gateway's own, for listing the server
-		t.Errorf("%d processes for three sessions of two principals and the gateway's, want 3", len(pids))
+	if len(pids) != 3 { // one of them is the process with which the gateway lists the server's tools
+		t.Errorf("%d processes for three sessions of two principals and the gateway, want 3", len(pids))
 	}
 	if err := p.Stop(t); err != nil {
 		t.Errorf("stopped with %v", err)
 	}
 	for pid := range pids {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("process %d outlives the gateway that stopped: %v", pid, err)
+			t.Errorf("process %d still runs after the gateway has stopped: %v", pid, err)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// After 1,000 refusals in a minute a principal's refusals are only counted. Each caller still receives the reason
-// of its own refusal and the id of a decision on record, the refusals of other principals stay on record, and
+// Checks that refusals of a principal are only counted after 1,000 refusals in a minute. Each caller still receives the
+// reason of its refusal and the id of a recorded decision. The refusals of other principals are still recorded, and
 // allowed calls pass.
 func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	t.Parallel()
@@ -50,11 +50,11 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	}
 	for id := range ids {
 		if !onRecord[id] {
-			t.Errorf("a caller was told of decision %q, which is not on record", id)
+			t.Errorf("a caller received the decision id %q, which the journal does not have", id)
 		}
 	}
 	if len(ids) != 1001 || summaries != 1 {
-		t.Errorf("1,200 refusals have %d decisions and %d records that stand for the rest, want 1001 and 1", len(ids), summaries)
+		t.Errorf("1,200 refusals have %d decisions and %d summary records, want 1001 and 1", len(ids), summaries)
 	}
 	if resp := c.Call("safe", "{}"); resp.IsError(t) {
 		t.Errorf("an allowed call was refused: %s", resp.Body)
@@ -65,11 +65,12 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 		found = found || r.GetDecisionId() == other.ID
 	}
 	if !found {
-		t.Error("somebody else's refusal is not on record")
+		t.Error("the journal does not have another principal's refusal")
 	}
 }
 
-// N2: floods of bad credentials, of sessions and of silent connections do not affect others.
+// Case N2. Checks that floods of bad credentials, of new sessions and of silent connections do not affect other
+// callers.
 func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

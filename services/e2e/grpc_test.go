@@ -40,8 +40,8 @@ func startNotes(t *testing.T) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serves gRPC at "))
 }
 
-// Any gRPC service can be a server behind the mesh: its methods are tools under the policy, unknown arguments are
-// refused, and a stream is one call.
+// Case T5. Checks that the methods of a gRPC server are tools under the policy, that unknown arguments are refused, and that a
+// streaming method is one call.
 func TestAGRPCServersMethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1
@@ -67,14 +67,14 @@ tools:
 			}
 		}
 		if strings.Contains(string(list.Body), "CountNotes") {
-			t.Errorf("%s: tools/list has what carries no option: %s", name, list.Body)
+			t.Errorf("%s: tools/list has a method without the tool option: %s", name, list.Body)
 		}
 		added := c.Call("note_add", `{"text":"buy milk","urgency":"high"}`)
 		if got := structured(t, added); !strings.Contains(got, `"text":"buy milk","urgency":"high"`) {
 			t.Errorf("%s: note_add answers %s", name, added.Body)
 		}
 		for arguments, says := range map[string]string{
-			`{"query":"x","Query":"milk"}`: "/Query: is not known", // T5
+			`{"query":"x","Query":"milk"}`: "/Query: is not known",
 			`{"query":7}`:                  "/query: is to be a string",
 		} {
 			if resp := c.Call("note_search", arguments); !resp.IsError(t) || !strings.Contains(string(resp.Body), says) {
@@ -108,13 +108,13 @@ func structured(t *testing.T, r stack.Response) string {
 	return string(m.Result.StructuredContent)
 }
 
-// The gateway reads the definition of a gRPC server when a session is opened: a server that is unavailable affects
-// only its own sessions, and is found when it becomes available.
+// Checks that the error of a call names a gRPC server that is unavailable. The gateway reads the definitions of a gRPC
+// server when a session is opened, so an unavailable server affects only sessions with that server.
 func TestAGRPCServerThatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Policy: openPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})
 	ran := stack.Run(t, stack.Command{Args: []string{"call", "gone", "x"}, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + s.URL}})
 	if ran.Code == 0 || !strings.Contains(ran.Stderr, "gone") && !strings.Contains(ran.Stdout, "upstream_unavailable") {
-		t.Errorf("it says %+v", ran)
+		t.Errorf("the command prints %+v", ran)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// assembled compiles the AssemblyScript example guest as its README describes, and returns the path of the module
-// and its digest.
+// assembled compiles the example guest in AssemblyScript as its README describes. It returns the path of the module and
+// the SHA-256 digest of the module in hexadecimal.
 func assembled(t *testing.T) (path, digest string) {
 	t.Helper()
 	asc := npmtest.Install(t, npm.AssemblyScript)
@@ -39,7 +39,8 @@ func assembled(t *testing.T) (path, digest string) {
 	return path, hex.EncodeToString(sum[:])
 }
 
-// A guest in another language runs if, and only if, the configuration lists it with its digest (W12).
+// Case W12. Checks that a guest in another language runs if the configuration lists it with its digest, and that the
+// mesh does not start with another digest.
 func TestW12AGuestInAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	path, digest := assembled(t)
@@ -54,14 +55,14 @@ func TestW12AGuestInAnotherLanguage(t *testing.T) {
 	id := textBetween(t, c.Call("wasm_agent_create", `{"guest":"words"}`).Text(t), `"id":"`, `"`)
 	said := c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"how many \"words\" are\nthese"}`, id)).Text(t)
 	if !strings.Contains(said, `"response":"5 words"`) {
-		t.Errorf("it answers %s", said)
+		t.Errorf("the agent answers %s", said)
 	}
 	if file := c.Call("wasm_agent_tool", fmt.Sprintf(`{"agentId":%q,"toolName":"read_file","toolInput":{"path":"words.txt"}}`, id)).Text(t); !strings.Contains(file, `"output":"5"`) {
-		t.Errorf("it wrote %s", file)
+		t.Errorf("the file of the agent is %s", file)
 	}
 	other := stack.Write(t, options(strings.Repeat("0", 64)))
 	ran := stack.Run(t, stack.Command{Args: []string{"up", "--config", other.Config}})
 	if ran.Code == 0 || !strings.Contains(ran.Stderr, "agents.guests.words") || !strings.Contains(ran.Stderr, digest) {
-		t.Errorf("another digest is started with: %+v", ran)
+		t.Errorf("with another digest the result is %+v", ran)
 	}
 }

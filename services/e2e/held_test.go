@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A held caller receives the response headers at once, without requesting progress: proxies and clients that wait
-// for headers give up sooner than people decide.
+// Checks that a held caller receives the response headers at once, without requesting progress. Proxies and clients
+// that wait for headers would give up before an approver decides.
 func TestTheHeadComesBeforeTheHeldCallEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
@@ -30,13 +30,13 @@ func TestTheHeadComesBeforeTheHeldCallEnds(t *testing.T) {
 		}()
 	}
 	if n := len(f.up.Calls("pay")); n != 0 {
-		t.Errorf("%d calls were sent before anybody approved", n)
+		t.Errorf("%d calls were sent before the approval", n)
 	}
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 }
 
-// begins sends a message in a new session and returns a channel that receives the response as soon as its headers
-// arrive.
+// begins sends a message in a new session. It returns a channel that receives the response when the headers have
+// arrived.
 func (f *fixture) begins(t *testing.T, body string) <-chan *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.MCP("raw"), strings.NewReader(body))
@@ -60,17 +60,17 @@ func (f *fixture) begins(t *testing.T, body string) <-chan *http.Response {
 	return head
 }
 
-// headOf returns a response whose headers have arrived. Its body is still to come.
+// headOf returns the response whose headers have arrived. The body is not read.
 func headOf(t *testing.T, head <-chan *http.Response) *http.Response {
 	t.Helper()
 	select {
 	case resp := <-head:
 		if resp == nil {
-			t.Fatal("there was no answer")
+			t.Fatal("the request failed")
 		}
 		return resp
 	case <-time.After(patience):
-		t.Fatalf("no head within %v", patience)
+		t.Fatalf("no response headers within %v", patience)
 		return nil
 	}
 }

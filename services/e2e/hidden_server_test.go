@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// hiddenServer and absentServer are names of equal length, so that answers can be compared byte by byte.
+// hiddenServer and absentServer are names of equal length, so that responses can be compared byte by byte.
 const (
 	hiddenServer = "raw"
 	absentServer = "zzz"
@@ -46,7 +46,7 @@ var shownPolicies = map[string]string{
 
 const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-// sentTo returns HTTP requests to one server, by their description.
+// sentTo returns functions that build HTTP requests to one server, by the description of the request.
 func sentTo(server string) map[string]func(base string) *http.Request {
 	out := make(map[string]func(string) *http.Request)
 	modern := func(method, params string) string {
@@ -94,8 +94,8 @@ func sentTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// answered returns everything that a client receives, without the server's name and the parts that differ between
-// two equal requests.
+// answered returns everything that a client receives, without the server's name and without the parts that differ
+// between the responses to two equal requests.
 func answered(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
 	r.Header.Set("Authorization", "Bearer "+stack.AgentToken)
@@ -118,9 +118,9 @@ func blotted(server, text string) string {
 	return strings.ReplaceAll(text, server, "NAME")
 }
 
-// X9: if policy hides something of a server from a caller and permits nothing else, every request to it is answered
-// as for a server that is not configured: status, headers, body and record are the same. The server receives
-// nothing.
+// Case X9. Checks that a server that policy hides from a caller answers like a server that is not configured. This
+// applies if policy hides at least one tool or method of the server and allows none. The status, headers, body and
+// records are the same, and the server receives no request.
 func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -139,7 +139,7 @@ func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 			}
 			_ = answered(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the comparison of the records
 			if got := answered(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
-				t.Errorf("initialize is answered %s", got)
+				t.Errorf("the response to initialize is %s", got)
 			}
 			if n := len(f.up.Requests()) - before; n != 0 {
 				t.Errorf("%d messages reached the server", n)
@@ -149,7 +149,7 @@ func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 	}
 }
 
-// recordedAlike compares the records of the two servers.
+// recordedAlike compares the records of the hidden and the absent server.
 func recordedAlike(t *testing.T, f *fixture) {
 	t.Helper()
 	of := make(map[string][]*gatewayv1.Record)
@@ -158,7 +158,7 @@ func recordedAlike(t *testing.T, f *fixture) {
 		of[r.GetServer()] = append(of[r.GetServer()], r)
 	}
 	if len(of[hiddenServer]) < 20 {
-		t.Fatalf("%d requests are on record", len(of[hiddenServer]))
+		t.Fatalf("only %d requests are recorded", len(of[hiddenServer]))
 	}
 	shape := func(all []*gatewayv1.Record) map[string]int {
 		out := make(map[string]int)
@@ -168,17 +168,17 @@ func recordedAlike(t *testing.T, f *fixture) {
 		return out
 	}
 	if diff := cmp.Diff(shape(of[absentServer]), shape(of[hiddenServer])); diff != "" {
-		t.Errorf("recorded are (-absent +hidden):\n%s", diff)
+		t.Errorf("the records differ (-absent +hidden):\n%s", diff)
 	}
 	if diff := cmp.Diff(last(of[absentServer]), last(of[hiddenServer]), protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
 		"server", "sequence", "time", "previous_hash", "decision_id", "trace_id", "policy_revision", "latency", "method", "tool", "code", "message", "request_bytes")); diff != "" {
-		t.Errorf("a record has more than that:\n%s", diff)
+		t.Errorf("records differ in another field (-absent +hidden):\n%s", diff)
 	}
 }
 
 func last[T any](all []T) T { return all[len(all)-1] }
 
-// X9: the two servers' answers do not differ at the URL of all servers either.
+// Case X9. Checks that the responses for the two servers do not differ at the URL of all servers either.
 func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -202,14 +202,14 @@ func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 			}
 			for _, method := range []string{"tools/list", "prompts/list", "resources/list"} {
 				if resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`); strings.Contains(string(resp.Body), hiddenServer) {
-					t.Errorf("%s tells %s", method, resp.Body)
+					t.Errorf("%s lists the hidden server: %s", method, resp.Body)
 				}
 			}
 		})
 	}
 }
 
-// X9: a server is visible if its calls are denied openly or a part of it is shown.
+// Case X9. Checks that a server is visible if its calls are denied openly or if a part of the server is shown.
 func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
@@ -219,17 +219,17 @@ func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
 			c := f.connect(t)
 			list := string(c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body)
 			if shows := strings.HasPrefix(name, "a tool"); strings.Contains(list, `"safe"`) != shows || strings.Contains(list, "hidden") {
-				t.Errorf("listed is %s", list)
+				t.Errorf("the listed tools are %s", list)
 			}
 			if code := c.Call("safe", "{}").Decision(t).Code; strings.HasPrefix(name, "all is denied") && code != "denied_by_default" {
-				t.Errorf("a call is answered %s", code)
+				t.Errorf("a call has the code %s", code)
 			}
 		})
 	}
 }
 
-// X9: after a policy change, the next request sees what was opened, and what was hidden disappears from existing
-// sessions too.
+// Case X9. Checks that a policy change applies to the next request: a server that it opens is visible, and a server
+// that it hides is also gone from existing sessions.
 func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
@@ -237,29 +237,29 @@ func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 	f := newUnpinned(t, hides, "", hidingTools)
 	initialize := func() string { return answered(t, f.URL, hiddenServer, sentTo(hiddenServer)["initialize"](f.URL)) }
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
-		t.Fatalf("before: %s", got)
+		t.Fatalf("before the change: %s", got)
 	}
 	write(t, f.Policy, opened)
-	eventually.Holds(t, "the server is there", func() bool { return strings.HasPrefix(initialize(), "200 ") })
+	eventually.Holds(t, "the server is visible", func() bool { return strings.HasPrefix(initialize(), "200 ") })
 	c := f.connect(t)
 	if resp := c.Call("safe", "{}"); resp.IsError(t) || resp.Text(t) != "ran" {
 		t.Fatalf("%s", resp.Body)
 	}
 	write(t, f.Policy, hides)
-	// Calls of one session open no other session, so none can replace it before the policy is read.
-	eventually.Holds(t, "the server is gone from a session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
+	// c opens no other session, so only the new policy can cause the 404.
+	eventually.Holds(t, "the server is hidden from an existing session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)
 	}
 	write(t, f.Policy, opened)
-	eventually.Holds(t, "the server is there again", func() bool { return strings.HasPrefix(initialize(), "200 ") })
+	eventually.Holds(t, "the server is visible again", func() bool { return strings.HasPrefix(initialize(), "200 ") })
 	if resp := c.Call("safe", "{}"); resp.Status != http.StatusOK || resp.IsError(t) {
-		t.Errorf("in a session from before, after it was opened again: %d %s", resp.Status, resp.Body)
+		t.Errorf("in an earlier session, after the server was opened again: %d %s", resp.Status, resp.Body)
 	}
 }
 
-// X9: the command line prints the same for both. Listing the tools of all servers does not fail because of a hidden
-// server.
+// Case X9. Checks that the command line prints the same for the hidden and the absent server. Listing the tools of all
+// servers does not fail because of a hidden server.
 func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, hidingTools)
@@ -288,6 +288,6 @@ func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
 	holds(t, all, 0, all.Stderr, `no server "raw" is configured here, or policy hides it from this caller`)
 	doctor := sluice("doctor")
 	if said := doctor.Stdout + doctor.Stderr; !strings.Contains(said, "the agent sees no tool of it") {
-		t.Errorf("doctor says %s", said)
+		t.Errorf("doctor reports %s", said)
 	}
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairsVariable names the variable with the number of pairs of calls to time. If it is not set, the test is
-// skipped.
+// pairsVariable names the environment variable with the number of pairs of calls to time. If it is not set, the timing
+// test is skipped.
 const pairsVariable = "SLUICE_PAIRS"
 
-// hidingPolicies hide tools of the server, some of which exist, in every way: with others allowed, with others that
-// need approval, and with others denied.
+// hidingPolicies are policies that hide tools of the server, and names of tools that do not exist. The other tools are
+// allowed, need approval, or are denied.
 var hidingPolicies = map[string]string{
 	"allowed by default": "version: 1\nname: p\ndefault: allow\ntools:\n  secret-a: {action: hide}\n" +
 		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
@@ -34,14 +34,14 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-// The parts in which the answers to two calls differ. The first list of the server makes a new revision, which may
-// come between the calls.
+// The patterns match the parts in which the responses to two calls always differ. The policy revision can differ
+// because the first list of the server makes a new revision, which may come between the calls.
 var (
 	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
 )
 
-// hiding returns a mesh whose policy hides tools, and a client.
+// hiding starts a mesh with a policy that hides tools, and connects a client.
 func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
 	t.Helper()
 	f := newUnpinned(t, policy, "", hidingTools)
@@ -49,9 +49,9 @@ func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
 	return f, f.connect(t)
 }
 
-// X9: a call of a hidden tool is answered as a call of an absent one: with the same bytes except for the decision's
-// id, with nothing sent to the server, and with one record of the same content and length. This holds before and
-// after the client has listed the tools.
+// Case X9. Checks that a call of a hidden tool has the same response as a call of an absent tool, except for the id of
+// the decision. Nothing is sent to the server, and the records have the same content and length. This applies before
+// and after the client has listed the tools.
 func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingPolicies {
@@ -65,20 +65,20 @@ func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 			}
 			want := told("secret-a")
 			if !strings.Contains(want, `"code":"tool_unknown"`) || strings.Contains(want, "rule") || strings.Contains(want, "secret") {
-				t.Fatalf("a hidden tool is answered %s", want)
+				t.Fatalf("the response for a hidden tool is %s", want)
 			}
 			reached := len(f.up.Requests())
 			for range 2 {
 				for _, tool := range []string{"secret-a", "hidden-b", "absent", "secret-z", "hidden-z", "hidden-", "tools.secret-a", "SECRET-A"} {
 					if got := told(tool); got != want {
-						t.Errorf("%s is answered %s\nwant %s", tool, got, want)
+						t.Errorf("the response for %s is %s\nwant %s", tool, got, want)
 					}
 				}
 				if len(f.up.Requests()) != reached {
 					t.Errorf("%d messages reached the server", len(f.up.Requests())-reached)
 				}
 				if listed := string(c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body); strings.Contains(listed, "secret") || strings.Contains(listed, "hidden") {
-					t.Errorf("listed is %s", listed)
+					t.Errorf("the listed tools are %s", listed)
 				}
 				reached = len(f.up.Requests())
 			}
@@ -100,15 +100,15 @@ func shapes(t *testing.T, f *fixture) {
 		}
 	}
 	if of[0] == nil || of[1] == nil || !of[0].GetHidden() {
-		t.Fatalf("recorded are %v and %v", of[0], of[1])
+		t.Fatalf("the records are %v and %v", of[0], of[1])
 	}
 	if diff := cmp.Diff(of[0], of[1], protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
 		"tool", "sequence", "time", "previous_hash", "decision_id", "trace_id", "policy_revision", "latency", "request_bytes")); diff != "" {
-		t.Errorf("their records differ in more than that:\n%s", diff)
+		t.Errorf("the records differ in another field:\n%s", diff)
 	}
 }
 
-// X9: a listed tool can be called, also before the client has listed it, and at once after it has.
+// Case X9. Checks that a listed tool can be called: before the client has listed it, and immediately after.
 func TestX9WhatIsListedIsCalled(t *testing.T) {
 	t.Parallel()
 	f, c := hiding(t, hidingPolicies["allowed by default"])
@@ -125,8 +125,9 @@ func TestX9WhatIsListedIsCalled(t *testing.T) {
 	}
 }
 
-// X9: the time of an answer does not tell them apart either. The measure is how often the call of a hidden tool
-// takes longer than the call of an absent one next to it: half of the time.
+// Case X9. Checks that the response time does not distinguish a hidden tool from an absent one. The test counts how
+// often the call of the hidden tool takes longer than the call of the absent tool next to it, which must be half of the
+// time.
 func TestX9TimesTellNothing(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
 	if pairs == 0 {
@@ -151,16 +152,17 @@ func TestX9TimesTellNothing(t *testing.T) {
 		slices.Sort(took[0])
 		slices.Sort(took[1])
 		t.Logf("%s: over %d pairs the hidden one is slower in %.2f %% (z %.2f); medians %v and %v", name, pairs, 100*share, z, took[0][pairs/2], took[1][pairs/2])
-		if math.Abs(z) > 4.5 { // happens by chance once in 150,000 runs
-			t.Errorf("%s: hidden and absent are told apart", name)
+		if math.Abs(z) > 4.5 { // by chance in one of 150,000 runs
+			t.Errorf("%s: hidden and absent tools can be distinguished", name)
 		}
 	}
 }
 
-// pairsEach is how many pairs one caller calls: a caller with a thousand refusals in a minute is slowed down.
+// pairsEach is the number of pairs that one caller calls. It is small because a caller with a thousand refusals in a
+// minute is slowed down.
 const pairsEach = 400
 
-// manyCallers returns clients of n agents, each with a session, of a mesh whose policy hides tools.
+// manyCallers starts a mesh with a policy that hides tools, and connects n agents, each with a session.
 func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
 	t.Helper()
 	up := rawmcp.Start(t, hidingTools)
@@ -173,13 +175,13 @@ func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
 	callers := make([]*stack.Client, n)
 	for i := range callers {
 		callers[i] = stack.Connect(t, s.MCP("raw"), secret(i))
-		callers[i].Call("absent", "{}") // which lists the tools
+		callers[i].Call("absent", "{}") // the first call lists the tools
 	}
 	return callers
 }
 
-// rank returns the share of all pairs in which the value of a is greater than that of b, and by how many standard
-// deviations it differs from one half (the U of Mann and Whitney).
+// rank computes the Mann-Whitney U test. share is the share of all pairs in which the value of a is greater than the
+// value of b. z is the number of standard deviations by which share differs from one half.
 func rank(a, b []time.Duration) (share, z float64) {
 	sorted := slices.Sorted(slices.Values(b))
 	u := 0.0

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hubPolicy allows everything on two servers, calls on others, and nothing on one.
+// hubPolicy allows everything on two servers, only calls on others, and nothing on the server closed.
 const hubPolicy = `version: 1
 default: deny
 rules:
@@ -27,10 +27,10 @@ rules:
   - {name: rest, match: {method: "*", server: [web, program]}, action: allow}
 `
 
-// allOf returns the URL for all servers.
+// allOf returns the URL at which the mesh serves all servers together.
 func allOf(s *stack.Stack) string { return strings.TrimSuffix(s.MCP(""), "/") }
 
-// hubStack returns a mesh in front of servers of different kinds, one of which is down.
+// hubStack starts a mesh with servers of different kinds, one of which is unavailable.
 func hubStack(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 	t.Helper()
 	program := everythingProgram(t)
@@ -47,8 +47,8 @@ func hubStack(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 	}), dotted
 }
 
-// One URL serves all servers: their tools, prompts and resources under names with the server's name, their server
-// requests and notifications, and T2: no two tools have the same name.
+// Case T2. Checks that one URL serves all servers: their tools, prompts and resources under names with the server's
+// name, and their requests and notifications. No two tools have the same name.
 func TestOneURLForManyServers(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(*testing.T, *stack.Stack) mcp.Transport{
@@ -68,7 +68,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				}
 			}()
 			if got := c.InitializeResult(); got.ServerInfo.Name != "sluice" || got.ServerInfo.Version == "" || !strings.Contains(got.Instructions, "<server>__<name>") {
-				t.Errorf("it greets as %+v", got)
+				t.Errorf("the initialize result is %+v", got)
 			}
 			tools, err := c.ListTools(ctx, nil)
 			if err != nil {
@@ -89,7 +89,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				}
 			}
 			if raw, _ := json.Marshal(tools.Meta["dev.sluice/unavailable"]); string(raw) != `[{"code":"upstream_unavailable","server":"down"}]` {
-				t.Errorf("left out are %s", raw)
+				t.Errorf("the unavailable servers are %s", raw)
 			}
 			call := func(tool string, args map[string]any) string {
 				t.Helper()
@@ -113,7 +113,7 @@ func TestOneURLForManyServers(t *testing.T) {
 			}
 			call("dotted__create_issue_152d8b45", nil)
 			if got := dotted.Calls("create.issue"); len(got) != 1 {
-				t.Errorf("by the alias came %d calls", len(got))
+				t.Errorf("%d calls arrived by the alias", len(got))
 			}
 			for _, nobody := range []string{"create_note", "nowhere__x", "twin__a_b_2e7336dc", "closed__test_simple_text", "web__nothing"} {
 				r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: nobody})
@@ -144,7 +144,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				read[server] = true
 			}
 			if diff := cmp.Diff(map[string]bool{"web": true, "program": true}, read); diff != "" {
-				t.Errorf("resources were read of (-want +got):\n%s", diff)
+				t.Errorf("servers whose resources were read (-want +got):\n%s", diff)
 			}
 			templates, err := c.ListResourceTemplates(ctx, nil)
 			if err != nil || !slices.ContainsFunc(templates.ResourceTemplates, func(r *mcp.ResourceTemplate) bool { return strings.HasPrefix(r.URITemplate, "mcp.web+test://") }) {
@@ -163,27 +163,27 @@ func TestOneURLForManyServers(t *testing.T) {
 				case got := <-heard:
 					delete(want, got)
 				case <-ctx.Done():
-					t.Fatalf("did not hear %v", want)
+					t.Fatalf("the client did not receive %v", want)
 				}
 			}
 			told := make(map[string]bool)
 			for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
 				told[fmt.Sprintf("%s %s %s", r.GetServer(), r.GetMethod(), r.GetTool())] = true
 				if r.GetServer() == "closed" && r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_INTENT {
-					t.Errorf("a call of a server that is closed to the caller: %v", r)
+					t.Errorf("the journal has the intent of a call that policy denies: %v", r)
 				}
 			}
 			for _, want := range []string{"web tools/call test_sampling", "dotted tools/call create.issue", "program sampling/createMessage ", "web resources/read test://static-text", "closed tools/call test_simple_text", " tools/call create_note"} {
 				if !told[want] {
-					t.Errorf("%q is not on record", want)
+					t.Errorf("the journal has no record of %q", want)
 				}
 			}
 		})
 	}
 }
 
-// hears waits until a client has received want. Other notifications are skipped, because servers may be found
-// meanwhile.
+// hears waits until a client has received the notification want. It skips other notifications, for example of changed
+// lists.
 func hears(ctx context.Context, heard <-chan string, want string) bool {
 	for {
 		select {
@@ -197,19 +197,19 @@ func hears(ctx context.Context, heard <-chan string, want string) bool {
 	}
 }
 
-// A client in TypeScript sees the same names and URIs.
+// Checks that a client in TypeScript receives the same names and URIs as the client in Go.
 func TestOneURLInTypeScript(t *testing.T) {
 	t.Parallel()
 	s, _ := hubStack(t)
 	c := npmtest.StartClient(t, allOf(s), stack.AgentToken)
 	if names := c.ListTools().ToolNames(t); !slices.Contains(names, "dotted__create_issue_152d8b45") || !slices.Contains(names, "program__test_simple_text") {
-		t.Errorf("listed are %v", names)
+		t.Errorf("the listed tools are %v", names)
 	}
 	if got := c.CallTool(npmtest.ToolCall{Name: "program__test_simple_text"}).ToolResult(t); got.IsError || got.Text() == "" {
 		t.Errorf("a call gave %+v", got)
 	}
 	if got := c.CallTool(npmtest.ToolCall{Name: "closed__test_simple_text"}).ToolResult(t); !got.IsError {
-		t.Errorf("a call of what is closed gave %+v", got)
+		t.Errorf("a call of a server that policy denies gave %+v", got)
 	}
 	for _, tt := range [][2]string{
 		{"resources/read", `{"uri":"mcp.web+test://static-text"}`}, {"prompts/get", `{"name":"program__test_simple_prompt"}`},

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// I1: a request with bad credentials is refused before its body is read.
+// Case I1. Checks that a request with bad credentials is refused before its body is read.
 func TestI1BadCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -61,7 +61,7 @@ func TestI1BadCredentials(t *testing.T) {
 	}
 }
 
-// I2: an identity that a request declares is ignored; the record has the subject of the token.
+// Case I2. Checks that an identity that a request declares is ignored. The record has the subject of the token.
 func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -93,7 +93,7 @@ func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 	}
 }
 
-// I4: a session of another principal is answered as an unknown one.
+// Case I4. Checks that a session of another principal is answered like a session that does not exist.
 func TestI4ForeignSessionIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -108,14 +108,14 @@ func TestI4ForeignSessionIsUnknown(t *testing.T) {
 		}
 	}
 	if foreign.Text(t) != never.Text(t) {
-		t.Errorf("the two can be told apart: %q and %q", foreign.Text(t), never.Text(t))
+		t.Errorf("the responses differ: %q and %q", foreign.Text(t), never.Text(t))
 	}
 	if n := len(f.up.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
-// I2: an agent's token can call no RPC except health, and a forged principal is not accepted.
+// Case I2. Checks that an agent's token can call no RPC except health, and that a forged principal is not accepted.
 func TestI2TokensOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -155,7 +155,7 @@ func TestI2TokensOverGRPC(t *testing.T) {
 	}
 }
 
-// forge signs a principal with a key that belongs to no role.
+// forge returns a principal that is signed with a key of no role.
 func forge(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)

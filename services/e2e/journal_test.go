@@ -19,7 +19,8 @@ type verdict struct {
 	Calls struct{ Records, Last int64 }
 }
 
-// An operator stores a head elsewhere, and later detects what was done to the files.
+// Case X10. Checks that `sluice journal verify` detects changes of the files, also with a head that an operator has
+// stored elsewhere.
 func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -36,7 +37,7 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	journal := filepath.Join(d.Dir, "state", "gateway", "journal")
 	for _, name := range []string{"hmac.key", "seal.key"} {
 		if info, err := os.Stat(filepath.Join(d.Dir, "state", "keys", "gateway", name)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s is not in a folder of its own: %v", name, err)
+			t.Errorf("the key %s is not in the folder of keys, or can be read by others: %v", name, err)
 		}
 	}
 	head, err := os.ReadFile(filepath.Join(journal, "head.json"))
@@ -71,8 +72,8 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	holds(t, d.sluice(t, "journal", "verify", t.TempDir()), 1, "")
 }
 
-// A flood of an agent without limits is refused before it has pruned the records of another principal. After that,
-// none of its calls reaches the server.
+// Case X5. Checks that a flood of calls of an agent without limits is refused before it prunes the records of another
+// principal. After that, no call of the flood reaches the server.
 func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
@@ -97,14 +98,14 @@ func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
 	sent := len(up.Calls())
 	for range 20 {
 		if resp := flood.Call("safe", "{}"); resp.Decision(t).Code != "abuse_limited" {
-			t.Errorf("one more: %s", resp.Body)
+			t.Errorf("a call after the refusal: %s", resp.Body)
 		}
 	}
 	if now := len(up.Calls()); now != sent {
 		t.Errorf("%d refused calls reached the server", now-sent)
 	}
 	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
-		t.Errorf("another's call: %s", resp.Body)
+		t.Errorf("the other principal's call: %s", resp.Body)
 	}
 	calls, refusals := newChain(s.Journal(), "calls"), newChain(s.Journal(), "refusals")
 	calls.readOn(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A2: the mesh is killed as kill -9 does at random moments while approved calls run: no call runs more often than
-// it was approved, no decision is lost, and nothing is stuck.
+// Case A2. Checks approved calls of a mesh that is killed with SIGKILL at random moments. No call runs more often than
+// it was approved, no decision is lost, and no approval is stuck.
 func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	t.Parallel()
 	kills := times(t, "SLUICE_KILLS", 8)
@@ -30,14 +30,14 @@ func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	stack.Start(t, p.site)
 	wait()
 	p.check(t)
-	t.Logf("%d kills: %d calls were approved, %d results told, the server saw %d, %d were cut off after their intent",
+	t.Logf("%d kills: %d calls were decided, %d results received, %d calls reached the server, %d were interrupted after their intent",
 		kills, len(p.decided), p.told.Load(), len(p.up.Calls("pay")), len(p.intended))
 	if p.told.Load() == 0 || len(p.decided) < kills {
-		t.Error("too little ran: this run proves nothing")
+		t.Error("too few calls ran: this run proves nothing")
 	}
 }
 
-// times returns the value of the variable as a number of times, or byDefault if it is not set.
+// times returns the value of the environment variable, which is a positive number, or byDefault if it is not set.
 func times(t *testing.T, variable string, byDefault int) int {
 	t.Helper()
 	text, ok := os.LookupEnv(variable)
@@ -46,7 +46,7 @@ func times(t *testing.T, variable string, byDefault int) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no number of times", variable, text)
+		t.Fatalf("%s=%q is not a positive number", variable, text)
 	}
 	return n
 }

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// killsByDefault is how often the gateway is killed if SLUICE_KILLS is not set.
+	// killsByDefault is the number of times that the gateway is killed if SLUICE_KILLS is not set.
 	killsByDefault = 12
 	killCallers    = 32
 	// longestLife is the longest time that a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// backIn is the promised time from a restart to the first answered call. slowest is the limit on a machine that
-	// is busy with other tests.
+	// backIn is the longest median time from a restart to the first answered call. slowest is the longest time for any
+	// restart, on a machine that is busy with other tests.
 	backIn, slowest = 3 * time.Second, 15 * time.Second
 )
 
@@ -43,18 +43,18 @@ tools:
   forbidden: {action: deny, reason: never}
 `
 
-// The gateway is killed as kill -9 does at random moments while 32 callers make calls: nothing reaches a server
-// without an intent, every answer that a caller received is on record, and the chains are intact.
+// Checks a gateway that is killed with SIGKILL at random moments while 32 callers make calls. Nothing reaches a server
+// without an intent in the journal, every result that a caller received is recorded, and the hash chains are intact.
 func TestKilledGatewayLosesNothing(t *testing.T) {
 	t.Parallel()
 	kills := killsByDefault
 	if text, ok := os.LookupEnv("SLUICE_KILLS"); ok {
 		var err error
 		if kills, err = strconv.Atoi(text); err != nil || kills < 1 {
-			t.Fatalf("SLUICE_KILLS=%q is no number of kills", text)
+			t.Fatalf("SLUICE_KILLS=%q is not a number of kills", text)
 		}
 	}
-	stack.Program(t, "sluice") // building it is not part of a start
+	stack.Program(t, "sluice") // so that building is not part of the first start
 	k := newKilling(t)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -82,11 +82,11 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 		t.Errorf("half of the restarts took %v or more to serve again, want %v", median, backIn)
 	}
 	if k.answered.Load() == 0 || k.refused.Load() == 0 || int64(len(k.upstream.traces())) == k.answered.Load() {
-		t.Error("no call was answered, or the kills hit none in flight: this run proves nothing")
+		t.Error("no call was answered, or no call was in flight at a kill: this run proves nothing")
 	}
 }
 
-// killing is a mesh that is killed repeatedly, with everything known of it from outside.
+// killing is a mesh that is killed repeatedly, with the state that callers and the server have observed.
 type killing struct {
 	*stack.Stack
 
@@ -94,11 +94,11 @@ type killing struct {
 	calls, refusals *chain
 	answered        atomic.Int64
 	refused         atomic.Int64
-	starts          []time.Duration // from each start to the first answer, sorted
+	starts          []time.Duration // time from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// told holds the traces of calls whose results the callers received. denied holds the decisions of received
-	// refusals.
+	// told holds the traces of calls whose results the callers received. denied holds the decision ids of the
+	// refusals that they received.
 	told, denied []string
 }
 
@@ -135,7 +135,7 @@ func (k *killing) call(ctx context.Context) {
 	}
 }
 
-// note stores the answer that a caller received.
+// note stores the result that a caller received.
 func (k *killing) note(tool string, body []byte) {
 	var a struct {
 		Result struct {
@@ -165,7 +165,7 @@ func (k *killing) round(t *testing.T) {
 	started := time.Now()
 	p := stack.Launch(t, k.Stack)
 	if rand.IntN(6) == 0 {
-		<-time.After(rand.N(longestLife)) // while it starts, or shortly after
+		<-time.After(rand.N(longestLife)) // so that the kill comes while the gateway starts, or shortly after
 	} else {
 		k.awaitService(t, p, started)
 		k.compareWithRPC(t)
@@ -174,7 +174,7 @@ func (k *killing) round(t *testing.T) {
 	p.Kill()
 	k.check(t)
 	if t.Failed() {
-		t.Fatalf("the killed gateway said:\n%s", p.Stderr())
+		t.Fatalf("the log of the killed gateway:\n%s", p.Stderr())
 	}
 }
 
@@ -192,7 +192,7 @@ func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time
 	slices.Sort(k.starts)
 }
 
-// check reads the new records of the journal, and compares the server's log and the callers' answers with them.
+// check reads the new records of the journal, and compares the server's log and the received results with the records.
 func (k *killing) check(t *testing.T) {
 	t.Helper()
 	seen := k.upstream.traces()
@@ -203,17 +203,17 @@ func (k *killing) check(t *testing.T) {
 	k.refusals.readOn(t)
 	for trace, n := range seen {
 		if k.calls.intents[trace] != n {
-			t.Errorf("the server saw trace %s %d times, and the journal intends it %d times", trace, n, k.calls.intents[trace])
+			t.Errorf("the server received trace %s %d times, but the journal has %d intents of it", trace, n, k.calls.intents[trace])
 		}
 	}
 	for _, trace := range told {
 		if k.calls.intents[trace] != 1 || k.calls.outcomes[trace] != 1 {
-			t.Errorf("a caller had the result of trace %s: %d intents, %d outcomes", trace, k.calls.intents[trace], k.calls.outcomes[trace])
+			t.Errorf("a caller received the result of trace %s: %d intents, %d outcomes", trace, k.calls.intents[trace], k.calls.outcomes[trace])
 		}
 	}
 	for _, id := range denied {
 		if !k.refusals.decisions[id] {
-			t.Errorf("a caller was refused by decision %s, which is on no record", id)
+			t.Errorf("a caller received the refusal %s, which the journal does not have", id)
 		}
 	}
 	k.calls.orphans = 0
@@ -232,7 +232,7 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
 		PageSize: 200,
 		Filter:   &gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}},
-	}, grpc.WaitForReady(true)) // an answer from before the restart may be counted after it
+	}, grpc.WaitForReady(true)) // an answer from before the restart may be counted after the restart
 	if err != nil {
 		t.Fatalf("list the decisions after a restart: %v", err)
 	}
@@ -242,34 +242,34 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	}
 	for _, r := range resp.GetRecords() {
 		if at := int(r.GetSequence()) - 1; at < 0 || at >= len(k.calls.prevs) || k.calls.prevs[at] != r.GetPreviousHash() {
-			t.Errorf("the gateway lists record %d with %q before it, which is not what the file says", r.GetSequence(), r.GetPreviousHash())
+			t.Errorf("the gateway lists record %d with the previous hash %q, which differs from the file", r.GetSequence(), r.GetPreviousHash())
 		}
 	}
 }
 
-// readFromTheStart verifies both chains from the first record.
+// readFromTheStart verifies both hash chains again from the first record.
 func (k *killing) readFromTheStart(t *testing.T) {
 	t.Helper()
 	for _, old := range []*chain{k.calls, k.refusals} {
 		again := newChain(old.dir, old.name)
 		again.readOn(t)
 		if again.torn > 0 || again.records() != old.records() || again.head != old.head {
-			t.Errorf("%s reads as %d records with the head %.12s…, and read on as %d with %.12s…; %d bytes are torn",
+			t.Errorf("%s has %d records and the head %.12s… if read at once, and %d and %.12s… if read in parts; %d bytes are incomplete",
 				old.name, again.records(), again.head, old.records(), old.head, again.torn)
 		}
 	}
 }
 
 func (k *killing) summary(kills int) string {
-	return fmt.Sprintf("%d kills under %d callers: %d results and %d refusals told; the server saw %d calls; "+
-		"calls: %d records, %d intents cut off before their outcome, %d recoveries; refusals: %d records, %d recoveries; "+
+	return fmt.Sprintf("%d kills under %d callers: %d results and %d refusals received; %d calls reached the server; "+
+		"calls: %d records, %d intents without an outcome, %d recoveries; refusals: %d records, %d recoveries; "+
 		"serving again after %v (median), %v (worst)",
 		kills, killCallers, k.answered.Load(), k.refused.Load(), len(k.upstream.traces()),
 		k.calls.records(), k.calls.orphans, k.calls.recoveries, k.refusals.records(), k.refusals.recoveries,
 		k.starts[len(k.starts)/2].Round(time.Millisecond), k.starts[len(k.starts)-1].Round(time.Millisecond))
 }
 
-// traceLog is an MCP server that outlives every gateway and stores the trace of every call that it receives.
+// traceLog is an MCP server that runs during all restarts of the gateway and stores the trace of every call.
 type traceLog struct {
 	url string
 
@@ -289,7 +289,7 @@ func startTraceLog(t *testing.T) *traceLog {
 	return l
 }
 
-// ServeHTTP implements http.Handler. A call is stored before it is answered, and its answer is its trace.
+// ServeHTTP implements http.Handler. It stores a call before it responds, and the result is the trace of the call.
 func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage
@@ -317,7 +317,7 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`, m.ID, trace)
 }
 
-// traces returns how often each trace was seen.
+// traces returns the number of calls for each trace.
 func (l *traceLog) traces() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

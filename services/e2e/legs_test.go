@@ -14,13 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// withoutSessions are the official clients of 2026-07-28, by name. Each makes a payment and returns its answer.
+// withoutSessions holds functions that connect the official clients of revision 2026-07-28, by the clients' names. Each
+// returns a function that makes a payment and returns its result.
 var withoutSessions = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := attending(t, listening(url))
 		t.Cleanup(func() { _ = c.Close() }) // a call may be under way if the test has failed
 		if v := c.InitializeResult().ProtocolVersion; v != "2026-07-28" {
-			t.Fatalf("they speak %s", v)
+			t.Fatalf("the client uses protocol version %s", v)
 		}
 		return func() (string, bool) {
 			r, err := c.CallTool(context.WithoutCancel(t.Context()), &mcp.CallToolParams{Name: "pay", Arguments: map[string]any{"sum": 12.5}})
@@ -47,8 +48,8 @@ var withoutSessions = map[string]func(t *testing.T, url string) func() (text str
 	},
 }
 
-// A client without a session waits for a person beyond the hold and receives the result without calling again. If
-// no approver decides, it receives the ticket before the client gives up.
+// Checks that a client without a session waits for an approver beyond the hold and receives the result without making
+// the call again. If no approver decides, the client receives the ticket before it gives up.
 func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 	t.Parallel()
 	for name, connect := range withoutSessions {
@@ -75,18 +76,18 @@ func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 			w.ran(t, 0)
 			w.decide(t, "approve", id)
 			if got := <-answered; got.isError || got.text != "ran" {
-				t.Errorf("approved, and answered %+v", got)
+				t.Errorf("after the approval the result is %+v", got)
 			}
 			w.ran(t, 1)
 			asked = begin()
 			got := <-answered
 			if took := time.Since(asked); !got.isError || !strings.Contains(got.text, "a person must approve this call") || took < 24*time.Second {
-				t.Errorf("nobody decided, and after %v it was answered %+v", took, got)
+				t.Errorf("without a decision, the result after %v is %+v", took, got)
 			}
 			w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
 			begin()
 			if got := <-answered; !got.isError || !strings.Contains(got.text, "too much") {
-				t.Errorf("denied, and answered %+v", got)
+				t.Errorf("after the denial the result is %+v", got)
 			}
 			w.ran(t, 1)
 		})

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// Tokens are not sent in plaintext to other machines: without TLS, its own or that of a proxy, the MCP edge listens
-// only on loopback, whichever way the address was configured.
+// Checks that the MCP edge listens on other addresses than loopback only with TLS, or behind a proxy, so that tokens
+// are not sent in plaintext to other machines. This applies to addresses in the configuration and in flags.
 func TestMCPIsNotServedInTheClear(t *testing.T) {
 	t.Parallel()
 	_, cert := newCertificate(t, t.TempDir())
@@ -41,18 +41,19 @@ func TestMCPIsNotServedInTheClear(t *testing.T) {
 			t.Parallel()
 			p := stack.Launch(t, stack.Write(t, stack.Options{Policy: openPolicy, Listen: tt.listen, Extra: tt.extra}), append([]string{"--output", "json"}, tt.args...)...)
 			if p.Serves() != tt.serves {
-				t.Errorf("it serves is %t, want %t: %s", !tt.serves, tt.serves, p.Stderr())
+				t.Errorf("the mesh serves: %t, want %t: %s", !tt.serves, tt.serves, p.Stderr())
 			}
 			if !tt.serves {
 				if err := p.Wait(); err == nil || !strings.Contains(p.Stderr(), "listen") {
-					t.Errorf("it ended with %v: %s", err, p.Stderr())
+					t.Errorf("the mesh ended with %v: %s", err, p.Stderr())
 				}
 			}
 		})
 	}
 }
 
-// newCertificate creates a CA and a certificate that it issued, at DIR/mcp.pem and DIR/mcp-key.pem.
+// newCertificate creates a CA and a certificate of that CA at DIR/mcp.pem and DIR/mcp-key.pem. The returned text is
+// DIR/mcp.
 func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	t.Helper()
 	authority, err := pki.NewAuthority()
@@ -73,8 +74,8 @@ func renew(t *testing.T, authority *pki.Authority, name string, life time.Durati
 	}
 }
 
-// F26: the certificate of the MCP edge is renewed while calls run, and a certificate that can't be used changes
-// nothing.
+// Case F26. Checks that the MCP edge uses a renewed certificate while calls run, and that a certificate that can't be
+// used changes nothing.
 func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	t.Parallel()
 	authority, name := newCertificate(t, t.TempDir())
@@ -83,7 +84,7 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	}))
 	addr := strings.TrimPrefix(strings.TrimPrefix(p.URL, "https://"), "http://")
 	if !strings.HasPrefix(p.URL, "https://") {
-		t.Errorf("MCP is said to be at %s", p.URL)
+		t.Errorf("the URL of MCP is %s", p.URL)
 	}
 	trust := &tls.Config{RootCAs: authority.Pool(), ServerName: "localhost"}
 	serial := func() string {
@@ -126,22 +127,23 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 		spoil()
 		eventually.Holds(t, what+" is logged", func() bool { return strings.Count(p.Stderr(), "certificates do not load") > before })
 		if serial() != second {
-			t.Errorf("%s took the place of one that works", what)
+			t.Errorf("%s replaced the certificate that works", what)
 		}
 	}
 	renew(t, authority, name, 0)
-	eventually.Holds(t, "what works again is served", func() bool { return serial() != second })
+	eventually.Holds(t, "the certificate that works is served", func() bool { return serial() != second })
 	close(stop)
 	calling.Wait()
 	if calls.Load() == 0 || failed.Load() > 0 {
 		t.Errorf("%d of %d calls failed meanwhile", failed.Load(), calls.Load())
 	}
 	if resp, err := http.Get("http://" + addr + "/readyz"); err == nil && resp.StatusCode == http.StatusOK {
-		t.Error("MCP is served in the clear beside TLS")
+		t.Error("MCP is also served without TLS")
 	}
 }
 
-// X2: unauthenticated connections to the MCP edge are closed when there are too many, and no others.
+// Case X2. Checks that unauthenticated connections to the MCP edge are closed if there are too many, and that no other
+// connections are closed.
 func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -157,10 +159,10 @@ func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 		silent[i] = conn
 	}
 	if resp := good.Call("safe", "{}"); resp.IsError(t) {
-		t.Errorf("who was there is refused: %s", resp.Body)
+		t.Errorf("the earlier client is refused: %s", resp.Body)
 	}
 	if resp := f.connect(t).Call("safe", "{}"); resp.IsError(t) {
-		t.Errorf("who comes now is refused: %s", resp.Body)
+		t.Errorf("a new client is refused: %s", resp.Body)
 	}
 	gone := 0
 	for _, conn := range silent {
@@ -170,19 +172,19 @@ func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 		}
 	}
 	if gone < 600-256 {
-		t.Errorf("%d of 600 silent connections made way, want at least %d", gone, 600-256)
+		t.Errorf("%d of 600 silent connections were closed, want at least %d", gone, 600-256)
 	}
 }
 
-// I2: the record has the address of a request as a trusted proxy declared it. A declaration of any other peer is
-// ignored.
+// Case I2. Checks that the record has the address that a trusted proxy declared for a request. A declaration of any
+// other peer is ignored.
 func TestI2ForwardedAddressesAreOnRecord(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, trusts, want string }{
 		{"a proxy that is trusted", "127.0.0.1", "198.51.100.1"},
 		{"one that is not", "10.0.0.7", "127.0.0.1"},
 	} {
-		t.Run("I2 "+tt.name, func(t *testing.T) {
+		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := stack.Start(t, stack.Write(t, stack.Options{Policy: openPolicy, Servers: "  raw: {http: {url: \"http://127.0.0.1:1\"}}", Extra: "behind_proxy: [" + tt.trusts + "]"}))
 			c := stack.NewClient(t, p.MCP("raw"), strings.Repeat("x", 40))
@@ -195,14 +197,14 @@ func TestI2ForwardedAddressesAreOnRecord(t *testing.T) {
 			}
 			files, err := filepath.Glob(filepath.Join(p.Journal(), "refusals-*.jsonl"))
 			if err != nil || len(files) == 0 {
-				t.Fatalf("no refusals are on record: %v", err)
+				t.Fatalf("the journal has no refusals: %v", err)
 			}
 			text, err := os.ReadFile(files[0])
 			if err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(string(text), `"peer":"`+tt.want+`"`) {
-				t.Errorf("the record does not say %s:\n%s", tt.want, text)
+				t.Errorf("the record does not have the address %s:\n%s", tt.want, text)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// screen collects the output of a program at a terminal.
+// screen collects what a program writes to a terminal.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -38,7 +38,7 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// upHere is `sluice up` at a terminal.
+// upHere is a `sluice up` that runs at a terminal without --config.
 type upHere struct {
 	screen screen
 	person *os.File
@@ -46,7 +46,8 @@ type upHere struct {
 	ended  chan struct{}
 }
 
-// startUpHere starts `sluice up` at a terminal in a folder. The folder home stores what the person agreed to.
+// startUpHere starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command stores
+// the contents that the user has agreed to.
 func startUpHere(t *testing.T, dir, home string) *upHere {
 	t.Helper()
 	person, terminal, err := pty.Open()
@@ -91,7 +92,7 @@ const agreeQuestion = "Run the mesh with it? You are asked once for this content
 func (u *upHere) says(t *testing.T, texts ...string) string {
 	t.Helper()
 	found := ""
-	eventually.Holds(t, "it says one of "+strings.Join(texts, " | "), func() bool {
+	eventually.Holds(t, "the screen shows one of "+strings.Join(texts, " | "), func() bool {
 		for _, text := range texts {
 			if strings.Contains(u.screen.String(), text) {
 				found = text
@@ -125,8 +126,8 @@ func hereFolder(t *testing.T) (dir, home string) {
 	return dir, t.TempDir()
 }
 
-// The configuration of the working folder is shown, and the person is asked once for its content. The shown content
-// is used, even if the file has changed by the time of the answer.
+// Checks that `sluice up` shows the configuration of its working folder and asks once for each content. The mesh runs
+// with the content that was shown, even if the file has changed before the answer.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
 	dir, home := hereFolder(t)
@@ -137,10 +138,10 @@ func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	no.answers(t, "no\n")
 	<-no.ended
 	if code := no.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(no.screen.String(), "nothing was started") || strings.Contains(no.screen.String(), isUp) {
-		t.Errorf("after no it ended with %d:\n%s", code, no.screen.String())
+		t.Errorf("after the answer no the exit code is %d:\n%s", code, no.screen.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".sluice")); err == nil {
-		t.Error("after no there is a data folder")
+		t.Error("after the answer no the data folder exists")
 	}
 
 	race := startUpHere(t, dir, home)
@@ -154,32 +155,32 @@ func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	race.answers(t, "yes\n")
 	race.says(t, isUp)
 	if text := race.screen.String(); !strings.Contains(text, "/mcp/first") || strings.Contains(text, "/mcp/second") || strings.Contains(text, "a-value-that-is-secret") {
-		t.Errorf("what was shown is not what runs:\n%s", text)
+		t.Errorf("the mesh does not run with the content that was shown:\n%s", text)
 	}
 	race.stop()
 
 	changed := startUpHere(t, dir, home)
 	if said := changed.says(t, agreeQuestion, isUp); said != agreeQuestion {
-		t.Errorf("another content is not asked about:\n%s", changed.screen.String())
+		t.Errorf("the command does not ask for another content:\n%s", changed.screen.String())
 	}
 	changed.stop()
 
 	write(t, file, hereConfig("first"))
 	again := startUpHere(t, dir, home)
 	if said := again.says(t, agreeQuestion, isUp); said != isUp {
-		t.Errorf("the content that was agreed to is asked about again:\n%s", again.screen.String())
+		t.Errorf("the command asks again for a content that the user has agreed to:\n%s", again.screen.String())
 	}
 	again.stop()
 
 	elsewhere, _ := hereFolder(t)
 	moved := startUpHere(t, elsewhere, home)
 	if said := moved.says(t, agreeQuestion, isUp); said != agreeQuestion {
-		t.Errorf("the same content in another folder is not asked about:\n%s", moved.screen.String())
+		t.Errorf("the command does not ask for the same content in another folder:\n%s", moved.screen.String())
 	}
 }
 
-// Without a terminal, and if other users may write to it, the configuration of the working folder is named and not
-// used.
+// Checks that `sluice up` does not use the configuration of its working folder if there is no terminal, or if other
+// users may write to the file or the folder. The error names the file and the reason.
 func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "x")
 	for name, c := range map[string]struct {
@@ -208,7 +209,7 @@ func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 				t.Errorf("config check: %+v", check)
 			}
 			if _, err := os.Stat(filepath.Join(dir, ".sluice")); err == nil {
-				t.Error("there is a data folder")
+				t.Error("the data folder exists")
 			}
 		})
 	}
@@ -221,8 +222,8 @@ func relink(dir string) error {
 	return os.Symlink("real.yaml", filepath.Join(dir, "sluice.yaml"))
 }
 
-// No command that sends a token, or that a client starts, uses the configuration of the working folder: nothing
-// reaches the addresses in it.
+// Checks that no command that sends a token, or that a client starts, uses the configuration of the working folder.
+// Nothing reaches the addresses in that file.
 func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T) {
 	t.Parallel()
 	trap, err := net.Listen("tcp", "127.0.0.1:0")
@@ -256,7 +257,8 @@ func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T
 	}
 }
 
-// The entries that `sluice stdio --help` prints for pasting work from any folder, with no variable set.
+// Checks that the client configurations that `sluice stdio --help` prints work from any folder, without environment
+// variables.
 func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, dir string, args ...string) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// At level debug the log has the standard error of programs, and has neither headers nor arguments nor results.
-// Case D of servers.md.
+// Case S1. Checks that the log at level debug has the standard error of programs, and that it has neither headers nor
+// arguments nor results.
 func TestS1LogLevel_DebugHasStandardErrorAndNoContent(t *testing.T) {
 	t.Parallel()
 	const header, argument, answer = "header-w8Xk3", "argument-p5Vn9", "answer-t2Qz7"
@@ -46,11 +46,11 @@ func TestS1LogLevel_DebugHasStandardErrorAndNoContent(t *testing.T) {
 					return strings.Contains(p.Stderr(), "server wrote to standard error") && strings.Contains(p.Stderr(), "the licence of [redacted]")
 				})
 			} else if strings.Contains(p.Stderr(), "level=DEBUG") || opts.args != nil && strings.Contains(p.Stderr(), "level=INFO") {
-				t.Errorf("the log is of another level:\n%s", p.Stderr())
+				t.Errorf("the log has another level:\n%s", p.Stderr())
 			}
 			for _, content := range []string{header, argument, answer, causeSecret, stack.AgentToken} {
 				if strings.Contains(p.Stderr(), content) {
-					t.Errorf("the log holds %q", content)
+					t.Errorf("the log has %q", content)
 				}
 			}
 		})

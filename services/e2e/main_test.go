@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests, or one of the stdio servers that some tests start, or the client that the suite for
-// clients starts.
+// TestMain runs the tests. If one of the variables below is set, the process runs instead as a stdio server of a test
+// or as the client of the conformance suite.
 func TestMain(m *testing.M) {
 	if os.Getenv(recordingServer) != "" {
 		os.Exit(serveRecording())

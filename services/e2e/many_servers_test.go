@@ -14,15 +14,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The gateway lists many servers with a hundred tools each, their lists have pages, and their calls are decided by
-// the class of each tool. SLUICE_SERVERS sets the number of servers; the default is 20.
+// Checks a mesh with many servers of a hundred tools each. The gateway lists all servers, and calls are decided by the
+// class of each tool. SLUICE_SERVERS sets the number of servers, which is 20 by default.
 func TestManyServers(t *testing.T) {
 	t.Parallel()
 	many, tools := 20, 100
 	if text := os.Getenv("SLUICE_SERVERS"); text != "" {
 		var err error
 		if many, err = strconv.Atoi(text); err != nil || many < 1 {
-			t.Fatalf("SLUICE_SERVERS=%q is no number of servers", text)
+			t.Fatalf("SLUICE_SERVERS=%q is not a number of servers", text)
 		}
 	}
 	var list []string
@@ -36,7 +36,7 @@ func TestManyServers(t *testing.T) {
 		fmt.Fprintf(&servers, "  server-%04d: {http: {url: %q}}\n", i, up.URL)
 	}
 	s := stack.Write(t, stack.Options{Servers: servers.String(), Policy: classPolicy, GRPC: stack.FreeAddr(t), Extra: "approvals: {hold: 0s}"})
-	stack.Program(t, "sluice") // building it is not part of a start
+	stack.Program(t, "sluice") // so that building is not part of the first start
 	begin := time.Now()
 	p := stack.Start(t, s)
 	pages := policyv1.NewCatalogServiceClient(p.Operator(t))
@@ -52,15 +52,15 @@ func TestManyServers(t *testing.T) {
 	last := fmt.Sprintf("server-%04d", many-1)
 	c := stack.Connect(t, p.MCP(last), stack.AgentToken)
 	if resp := c.Call("tool_000", "{}"); resp.IsError(t) {
-		t.Errorf("what reads: %s", resp.Body)
+		t.Errorf("the tool that reads: %s", resp.Body)
 	}
 	if d := c.Call("tool_003", "{}").Decision(t); d.Code != "approval_pending" {
-		t.Errorf("what destroys: %+v", d)
+		t.Errorf("the tool that deletes: %+v", d)
 	}
 	shown := time.Now()
 	page, err := pages.GetTool(stack.Soon(t), &policyv1.GetToolRequest{Server: last, Tool: "tool_003"})
 	if err != nil || page.GetTool().GetAdvice().GetWhy() == "" {
-		t.Errorf("its page: %v, %v", page, err)
+		t.Errorf("the page of the tool: %v, %v", page, err)
 	}
 	t.Logf("a page takes %v", time.Since(shown).Round(10*time.Microsecond))
 	if err := p.Stop(t); err != nil {
@@ -70,7 +70,7 @@ func TestManyServers(t *testing.T) {
 	p = stack.Start(t, s)
 	pages = policyv1.NewCatalogServiceClient(p.Operator(t))
 	if got := total(); int(got) != many*tools {
-		t.Errorf("after a restart it knows %d tools", got)
+		t.Errorf("after a restart the catalog has %d tools", got)
 	}
-	t.Logf("it serves again, with all it knew, after %v; %d MiB resident", time.Since(begin).Round(10*time.Millisecond), resident(t, p.PID()))
+	t.Logf("after a restart the mesh serves again, with the whole catalog, after %v; %d MiB resident", time.Since(begin).Round(10*time.Millisecond), resident(t, p.PID()))
 }

@@ -15,26 +15,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// matrixClient is a client of the matrix.
+// matrixClient is a client in the matrix of clients and servers.
 type matrixClient struct {
 	name string
-	// lacks are the features that the client does not support. lacksAmongAll are those that it does not support at
-	// the URL of all servers.
+	// lacks lists the features that the client does not support. lacksAmongAll lists those that it does not support at
+	// the URL for all servers.
 	lacks, lacksAmongAll []string
-	// lacksAt are more features that it does not support at the URL of a certain server.
+	// lacksAt lists further features that the client does not support, by the server's name.
 	lacksAt map[string][]string
-	// does uses features at an endpoint and returns the results.
+	// does uses the features in tries at an endpoint and returns their results.
 	does func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did
 }
 
 func matrixClients() []matrixClient {
-	// Command lines that start a process for each request use only tools at the URL of all servers. Their other
+	// Clients that start a process for each request are tested only with tools at the URL for all servers. Their other
 	// features are tested at the URLs of single servers.
 	noTools := slices.DeleteFunc(features(), func(f string) bool { return f == mcpTools })
 	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 	mcporter := append([]string{mcpPrompts}, inspector...)
 	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
-	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it gives up calls without notifying the server
+	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it stops waiting for a call without notifying the server
 	return []matrixClient{
 		{"go-sdk", nil, nil, nil, bySDK(bearing)},
 		{"go-sdk, with sessions", nil, nil, nil, bySDK(func(t *testing.T, url, token string) mcp.Transport {
@@ -56,8 +56,8 @@ func matrixClients() []matrixClient {
 			m := npmtest.NewMcporter(t, url, token)
 			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
-		// mcp-remote opens a session in addition to its client's session and ends neither. A process with two
-		// sessions sends its requests and its notifications of changes to neither.
+		// mcp-remote opens a second session next to the session of its client, and ends neither. A process with two
+		// sessions of a caller sends its requests and its notifications of changes to neither.
 		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, bySDK(programs(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.Remote(t, url, token) }))},
 		{"sluice stdio", nil, nil, nil, bySDK(programs(sluiceStdio))},
 	}
@@ -72,7 +72,7 @@ func each(tries map[string]npmtest.Try, can map[string]func(npmtest.Try) npmtest
 	return did
 }
 
-// byLibrary uses the features with one of [npmtest.Libraries].
+// byLibrary returns a function that uses the features with one of [npmtest.Libraries].
 func byLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 		t.Helper()
@@ -80,7 +80,7 @@ func byLibrary(name string) func(t *testing.T, url, token string, tries map[stri
 	}
 }
 
-// bearing returns an HTTP transport to an endpoint with a token.
+// bearing returns an HTTP transport to an endpoint that sends a token.
 func bearing(_ *testing.T, url, token string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{token}}}
 }
@@ -107,17 +107,17 @@ func sluiceStdio(t *testing.T, url, _ string) []string {
 	return args
 }
 
-// Claude Code connects to the mesh, and reports a missing token. What it does in a session needs a login, so it is
-// not part of the matrix.
+// Checks that Claude Code connects to the mesh, and that it reports an invalid token. Claude Code is not part of the
+// matrix, because its sessions need a login.
 func TestClaudeCodeConnects(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: stdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: openPolicy})
 	for _, url := range []string{s.MCP("memory"), allOf(s)} {
 		if said := npmtest.ClaudeCode(t, url, stack.AgentToken); !strings.Contains(said, "Connected") {
-			t.Errorf("%s: it says %s", url, said)
+			t.Errorf("%s: Claude Code prints %s", url, said)
 		}
 	}
 	if said := npmtest.ClaudeCode(t, s.MCP("memory"), "nobody's"); strings.Contains(said, "Connected") || !strings.Contains(said, "401") {
-		t.Errorf("without a token it says %s", said)
+		t.Errorf("with an invalid token Claude Code prints %s", said)
 	}
 }

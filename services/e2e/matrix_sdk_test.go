@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// matrixSDK is a session of the official Go SDK's client in the matrix.
+// matrixSDK is a session of the client of the official Go SDK in the matrix.
 type matrixSDK struct {
 	*mcp.ClientSession
 
@@ -23,8 +23,8 @@ type matrixSDK struct {
 	steps   chan *mcp.ProgressNotificationParams
 }
 
-// bySDK uses features with the official Go SDK over a transport to a URL. It subscribes first and waits for the
-// notification last.
+// bySDK returns a function that uses features with the official Go SDK over a transport. The function subscribes to
+// changes first, and waits for the notification of a change last.
 func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 		t.Helper()
@@ -108,7 +108,7 @@ func (c *matrixSDK) use(ctx context.Context, feature string, try npmtest.Try) (d
 	return did
 }
 
-// text returns a result as JSON.
+// text returns a result as JSON, or err if it is set.
 func text[R any](result R, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -142,15 +142,15 @@ func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did,
 	return did, err
 }
 
-// watch makes a call and counts its progress notifications, whose values must rise.
+// watch makes a call and counts its progress notifications, whose values must increase.
 func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) {
-	for len(c.steps) > 0 { // of earlier calls
+	for len(c.steps) > 0 { // drop the notifications of earlier calls
 		<-c.steps
 	}
 	if _, err := c.call(ctx, try); err != nil {
 		return "", err
 	}
-	rising, last, patience := "rising", -1.0, 5*time.Second // they may arrive after the result
+	rising, last, patience := "rising", -1.0, 5*time.Second // notifications may arrive after the result
 	for n := 0; ; n++ {
 		select {
 		case step := <-c.steps:
@@ -176,8 +176,8 @@ func (c *matrixSDK) giveUp(ctx context.Context, try npmtest.Try) (string, error)
 	return "given up", nil
 }
 
-// hear waits for the notification of a changed resource. If try has a tool, hear calls it to cause the change. A
-// tool that switches changes on and off is left off.
+// hear waits for the notification of a changed resource. If try names a tool, hear calls the tool to cause the change.
+// If the tool switches changes on and off, hear leaves them off.
 func (c *matrixSDK) hear(ctx context.Context, try npmtest.Try) (did npmtest.Did) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -195,7 +195,7 @@ func (c *matrixSDK) hear(ctx context.Context, try npmtest.Try) (did npmtest.Did)
 	case uri := <-c.changed:
 		did.Text = "changed " + uri
 	case <-ctx.Done():
-		did.Error = "it heard of no change: " + said
+		did.Error = "no notification of a change arrived: " + said
 	}
 	if strings.Contains(said, "Started") {
 		change()

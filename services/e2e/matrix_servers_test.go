@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// matrixServer is a server of the matrix: its configuration entry and its features.
+// matrixServer is a server in the matrix: its entry in the configuration, and its features.
 type matrixServer struct {
 	name, entry string
-	// tries holds how each feature of the server is used.
+	// tries holds a use of each feature of the server.
 	tries map[string]matrixTry
-	// alone lists those of its features that it has, or that are tested, only at its own URL.
+	// alone lists the features that the server has, or that the matrix tests, only at the server's URL.
 	alone []string
 }
 
@@ -30,11 +30,11 @@ func matrixServers(t *testing.T) []matrixServer {
 	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Tools that depend on the client's capabilities change when a client has more of them.
+	// Definitions of tools that depend on the client's capabilities change from client to client.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
-	// By default it writes next to its program, which is read-only for it.
+	// By default the memory server writes next to its program, but the sandbox makes that folder read-only.
 	memory := strings.Replace(stdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(folder, "memory.jsonl")), 1)
-	slow := []string{mcpSubscriptions} // it changes only every 3 s, so it is waited for only once
+	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
 		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", older(t, everythingServer(t, false))), officialTries("test_sampling", "test_elicitation"), slow},
@@ -50,12 +50,12 @@ func matrixServers(t *testing.T) []matrixServer {
 			mcpResources:     {npmtest.Try{URI: "memory://knowledge-graph"}, "entities"},
 			mcpSubscriptions: {npmtest.Try{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},
 		}, nil},
-		// It declares resources, but does not implement the method that lists them.
+		// Claude Flow declares resources, but does not implement the method that lists them.
 		{"claude-flow", claudeFlowEntry(t), map[string]matrixTry{mcpTools: {npmtest.Try{Name: "wasm_agent_list"}, "agents"}}, nil},
 	}
 }
 
-// officialTries returns how the features of the official Go SDK's server are used. Its tools for server requests
+// officialTries returns a use of each feature of the server of the official Go SDK. Its tools for server requests
 // differ with and without sessions. It has no tool that takes long enough to be cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
@@ -65,12 +65,12 @@ func officialTries(samples, elicits string) map[string]matrixTry {
 		mcpCompletion:    {npmtest.Try{Name: "test_prompt_with_arguments", Arguments: map[string]any{"arg1": "x"}}, `"values":[]`},
 		mcpSampling:      {npmtest.Try{Name: samples, Arguments: map[string]any{"prompt": "hello"}}, "re: "},
 		mcpElicitation:   {npmtest.Try{Name: elicits, Arguments: map[string]any{"message": "who?"}}, "ana"},
-		mcpSubscriptions: {npmtest.Try{URI: "test://watched-resource"}, ""}, // it changes by itself
+		mcpSubscriptions: {npmtest.Try{URI: "test://watched-resource"}, ""}, // the resource changes without a call
 		mcpProgress:      {npmtest.Try{Name: "test_tool_with_progress"}, "3 steps, rising"},
 	}
 }
 
-// everythingTries returns how the features of the official everything server are used.
+// everythingTries returns a use of each feature of the official everything server.
 func everythingTries() map[string]matrixTry {
 	const slow = "trigger-long-running-operation"
 	return map[string]matrixTry{
@@ -86,7 +86,7 @@ func everythingTries() map[string]matrixTry {
 	}
 }
 
-// webServer starts a program that serves HTTP on the port in the variable PORT, and returns its address.
+// webServer starts a program that serves HTTP on the port in the environment variable PORT, and returns its URL.
 func webServer(t *testing.T, command []string) string {
 	t.Helper()
 	addr := stack.FreeAddr(t)
@@ -100,7 +100,7 @@ func webServer(t *testing.T, command []string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = server.Process.Kill() // it has no state to save
+		_ = server.Process.Kill() // the server has no state to save
 		_ = server.Wait()
 	})
 	for range 1200 {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The features of MCP in the matrix, in the order of its columns.
+// These are the features of MCP in the matrix of clients and servers, in the order of its columns.
 const (
 	mcpTools         = "tools"
 	mcpResources     = "resources"
@@ -32,18 +32,18 @@ func features() []string {
 	return []string{mcpTools, mcpResources, mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 }
 
-// wholeMatrix names the variable that, if it is set, tests every client with every server. Otherwise a quarter of
-// the pairs is tested: every client and every server, at both URLs, but not each client with each server.
+// wholeMatrix names the environment variable that selects all pairs of clients and servers. If it is not set, a quarter
+// of the pairs is tested: every client and every server, at both URLs, but not each client with each server.
 const wholeMatrix = "SLUICE_MATRIX"
 
-// meets reports whether the client and the server with these indexes are tested at the URL of the server (at 0) or
-// at the URL of all servers (at 1).
+// meets reports whether the client and the server with these indexes are tested. at is 0 for the URL of the server and
+// 1 for the URL of all servers.
 func meets(client, server, at int) bool {
 	return os.Getenv(wholeMatrix) != "" || (client+server)%4 == 2*at
 }
 
-// filled returns how many pairs of the whole matrix use each feature, at the URL of the server and at that of all
-// servers. A cell that is empty by mistake fails the test.
+// filled returns the number of pairs of the whole matrix that use each feature, at the URL of the server and at the URL
+// of all servers. The numbers make the test fail if a feature is skipped by mistake.
 func filled() map[string][2]int {
 	return map[string][2]int{
 		mcpTools:         {88, 88},
@@ -58,9 +58,9 @@ func filled() map[string][2]int {
 	}
 }
 
-// Real clients use real servers through the gateway: clients and servers of one kind of protocol revision and of
-// both, over HTTP and over stdio, at the URL of one server and at that of all. Each pair uses the features that
-// both have.
+// Checks that real clients use real servers through the gateway. The clients and servers support protocol revisions
+// with sessions, without sessions or both, over HTTP and stdio, at the URL of one server and at the URL of all servers.
+// Each pair uses the features that both sides have.
 func TestClientsMeetServers(t *testing.T) {
 	t.Parallel()
 	servers, clients := matrixServers(t), matrixClients()
@@ -77,10 +77,10 @@ rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
 	got := &matrixCounts{cells: make(map[string][2]int), givenUp: make(map[string]int)}
-	t.Run("pairs", func(t *testing.T) { // all pairs are done when it returns
+	t.Run("pairs", func(t *testing.T) { // Run returns when all pairs are done
 		for i, c := range clients {
 			t.Run(c.name, func(t *testing.T) {
-				t.Parallel() // clients are different callers and independent of each other
+				t.Parallel() // the clients are different callers, so their results are independent
 				for j, server := range servers {
 					t.Run(server.name+" alone", func(t *testing.T) {
 						if !meets(i, j, 0) {
@@ -112,11 +112,11 @@ rules:
 		}
 	}
 	if diff := cmp.Diff(got.givenUp, ended); diff != "" {
-		t.Errorf("calls of tools that clients gave up, by client and server, and those on record as without an answer (-want +got):\n%s", diff)
+		t.Errorf("tool calls that clients cancelled, and recorded tool calls without a result, by client and server (-want +got):\n%s", diff)
 	}
 }
 
-// check compares how many pairs use each feature with the expected numbers.
+// check compares the number of pairs that use each feature with the expected numbers.
 func (m *matrixCounts) check(t *testing.T) {
 	t.Helper()
 	if os.Getenv(wholeMatrix) != "" {
@@ -132,15 +132,15 @@ func (m *matrixCounts) check(t *testing.T) {
 	}
 }
 
-// matrixCounts counts the pairs that use each feature, and the calls that each client gives up at each server.
+// matrixCounts counts the pairs that use each feature, and the calls that each client cancels at each server.
 type matrixCounts struct {
 	mu      sync.Mutex
 	cells   map[string][2]int
 	givenUp map[string]int
 }
 
-// pair makes a client use the features that both have, and logs which these are. The index of the caller is even at
-// the server's URL and odd at the URL of all servers.
+// pair makes a client use the features that both sides have, and logs these features. The index of the caller is even
+// at the URL of the server and odd at the URL of all servers.
 func (m *matrixCounts) pair(t *testing.T, c matrixClient, s matrixServer, caller int, does func(t *testing.T, tries map[string]npmtest.Try) map[string]npmtest.Did) {
 	t.Helper()
 	at := caller % 2
@@ -180,12 +180,12 @@ func (m *matrixCounts) pair(t *testing.T, c matrixClient, s matrixServer, caller
 	}
 }
 
-// matrixToken returns the token of a client at one of the two URLs. Each is a different caller, because a stdio
-// process with several sessions of a caller can't send server requests.
+// matrixToken returns the token of a client at one of the two URLs. The client has two tokens, because a stdio process
+// with several sessions of one caller can't send server requests.
 func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
 
-// amongAll returns how a server's features are used under the names at the URL of all servers. Features of a tool
-// that the server lists only to some clients are left out, because there the gateway's own list applies.
+// amongAll returns a use of each feature of a server under the names at the URL of all servers. Features of tools that
+// the server lists only to some clients are left out, because that URL has the list that the gateway reads itself.
 func amongAll(s matrixServer) map[string]matrixTry {
 	all := make(map[string]matrixTry)
 	for feature, try := range s.tries {
@@ -202,14 +202,14 @@ func amongAll(s matrixServer) map[string]matrixTry {
 	return all
 }
 
-// matrixTry is how a feature is used, and the text that its result must contain.
+// matrixTry is a use of a feature, and the text that its result must contain.
 type matrixTry struct {
 	npmtest.Try
 
 	want string
 }
 
-// check compares the result of a client with the expected one.
+// check compares the result of a client with the expected result.
 func (m matrixTry) check(t *testing.T, feature string, did npmtest.Did) {
 	t.Helper()
 	want := m.want

@@ -61,8 +61,8 @@ func sdkClient(t *testing.T, url string) *mcp.ClientSession {
 	return session
 }
 
-// T4: a method passes if a rule names it, and the capability of the server is declared only to callers that may use
-// it. Each request is on record as a call is.
+// Case T4. Checks that a method passes if a rule names it, and that the initialize result declares a capability only to
+// callers that may use the capability. Each request is recorded as a call is.
 func TestT4MethodsPassWhereARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", bookshop(t)), Policy: `version: 1
@@ -80,7 +80,7 @@ rules:
 		}
 	}()
 	if got := c.InitializeResult().Capabilities; got.Prompts == nil || !got.Prompts.ListChanged || got.Completions == nil || got.Tools == nil || got.Resources != nil {
-		t.Errorf("the server's capabilities are told as %+v", got)
+		t.Errorf("the declared capabilities are %+v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -122,12 +122,12 @@ rules:
 		"completion/complete completion praise a book", "resources/read  library://shelf",
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("on record (-want +got):\n%s", diff)
+		t.Errorf("records (-want +got):\n%s", diff)
 	}
 }
 
-// T4: some methods are refused even if policy allows them: those of another revision, and server requests. A method
-// name in another case is invalid.
+// Case T4. Checks that some methods are refused although policy allows every method: methods of another revision, and
+// server requests. A method name with other letter case is invalid.
 func TestT4WhatNoRuleOpens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")
@@ -151,6 +151,6 @@ func TestT4WhatNoRuleOpens(t *testing.T) {
 		t.Errorf("%d requests reached the server: %s", len(got)-before, got[len(got)-1].Body)
 	}
 	if resp := c.Post(`{"jsonrpc":"2.0","id":6,"method":"x/y"}`); resp.Status != http.StatusOK || !strings.Contains(string(resp.Body), `"result":{}`) {
-		t.Errorf("a method that nobody knows, and every rule allows: %d %s", resp.Status, resp.Body)
+		t.Errorf("an unknown method that policy allows: %d %s", resp.Status, resp.Body)
 	}
 }

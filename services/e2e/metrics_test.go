@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// often makes a process export its metrics ten times a second.
+// often is an environment variable that makes a process export its metrics ten times a second.
 const often = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
-// decide waits until a call is pending and votes on it as the operator.
+// decide waits until one call is pending, and votes on the call as the operator.
 func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	t.Helper()
 	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
 	var id string
-	eventually.Holds(t, "a call waits", func() bool {
+	eventually.Holds(t, "one call is pending", func() bool {
 		list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 		}})
@@ -43,7 +43,7 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	}
 }
 
-// counted waits until the metrics whose names begin with prefix have exactly these values.
+// counted waits until the metrics whose names begin with prefix have exactly the values in want.
 func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
 	t.Helper()
 	var got map[string]int64
@@ -56,8 +56,8 @@ func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]in
 	t.Errorf("%s (-want +got):\n%s", prefix, cmp.Diff(want, got))
 }
 
-// One call is approved, one is denied, one runs with an unknown outcome, and one expires: the metrics count exactly
-// that.
+// Checks the values of all metrics after four calls: one was approved, one was denied, one had an unknown outcome, and
+// one expired.
 func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -115,10 +115,10 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 			"mcp.server.operation.duration{" + failed + "}":                                                  3,
 		},
 		"mcp.client.": {
-			// The gateway has its own session, in which it lists the tools.
+			// One of the sessions is the gateway's, in which it lists the tools.
 			"mcp.client.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                2,
 			"mcp.client.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 2,
-			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // the gateway's own session, which has ended
+			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // the gateway's session, which has ended
 			// The tools are listed again before each of the two calls that run.
 			"mcp.client.operation.duration{mcp.method.name=tools/list,network.transport=tcp}": 3,
 			"mcp.client.operation.duration{" + call + "}":                                     1,
@@ -130,17 +130,17 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 	for _, m := range c.Metrics() {
 		for _, p := range m.Points {
 			if m.Name == "sluice.approval.decision.duration" && p.Attributes["sluice.approval.outcome"] == "expired" && p.Sum != 10 {
-				t.Errorf("people had %v s", p.Sum)
+				t.Errorf("approvers had %v s to decide", p.Sum)
 			}
 		}
 	}
 }
 
-// An approval whose call is never made expires too, and is counted separately.
+// Checks that an approval whose call is never made expires, and that its expiry is counted separately.
 func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	t.Run("mesh", func(t *testing.T) { // its end exports the remaining metrics
+	t.Run("mesh", func(t *testing.T) { // the end of the subtest exports the remaining metrics
 		f := newFixtureWith(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 0s, execute: 1s}")
 		f.connect(t).Call("pay", `{}`)
 		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
@@ -161,8 +161,8 @@ func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 	}
 }
 
-// Attributes have only the values that the document lists, also if callers and servers send unknown methods, tools
-// and codes. Unauthenticated requests are counted too.
+// Checks that attributes have only documented values, although callers and servers send unknown methods, tools and
+// codes. Unauthenticated requests are counted, too.
 func TestStrangersMakeNoAttributes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -194,17 +194,17 @@ func TestStrangersMakeNoAttributes(t *testing.T) {
 		}
 	}
 	if methods := values["mcp.method.name"]; !methods["_OTHER"] || len(methods) > 5 {
-		t.Errorf("the methods are %v", methods)
+		t.Errorf("the values of mcp.method.name are %v", methods)
 	}
 	if failures := values["error.type"]; !failures["_OTHER"] || !failures["-32022"] || len(failures) > 5 {
-		t.Errorf("the types of errors are %v", failures)
+		t.Errorf("the values of error.type are %v", failures)
 	}
 	if codes := values["sluice.decision.code"]; !codes["unauthenticated"] || !codes["json_invalid"] || !codes["protocol_version"] {
-		t.Errorf("the codes are %v", codes)
+		t.Errorf("the values of sluice.decision.code are %v", codes)
 	}
 }
 
-// An unavailable collector affects no call.
+// Checks that calls pass while the collector of metrics and spans is unavailable.
 func TestMetricsThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, `telemetry: {otlp: "http://127.0.0.1:1", sample: 1}`)
@@ -213,6 +213,6 @@ func TestMetricsThatNobodyTakes(t *testing.T) {
 		t.Errorf("a call that policy allows: %s", resp.Body)
 	}
 	if d := c.Call("danger", "{}").Decision(t); d.Code != "denied_by_rule" {
-		t.Errorf("one that it denies: %+v", d)
+		t.Errorf("a call that policy denies: %+v", d)
 	}
 }

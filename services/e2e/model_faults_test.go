@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asked is a request of OpenAI's chat completions.
+// asked is a request of OpenAI's chat completions API.
 type asked struct {
 	Messages []struct {
 		Role      string `json:"role"`
@@ -33,19 +33,19 @@ type asked struct {
 	} `json:"messages"`
 }
 
-// taskModel is a model that requests one call of raw__safe for each task, `task N`, unless the conversation has
-// that call with its result. Some of its answers are faults.
+// taskModel is a model provider. For the prompt `task N` it requests one call of raw__safe, unless the conversation has
+// that call with its result. Some of its responses are faults.
 type taskModel struct {
 	mu     sync.Mutex
 	random *rand.Rand
-	// faulty is the share of requests that get a fault.
+	// faulty is the share of requests that get a fault, from 0 to 1.
 	faulty float64
 	faults map[string]int
 	// ids is the number of call ids issued. Each call has a new id.
 	ids int
 }
 
-// answer returns the events of an answer.
+// answer returns the events of a correct response.
 func (m *taskModel) answer(q asked) []string {
 	task, done := "", map[string]bool{}
 	calls := map[string]string{}
@@ -77,7 +77,7 @@ func pieces(delta, reason string) []string {
 	}
 }
 
-// modelFaults are the faults of a provider. Each receives the lines of the correct answer.
+// modelFaults holds the faults of a provider, by name. Each function receives the events of the correct response.
 var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
 	"429":             func(w http.ResponseWriter, _ []string) { refuse(w, 429, "", "") },
 	"429 Retry-After": func(w http.ResponseWriter, _ []string) { refuse(w, 429, "Retry-After", "0") },
@@ -160,7 +160,7 @@ func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	stream(w, lines...)
 }
 
-// faultyMesh returns a mesh with a model that has faults, and a server with tools.
+// faultyMesh starts a mesh with the model provider model, and with a server whose tools the agents may call.
 func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
 	t.Helper()
 	at := httptest.NewServer(model)
@@ -176,8 +176,8 @@ func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
 
-// With any fault of the provider, no turn forgets a call that was made, and no call is made twice. SLUICE_TURNS
-// sets the number of turns, and SLUICE_SEED selects the faults.
+// Checks that no turn loses or repeats a call when the model provider fails. SLUICE_TURNS sets the number of turns, and
+// SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
 	turns, seed := number(t, "SLUICE_TURNS", 100), number(t, "SLUICE_SEED", 1)
@@ -207,7 +207,7 @@ func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 				mu.Lock()
 				failed[code]++
 				if code == "none" {
-					t.Errorf("a turn failed without the model's fault: %s", said)
+					t.Errorf("a turn failed without an error of the model: %s", said)
 				}
 				mu.Unlock()
 			}
@@ -228,7 +228,7 @@ func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	defer model.mu.Unlock()
 	t.Logf("%d turns, seed %d: tasks done by each agent %v, %d calls; turns that failed %v; faults %v", turns, seed, tasks, len(made), failed, model.faults)
 	if len(made) == 0 || len(failed) == 0 {
-		t.Error("no call was made, or no turn failed: nothing was shown")
+		t.Error("no call was made, or no turn failed: this run proves nothing")
 	}
 }
 
@@ -240,12 +240,13 @@ func number(t *testing.T, name string, otherwise int) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no number of them", name, text)
+		t.Fatalf("%s=%q is not a positive number", name, text)
 	}
 	return n
 }
 
-// A provider's refusal is reported as such and costs nothing. An answer that broke off is charged by estimate.
+// Checks that the error of a turn names the fault of the model provider, and that only a response that broke off is
+// charged. Its charge is an estimate.
 func TestModelFaults_NamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -284,7 +285,7 @@ func TestModelFaults_NamedAndCharged(t *testing.T) {
 		asked := n
 		mu.Unlock()
 		if !strings.Contains(said, c.want) || strings.Contains(said, "outcome_unknown") || asked != c.tries {
-			t.Errorf("%s: asked %d times, it answers %s", c.name, asked, said)
+			t.Errorf("%s: after %d requests the agent answers %s", c.name, asked, said)
 		}
 		state := a.agents(t, "state", fmt.Sprintf(`{"agentId":%q}`, id))
 		if charged := strings.Contains(state, `"inputTokens"`) && !strings.Contains(state, `"inputTokens":"0"`); charged != c.charged {

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The official client and a server both speak 2026-07-28 through the mesh. The client lists what policy shows,
-// answers the server's input requests if policy allows them, and receives the permitted notifications on a
-// subscription. Each server request is on record.
+// Checks a client and a server that both use revision 2026-07-28. The client lists what policy shows, responds to the
+// server's input requests if policy allows them, and receives the permitted notifications on a subscription. Each
+// server request is recorded.
 func TestWithoutSessions(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1
@@ -37,15 +37,15 @@ rules:
 		}
 	}()
 	if got := c.InitializeResult(); got.ProtocolVersion != "2026-07-28" || got.Capabilities.Prompts != nil || got.Capabilities.Tools == nil {
-		t.Errorf("they speak %s, with %+v", got.ProtocolVersion, got.Capabilities)
+		t.Errorf("the protocol version is %s, the capabilities are %+v", got.ProtocolVersion, got.Capabilities)
 	}
 	list, err := c.ListTools(ctx, nil)
 	if err != nil || len(list.Tools) < 20 {
-		t.Fatalf("it lists %v, %v", list, err)
+		t.Fatalf("the listed tools are %v, %v", list, err)
 	}
 	for _, tool := range list.Tools {
 		if tool.Name == "test_error_handling" {
-			t.Error("it lists what is denied")
+			t.Error("a denied tool is listed")
 		}
 	}
 	call := func(tool string, args map[string]any) string {
@@ -58,29 +58,29 @@ rules:
 		return text.Text
 	}
 	if got := call("test_input_required_result_elicitation", map[string]any{}); !strings.Contains(got, "ana") {
-		t.Errorf("it elicited %q", got)
+		t.Errorf("the result after the elicitation is %q", got)
 	}
 	if got := <-heard; !strings.HasPrefix(got, "asked ") {
-		t.Errorf("the client heard %q", got)
+		t.Errorf("the client received %q", got)
 	}
 	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "a request for the client that is not allowed (method_denied)") {
-		t.Errorf("it sampled %q", got)
+		t.Errorf("the result of the denied sampling is %q", got)
 	}
 	if got := call("test_x_mcp_header", map[string]any{"region": "eu-ü", "query": "q"}); strings.Contains(got, "mismatch") {
-		t.Errorf("an argument in the head: %q", got)
+		t.Errorf("an argument in a header: %q", got)
 	}
 	if got := call("test_error_handling", map[string]any{}); !strings.Contains(got, "Denied by policy") {
-		t.Errorf("what is denied answered %q", got)
+		t.Errorf("a denied call has the result %q", got)
 	}
 	call("test_trigger_prompt_change", map[string]any{})
 	call("test_trigger_tool_change", map[string]any{})
 	select {
 	case got := <-heard:
 		if got != "tools changed" {
-			t.Errorf("the client heard %q", got)
+			t.Errorf("the client received %q", got)
 		}
 	case <-ctx.Done():
-		t.Error("the client did not hear that the tools have changed")
+		t.Error("the client received no notification of changed tools")
 	}
 	told := make(map[string]int)
 	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
@@ -93,12 +93,12 @@ rules:
 		"RECORD_KIND_REFUSAL sampling/createMessage": 1,
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("on record as the server's (-want +got):\n%s", diff)
+		t.Errorf("records of the server's requests (-want +got):\n%s", diff)
 	}
 }
 
-// The same with version 2 of the official TypeScript SDK, which requests the supported revisions first: without a
-// session it lists, calls, reads and completes, and sees a refusal as an error.
+// Checks version 2 of the official TypeScript SDK without a session. It requests the supported revisions first, lists,
+// calls and reads, and receives a refusal as an error.
 func TestWithoutSessionsInTypeScript(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1
@@ -114,21 +114,21 @@ rules:
 	}
 	reply := c.Negotiate(s.MCP("bare"), stack.AgentToken)
 	if reply.Into(t, &session); session.ProtocolVersion != "2026-07-28" || session.SessionID != "" || len(reply.HTTP) != 1 {
-		t.Fatalf("they speak %+v, after %d requests", session, len(reply.HTTP))
+		t.Fatalf("the session is %+v, after %d requests", session, len(reply.HTTP))
 	}
 	if names := c.ListTools().ToolNames(t); len(names) < 20 || slices.Contains(names, "test_error_handling") {
-		t.Errorf("it lists %q", names)
+		t.Errorf("the listed tools are %q", names)
 	}
 	if got := c.CallTool(npmtest.ToolCall{Name: "test_simple_text"}).ToolResult(t); got.IsError || got.Text() == "" {
 		t.Errorf("a call: %+v", got)
 	}
 	if got := c.CallTool(npmtest.ToolCall{Name: "test_error_handling"}).ToolResult(t); !got.IsError || !strings.Contains(got.Text(), "Denied by policy") {
-		t.Errorf("one that is denied: %+v", got)
+		t.Errorf("a denied call: %+v", got)
 	}
 	if got := c.Request("resources/read", map[string]any{"uri": "test://static-text"}); got.Error != nil {
 		t.Errorf("a resource: %v", got.Error)
 	}
 	if got := c.Request("prompts/list", nil); got.Error == nil || got.Error.Code != -31403 {
-		t.Errorf("what no rule allows: %+v", got)
+		t.Errorf("a method that no rule allows: %+v", got)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// archive serves prompts, resources and resource templates, some of which are not visible to every caller.
+// archive starts a server with prompts, resources and resource templates, some of which policy hides.
 func archive(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "archive", Version: "1"}, nil)
@@ -47,8 +47,8 @@ rules:
   - {name: not-the-drafts, match: {uri: "note://team/drafts/*"}, action: deny, reason: drafts are not finished}
 `
 
-// T4: an official client sees only those prompts and resources of a server that it may use, and can get no others
-// under any name, at the server's own URL and at that of all servers.
+// Case T4. Checks that an official client lists only the prompts and resources that it may use, and can't get others
+// under any name. This applies to the URL of the server and to the URL of all servers.
 func TestT4PromptsAndResourcesByTheirNames(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", archive(t)), Policy: archivePolicy})

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// release returns the tools of library after a release that changes some definitions, and more tools.
+// release returns the tools of library with the descriptions of two tools changed, and further tools.
 func release(more ...string) string {
 	return strings.Replace(strings.Replace(library(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
 }
 
-// A release that changes definitions is reported in the log, by `status` and `doctor`, and to the agent. One
-// command accepts the definitions that the operator was shown, but no later and no flagged ones.
+// Checks that a release with changed definitions is reported in the log, by `status` and `doctor`, and to the agent.
+// One command accepts the definitions that the operator was shown, but no later ones and no flagged ones.
 func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, library())
@@ -30,7 +30,7 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.Ran { return run(stack.OperatorToken, args...) }
-	// waits makes the agent list the server until n definitions wait.
+	// waits makes the agent list the server until n definitions wait for the operator.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)
@@ -52,12 +52,12 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	doctor := operator("doctor")
 	holds(t, doctor, 0, doctor.Stdout, "tools of raw", "`sluice catalog diff raw` shows what has changed")
 	var call stack.Ran
-	eventually.Holds(t, "the gateway has listed the server itself, so the change counts for sessions that have not listed it", func() bool {
+	eventually.Holds(t, "the changed tool can't be called in a new session", func() bool {
 		call = run(stack.AgentToken, "call", "raw", "get_note")
 		return call.Code != 0
 	})
 	holds(t, call, 1, call.Stderr, "can't be called until an operator has accepted it", "`sluice catalog diff raw`")
-	eventually.Within(t, time.Minute, "the log says so, at warning and with what to do", func() bool {
+	eventually.Within(t, time.Minute, "the log has a warning with the command to run", func() bool {
 		log := regexp.MustCompile(`.*definitions of tools are new or have changed.*`).FindString(p.Stderr())
 		return strings.Contains(log, "WARN") && strings.Contains(log, "sluice catalog diff raw") && strings.Contains(log, "get_note")
 	})
@@ -73,7 +73,7 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	stale := operator(accept(shown)...)
 	holds(t, stale, 1, stale.Stderr, "look again")
 	if again := run(stack.AgentToken, "call", "raw", "get_note"); again.Code != 1 {
-		t.Errorf("what was shown before is accepted: %+v", again)
+		t.Errorf("an outdated digest was accepted: %+v", again)
 	}
 	shown = operator("catalog", "diff", "raw")
 	holds(t, shown, 0, shown.Stdout, "accept the 3 that are not flagged")
@@ -85,7 +85,7 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	}
 	left := operator("catalog", "diff", "raw")
 	if strings.Contains(left.Stdout, "not flagged: ") {
-		t.Errorf("one command accepts what is flagged:\n%s", left.Stdout)
+		t.Errorf("one command accepts flagged tools:\n%s", left.Stdout)
 	}
 	alone := regexp.MustCompile("accept it: `sluice (.*)`").FindStringSubmatch(left.Stdout)
 	if len(alone) != 2 {

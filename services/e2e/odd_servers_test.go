@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// oddProgram names the variable that makes this test binary a stdio server which answers a call of "raw" with the
-// line in its arguments.
+// oddProgram names the environment variable that makes this test binary run as a stdio server. The server responds to a
+// call of its tool "raw" with the line in the call's arguments.
 const oddProgram = "SLUICE_E2E_ODD_PROGRAM"
 
 func serveOdd() int {
@@ -49,7 +49,7 @@ func serveOdd() int {
 	return 0
 }
 
-// oddServer is a Streamable HTTP server whose answers the test writes, by method. It counts tool calls.
+// oddServer is a Streamable HTTP server whose responses the test provides. It counts tool calls.
 type oddServer struct {
 	*httptest.Server
 
@@ -57,7 +57,7 @@ type oddServer struct {
 	calls int
 }
 
-// startOddServer starts a server that answers each POST with answer.
+// startOddServer starts a server that calls answer for each POST request with an id.
 func startOddServer(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, method, id string)) *oddServer {
 	t.Helper()
 	s := new(oddServer)
@@ -103,11 +103,11 @@ func operate(t *testing.T, p *stack.Process, args ...string) stack.Ran {
 	}})
 }
 
-// oddities are tools that MCP does not allow, or allows only without a member that is null. A client that validates
-// lists refuses the whole list because of any of them (class B).
+// oddities lists tools that MCP does not allow, or that it allows only without a member that is null. A client that
+// validates lists refuses a whole list because of one of these tools.
 var oddities = []struct {
 	name, tool string
-	shown      bool // without the members that are null
+	shown      bool // the tool is listed, without the members that are null
 }{
 	{"no type", `"inputSchema":{}`, false},
 	{"properties alone", `"inputSchema":{"properties":{}}`, false},
@@ -127,8 +127,8 @@ var oddities = []struct {
 	{"a title as number", `"title":7,"inputSchema":{"type":"object"}`, false},
 }
 
-// An invalid definition removes no other tool from the list of a client that validates it. The invalid tool is
-// named with the reason: to the client, by `catalog servers` and by `doctor`.
+// Case U4. Checks that an invalid definition removes no other tool from the list of a client that validates it. The
+// list, `catalog servers` and `doctor` name the invalid tool with the reason.
 func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 	t.Parallel()
 	good := rawmcp.Start(t, `[{"name":"good","inputSchema":{"type":"object"}}]`)
@@ -150,7 +150,7 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 		t.Run(odd.name, func(t *testing.T) {
 			list := npmtest.StartClient(t, p.URL+"/mcp", oddToken(i)).ListTools()
 			if list.Error != nil {
-				t.Fatalf("the client throws: %v", list.Error)
+				t.Fatalf("the client refuses the list: %v", list.Error)
 			}
 			server := fmt.Sprintf("s%d", i)
 			want := []string{"good__good", server + "__fine"}
@@ -158,22 +158,23 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 				want = append(want, server+"__odd")
 			}
 			if names := list.ToolNames(t); !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))) {
-				t.Errorf("it lists %q, want %q", names, want)
+				t.Errorf("the client lists %q, want %q", names, want)
 			}
 			raw := string(stack.Connect(t, p.URL+"/mcp", oddToken(i)).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body)
 			if named := strings.Contains(raw, `"dev.sluice/leftOut":[{"server":"`+server+`","name":"odd","why":"it is not a valid tool: `); named == odd.shown && odd.name != untold {
-				t.Errorf("it lists %s", raw)
+				t.Errorf("the mesh lists %s", raw)
 			}
 			for command, out := range map[string]string{"catalog servers": ran.Stdout, "doctor": found.Stdout} {
 				if named := strings.Contains(lineWith(out, server+" "), `tools "odd": it is not a valid tool`); named == odd.shown {
-					t.Errorf("%s says %s", command, out)
+					t.Errorf("%s prints %s", command, out)
 				}
 			}
 		})
 	}
 }
 
-// untold is a tool that the catalog can't store, so policy does not decide whether the caller may know of it.
+// untold names the tool that the catalog can't store. The list does not name it, because policy can't decide whether
+// the caller may know of a tool that is not in the catalog.
 const untold = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
@@ -188,7 +189,7 @@ func lineWith(text, with string) (out string) {
 	return out
 }
 
-// The same applies to prompts, resources and resource templates.
+// Case U4. Checks that an invalid prompt, resource or resource template removes no other entry from its list.
 func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 	t.Parallel()
 	lists := map[string]string{
@@ -224,12 +225,13 @@ func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 			}
 		}
 		if strings.Count(meta, `"server":"odd"`) != 2 || !strings.Contains(meta, "it is not valid in MCP: ") {
-			t.Errorf("%s names %s", method, meta)
+			t.Errorf("%s names the invalid entries as %s", method, meta)
 		}
 	}
 }
 
-// A list that can't be read completely, and names that can't be shown to a client, are reported by the commands.
+// Checks that `status`, `doctor` and `catalog servers` report a list that can't be read completely, and tool names that
+// can't be listed.
 func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 	t.Parallel()
 	list := func(page string) string {
@@ -254,7 +256,7 @@ func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 	} {
 		for _, command := range [][]string{{"status"}, {"doctor"}, {"catalog", "servers"}} {
 			var out string
-			eventually.Holds(t, strings.Join(command, " ")+" names what is wrong with "+server, func() bool {
+			eventually.Holds(t, strings.Join(command, " ")+" reports the error of "+server, func() bool {
 				out = operate(t, p, command...).Stdout
 				return strings.Contains(lineWith(out, server), want)
 			})
@@ -265,8 +267,8 @@ func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 	}
 }
 
-// Class A: an unusable answer over stdio ends its call at once. The result and `status` have the reason, but not
-// the text. Invalid forms that servers in use send are accepted.
+// Case U2. Checks that an unusable response over stdio ends its call at once. The result and `status` have the reason,
+// but no text of the response. Invalid forms that existing servers send are accepted.
 func TestU2Answers_OverStdio(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
@@ -292,14 +294,14 @@ func TestU2Answers_OverStdio(t *testing.T) {
 				t.Errorf("after %s: %s", took, got)
 			}
 			if out := operate(t, p, "status").Stdout; !strings.Contains(out, tt.status) || strings.Contains(out, "secret text") {
-				t.Errorf("status says\n%s", out)
+				t.Errorf("status prints\n%s", out)
 			}
 		})
 	}
 }
 
-// Class C: a server answers 400 for a session that it has lost. The call is sent once, the client's session ends
-// with 404, and a client that opens another session continues.
+// Case U3. Checks that a call is sent once if the server has lost its session and responds with status 400. The
+// client's session ends with 404, and a client that opens another session continues.
 func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 410} {
@@ -339,17 +341,17 @@ func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 			before := odd.calls
 			for _, got := range []stack.Response{c.Post(call), hub.Post(joint)} {
 				if text := string(got.Body); !strings.Contains(text, "outcome_unknown") || !strings.Contains(text, "no longer knows the session") {
-					t.Errorf("the first call got %s", text)
+					t.Errorf("the response to the first call is %s", text)
 				}
 			}
 			if got := c.Post(call); got.Status != http.StatusNotFound || !strings.Contains(string(got.Body), "session") {
-				t.Errorf("the next got %d, %s", got.Status, got.Body)
+				t.Errorf("the response to the next call is %d, %s", got.Status, got.Body)
 			}
 			if n := odd.calls - before; n != 2 {
-				t.Errorf("the server got %d calls, want each once", n)
+				t.Errorf("the server received %d calls, want each once", n)
 			}
 			if got := hub.Post(joint); !strings.Contains(string(got.Body), "ran") {
-				t.Errorf("the next call at the URL of all servers got %s", got.Body)
+				t.Errorf("the response to the next call at the URL of all servers is %s", got.Body)
 			}
 			if err := c.Open(); err != nil {
 				t.Fatal(err)
@@ -361,7 +363,8 @@ func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 	}
 }
 
-// Class K: a slash after a server's name changes nothing, and the answer for an unknown path names the valid paths.
+// Checks that a slash after a server's name changes nothing, and that the response for an unknown path names the valid
+// paths.
 func TestPaths_SlashAndUnknown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -384,7 +387,7 @@ func TestPaths_SlashAndUnknown(t *testing.T) {
 	}
 }
 
-// Class L: a server that accepts only one session in all is reported as such, in the refusal, by `status` and by
+// Checks that a server that accepts only one session in total is reported as this, in the refusal, by `status` and by
 // `doctor`.
 func TestSessions_ServerWithOneIsNamed(t *testing.T) {
 	t.Parallel()
@@ -418,7 +421,7 @@ func TestSessions_ServerWithOneIsNamed(t *testing.T) {
 	}
 	for _, command := range []string{"status", "doctor"} {
 		if out := operate(t, p, command).Stdout; !strings.Contains(out, want) {
-			t.Errorf("%s says\n%s", command, out)
+			t.Errorf("%s prints\n%s", command, out)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The pages of a real server's tools say the same as the first pages of the project, except for what was wrong
-// there or can't be known: see testdata/pages.
+// Checks that the pages of Claude Flow's tools have every statement of the pages that were written by hand. The files
+// in testdata/pages list these statements, and mark those that were wrong or that the project can't know.
 func TestPagesSayWhatTheFirstOnesDid(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: claudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))
@@ -50,14 +50,14 @@ func TestPagesSayWhatTheFirstOnesDid(t *testing.T) {
 				case i > 0 && key == "ours" && text != "":
 					answers++
 					if !strings.Contains(string(page), text) {
-						t.Errorf("%s: %q is not on our page", tool, text)
+						t.Errorf("%s: %q is not on the page", tool, text)
 					}
 				default:
-					t.Errorf("%s: %q is no line of a statement", file, line)
+					t.Errorf("%s: %q is not a line of a statement", file, line)
 				}
 			}
 			if answers == 0 {
-				t.Errorf("%s: nothing is said to %q", file, statement)
+				t.Errorf("%s: there is no answer to the statement %q", file, statement)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// check compares every answer that callers and the person received, and every call that ran, with the stored state
-// after all work has ended.
+// check compares the responses that the callers and the approver received, and the calls that ran, with the stored
+// state after all work has ended.
 func (p *paying) check(t *testing.T) {
 	t.Helper()
 	client := p.person(t)
@@ -30,7 +30,7 @@ func (p *paying) check(t *testing.T) {
 		case state == approvalv1.ApprovalState_APPROVAL_STATE_DONE && ran[n] == 1:
 		case state == approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && p.intended[id]:
 		default:
-			t.Errorf("call %d, which was approved, is %v and ran %d times; cut off after its intent: %t", n, state, ran[n], p.intended[id])
+			t.Errorf("the approval of call %d is %v, and the call ran %d times; interrupted after its intent: %t", n, state, ran[n], p.intended[id])
 		}
 	}
 	p.calls.readOn(t)
@@ -40,7 +40,7 @@ func (p *paying) check(t *testing.T) {
 	}
 }
 
-// person returns a client with the operator's connection. It is closed when the test ends.
+// person returns an approval client with the operator's token. The connection is closed when the test ends.
 func (p *paying) person(t *testing.T) approvalv1.ApprovalServiceClient {
 	t.Helper()
 	conn, err := p.dial()
@@ -51,14 +51,14 @@ func (p *paying) person(t *testing.T) approvalv1.ApprovalServiceClient {
 	return approvalv1.NewApprovalServiceClient(conn)
 }
 
-// checkKept checks that an approval that was reported exists, with the decision that was acknowledged.
+// checkKept checks that a reported approval exists and has the decision that was acknowledged.
 func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
 	t.Helper()
 	a := get(t, client, id)
 	verdict, decided := p.verdicts[id]
 	voted := slices.ContainsFunc(a.GetVotes(), func(v *approvalv1.Vote) bool { return v.GetVerdict() == verdict && v.GetSubject() == "operator" })
 	if decided && !voted {
-		t.Errorf("the acknowledged %v on approval %s is lost: it is %v", verdict, id, a)
+		t.Errorf("the acknowledged %v on approval %s is lost: the approval is %v", verdict, id, a)
 	}
 	if denied := a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_DENIED; decided && denied != (verdict == approvalv1.Verdict_VERDICT_DENY) {
 		t.Errorf("approval %s is %v after an acknowledged %v", id, a.GetState(), verdict)
@@ -69,7 +69,7 @@ func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *appr
 	t.Helper()
 	resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 	if err != nil {
-		t.Errorf("approval %s, which somebody was told of: %v", id, err)
+		t.Errorf("the reported approval %s: %v", id, err)
 	}
 	return resp.GetApproval()
 }
@@ -83,12 +83,12 @@ func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceCli
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("stuck: %v, %v", list.GetApprovals(), err)
+			t.Fatalf("approvals are still claimed: %v, %v", list.GetApprovals(), err)
 		}
 	}
 }
 
-// ran returns how often each call reached the server, by its number.
+// ran returns the number of times that each call reached the server, by the call's number.
 func (p *paying) ran(t *testing.T) map[int]int {
 	t.Helper()
 	ran := make(map[int]int)

@@ -22,27 +22,28 @@ import (
 // glance is the polling interval.
 const glance = 10 * time.Millisecond
 
-// paying holds callers that make calls which need approval, the person who decides once on each call, and every
-// answer that they received. The mesh between them may be killed and started again.
+// paying holds callers whose calls need approval, the approver who decides on each call, and all responses that they
+// received. The mesh may be killed and started again while they work.
 type paying struct {
 	site *stack.Stack
 	up   *rawmcp.Server
-	mcp  string // URL of the server at the MCP edge
+	mcp  string // URL of the server at the mesh
 	dial func() (*grpc.ClientConn, error)
-	// racers is how many callers make each call at the same time. denies reports whether the person denies a call;
-	// nil denies none.
+	// racers is the number of callers that make each call at the same time. denies reports whether the approver
+	// denies a call; nil means that no call is denied.
 	racers int
 	denies func(n int) bool
 
 	next, told      atomic.Int64
 	calls, refusals *chain
-	// intended holds the approvals whose calls a kill interrupted between intent and outcome.
+	// intended holds the ids of the approvals whose calls a kill interrupted between intent and outcome.
 	intended map[string]bool
 
 	mu sync.Mutex
-	// decided holds the first approval that the person approved of each call, by the call's number.
+	// decided holds the id of the first approval of each call that the approver decided to approve, by call number.
 	decided map[int]string
-	// known holds the approvals that a caller or the person has seen. verdicts holds the acknowledged decisions.
+	// known holds the ids of approvals that a caller or the approver has received. verdicts holds the acknowledged
+	// decisions, by approval id.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }
@@ -50,8 +51,8 @@ type paying struct {
 // payConf sets a short hold, so that the tests are fast.
 const payConf = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaying writes the configuration of a mesh in one process, without starting it. database is where its approvals
-// are stored; empty means the embedded database.
+// newPaying writes the configuration of a mesh in one process, without starting the mesh. database is the URL of the
+// database for approvals; empty means the embedded database.
 func newPaying(t *testing.T, database string) *paying {
 	t.Helper()
 	conf := payConf
@@ -87,8 +88,8 @@ func payingAt(site *stack.Stack, up *rawmcp.Server) *paying {
 	}
 }
 
-// work starts the callers and the person. stop makes the callers start no further calls. wait also waits until
-// every call has run or is refused for good, or ctx ends.
+// work starts the callers and the approver. stop makes the callers start no further calls. wait calls stop, and waits
+// until every call has run or has been refused finally, or ctx ends.
 func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -108,7 +109,7 @@ func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wai
 	return stop, wait
 }
 
-// call makes one call after the other, and repeats each until it has run or is refused for good.
+// call makes one call after the other, and repeats each call until it has run or has been refused finally.
 func (p *paying) call(ctx, more context.Context, t *testing.T) {
 	for more.Err() == nil {
 		n := p.next.Add(1)
@@ -118,7 +119,7 @@ func (p *paying) call(ctx, more context.Context, t *testing.T) {
 			racing.Go(func() {
 				for !p.once(ctx, t, body) {
 					if ctx.Err() != nil {
-						t.Errorf("call %d neither ran nor was refused for good", n)
+						t.Errorf("call %d neither ran nor was refused finally", n)
 						return
 					}
 				}
@@ -128,7 +129,7 @@ func (p *paying) call(ctx, more context.Context, t *testing.T) {
 	}
 }
 
-// once makes a call once, and reports whether its answer is final.
+// once makes a call once, and reports whether the response is final.
 func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 	c := stack.NewClient(t, p.mcp, stack.AgentToken)
 	if c.Open() != nil {
@@ -148,21 +149,21 @@ func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 	if d.Approval.ID != "" {
 		p.know(d.Approval.ID)
 	}
-	if d.Retryable || d.Code == "approval_used" { // approval_used: by a call whose claim may be given back
+	if d.Retryable || d.Code == "approval_used" { // after approval_used, the call that uses the approval may release its claim
 		pause(ctx)
 		return false
 	}
 	return true
 }
 
-// refused is the refusal in an answer. The zero value means there is none.
+// refused is the refusal in a response. The zero value means that the call was not refused.
 type refused struct {
 	Code      string
 	Retryable bool
 	Approval  struct{ ID string }
 }
 
-// refusalOf parses an answer. An unreadable answer counts as a refusal.
+// refusalOf parses a response. A response that can't be parsed counts as a refusal.
 func refusalOf(body []byte) refused {
 	var answer struct {
 		Result *struct {
@@ -193,7 +194,7 @@ func (p *paying) know(id string) {
 	p.known[id] = true
 }
 
-// decideAll decides on pending approvals until ctx ends. It connects again after each failure.
+// decideAll decides on pending approvals until ctx ends. After each failure it connects again.
 func (p *paying) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		conn, err := p.dial()
@@ -220,7 +221,7 @@ func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// decide approves the first approval of a call, unless the person denies that call, and denies every other.
+// decide approves the first approval of a call, unless the call is to be denied, and denies every other approval.
 func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
@@ -247,11 +248,11 @@ func (p *paying) verdict(n int, id string) approvalv1.Verdict {
 	if first, ok := p.decided[n]; ok && first != id || p.denies != nil && p.denies(n) {
 		return approvalv1.Verdict_VERDICT_DENY
 	}
-	p.decided[n] = id // also if the answer is lost
+	p.decided[n] = id // stored before the request, because its response may be lost
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// kill kills the mesh. It returns the approved calls that its journal leaves open, by decision.
+// kill kills the mesh. It returns the approved calls that are open in the journal, by decision id.
 func (p *paying) kill(t *testing.T, mesh *stack.Process) map[string]openCall {
 	t.Helper()
 	mesh.Kill()

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// manyPending is how many approvals are pending while the mesh is killed. pendingKills is how often it is
-	// killed.
+	// manyPending is the number of approvals that are pending while the mesh is killed. pendingKills is the number of
+	// kills.
 	manyPending  = 1000
 	pendingKills = 4
 	pendingConf  = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000, max_asked: {max: 100000}}"
 )
 
-// The mesh is killed repeatedly while a thousand approvals are pending and people decide. Afterwards every approval
-// exists, with every decision that was acknowledged.
+// Checks that a mesh that is killed repeatedly, while a thousand approvals are pending and approvers decide, loses no
+// approval and no acknowledged decision.
 func TestAThousandPendingOutliveKills(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -61,19 +61,19 @@ func TestAThousandPendingOutliveKills(t *testing.T) {
 	})
 }
 
-// waitingRoom is a mesh with many pending approvals, and the answers that people received.
+// waitingRoom is a mesh with many pending approvals, and the responses that the approvers received.
 type waitingRoom struct {
 	mcp  string
 	up   *rawmcp.Server
 	dial func() (*grpc.ClientConn, error)
-	// kill kills the process that stores the approvals as kill -9 does. start starts it again.
+	// kill kills the process that stores the approvals with SIGKILL. start starts that process again.
 	kill, start func()
 
-	// asked holds the approvals in the order in which callers received them. Every third one is denied.
+	// asked holds the ids of the approvals in the order in which callers received them. Every third one is denied.
 	asked []string
 
 	mu sync.Mutex
-	// tried holds the decisions that were started, and told those that were acknowledged.
+	// tried is the set of approvals with a decision that was sent. told is the set of those with an acknowledgement.
 	tried, told map[string]bool
 }
 
@@ -83,15 +83,15 @@ func killUnderDecisions(t *testing.T, w *waitingRoom) {
 	w.ask(t)
 	states := w.check(t)
 	if len(w.asked) != manyPending || states[approvalv1.ApprovalState_APPROVAL_STATE_PENDING] != manyPending {
-		t.Fatalf("%d were asked for: %v", len(w.asked), states)
+		t.Fatalf("%d approvals were requested: %v", len(w.asked), states)
 	}
 	for kill := range pendingKills {
 		w.decideUntil(t, (kill+1)*manyPending/(pendingKills+1)+rand.IntN(50))
 		w.start()
-		t.Logf("kill %d: %d decisions were acknowledged, %d more begun; %v", kill+1, len(w.told), len(w.tried)-len(w.told), w.check(t))
+		t.Logf("kill %d: %d decisions were acknowledged, %d more were sent; %v", kill+1, len(w.told), len(w.tried)-len(w.told), w.check(t))
 	}
 	if n := len(w.up.Calls("pay")); n != 0 {
-		t.Errorf("%d calls ran, which nobody has made again", n)
+		t.Errorf("%d calls ran that were not repeated", n)
 	}
 }
 
@@ -118,8 +118,8 @@ func (w *waitingRoom) ask(t *testing.T) {
 	calling.Wait()
 }
 
-// ticket makes a call until it receives a ticket, and returns the id of the approval. A busy machine may answer
-// approval_unavailable first.
+// ticket makes a call until the response is a ticket, and returns the id of the approval. On a busy machine the first
+// response may be approval_unavailable.
 func ticket(c *stack.Client, n int) (string, error) {
 	for range 10 {
 		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -135,7 +135,7 @@ func ticket(c *stack.Client, n int) (string, error) {
 	return "", errors.New("no ticket")
 }
 
-// decideUntil lets people decide, and kills the process while they continue, once the given number of decisions was
+// decideUntil starts approvers and kills the process while they work, when the given number of decisions was
 // acknowledged.
 func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
@@ -160,7 +160,7 @@ func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
 	deciding.Wait()
 }
 
-// decide decides on one approval after the other until a call fails.
+// decide decides on one approval after the other until a request fails.
 func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.begin(); id != ""; id = w.begin() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -179,7 +179,7 @@ func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServ
 	}
 }
 
-// begin returns an approval without a started decision, or "" if there is none left.
+// begin marks an approval without a decision as tried and returns its id, or "" if all have a decision.
 func (w *waitingRoom) begin() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +199,7 @@ func (w *waitingRoom) verdict(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// check compares all approvals with the answers that people received, and counts them by state.
+// check compares all approvals with the responses that approvers received. It returns the number of approvals by state.
 func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.list(t)
@@ -211,7 +211,7 @@ func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 		states[a.GetState()]++
 	}
 	if len(found) != len(w.asked) {
-		t.Errorf("%d approvals are there, %d were asked for", len(found), len(w.asked))
+		t.Errorf("%d approvals exist, %d were requested", len(found), len(w.asked))
 	}
 	for _, id := range w.asked {
 		want := approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
@@ -222,7 +222,7 @@ func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 		decided := state == want && len(a.GetVotes()) == 1 && a.GetVotes()[0].GetVerdict() == w.verdict(id)
 		waits := state == approvalv1.ApprovalState_APPROVAL_STATE_PENDING && len(a.GetVotes()) == 0
 		if !decided && (w.told[id] || !waits) || decided && !w.tried[id] {
-			t.Errorf("approval %s is %v; a decision was begun: %t, acknowledged: %t", id, a, w.tried[id], w.told[id])
+			t.Errorf("approval %s is %v; a decision was sent: %t, acknowledged: %t", id, a, w.tried[id], w.told[id])
 		}
 	}
 	return states
@@ -244,7 +244,7 @@ func (w *waitingRoom) list(t *testing.T) (map[string]*approvalv1.Approval, error
 		}
 		for _, a := range page.GetApprovals() {
 			if found[a.GetId()] != nil {
-				return nil, errors.New("a page repeats an approval of the one before")
+				return nil, errors.New("a page repeats an approval of an earlier page")
 			}
 			found[a.GetId()] = a
 		}

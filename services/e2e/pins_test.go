@@ -30,12 +30,12 @@ func described(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
 
-// library returns the tool list of the servers in these tests.
+// library returns the tool list of a server of notes, with further tools.
 func library(more ...string) string {
 	return "[" + strings.Join(append([]string{described("get_note", "Gets a note."), described("list_notes", "Lists all notes."), described("delete_note", "Deletes a note permanently.")}, more...), ",") + "]"
 }
 
-// pinned is a mesh of roles in separate processes, in front of a server whose list changes.
+// pinned is a mesh with roles in separate processes, and with a server whose tool list changes.
 type pinned struct {
 	*apart
 	t *testing.T
@@ -58,7 +58,7 @@ func (p *pinned) catalog(args ...string) stack.Ran {
 	})
 }
 
-// code returns the code with which a call in a new session is refused, or "" if it runs.
+// code returns the code with which a call in a new session is refused, or "" if the call runs.
 func (p *pinned) code(tool string) string {
 	p.t.Helper()
 	resp := p.connect(p.t).Call(tool, "{}")
@@ -75,19 +75,19 @@ func (p *pinned) want(tool, code string) {
 	}
 }
 
-// stops waits until no session can call a tool, because its definition has changed. The gateway then lists the
-// server itself.
+// stops waits until no session can call a tool because its definition has changed. This takes until the gateway has
+// listed the server's tools again.
 func (p *pinned) stops(tool string) {
 	p.t.Helper()
 	eventually.Within(p.t, 30*time.Second, tool+" is stopped", func() bool {
 		if shown := p.shown(); strings.Contains(shown, tool) {
-			p.t.Errorf("a session is shown %q", shown)
+			p.t.Errorf("a session lists %q", shown)
 		}
 		return p.code(tool) == "tool_changed"
 	})
 }
 
-// shown returns the tools that a new session sees, separated by spaces.
+// shown returns the names of the tools that a new session lists, separated by spaces.
 func (p *pinned) shown() string {
 	p.t.Helper()
 	c := p.connect(p.t)
@@ -115,11 +115,11 @@ func (p *pinned) shown() string {
 	return strings.Join(all, " ")
 }
 
-// restarts restarts every role that stores catalog state in memory.
+// restarts restarts every role that holds catalog state in memory.
 func (p *pinned) restarts() {
 	p.t.Helper()
 	for _, role := range authn.Roles() {
-		if role == authv1.Role_ROLE_RATELIMIT || role == authv1.Role_ROLE_WASMAGENT { // they have no catalog state
+		if role == authv1.Role_ROLE_RATELIMIT || role == authv1.Role_ROLE_WASMAGENT { // these roles have no catalog state
 			continue
 		}
 		p.Kill(p.t, role)
@@ -129,7 +129,7 @@ func (p *pinned) restarts() {
 	p.AwaitReady(p.t)
 }
 
-// accepts shows the operator the waiting definition of a tool and accepts it.
+// accepts shows the waiting definition of a tool, checks that the output has words, and accepts the definition.
 func (p *pinned) accepts(tool string, words ...string) {
 	p.t.Helper()
 	diff := p.catalog("diff", "raw", tool)
@@ -141,13 +141,13 @@ func (p *pinned) accepts(tool string, words ...string) {
 	holds(p.t, done, 0, done.Stdout, "1 accepted")
 }
 
-// T1: on a real mesh, with roles killed in between: a changed schema, a new tool with an injected instruction,
-// tools with similar names, and a definition that only one caller is shown.
+// Case T1. Checks that changed and new definitions wait for an operator: a changed schema, a new tool with an injected
+// instruction, tools with similar names, and a definition that the server sends only once. Roles are killed in between.
 func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinned(t)
 	if shown := p.shown(); shown != "get_note list_notes delete_note" {
-		t.Fatalf("shown are %q", shown)
+		t.Fatalf("the listed tools are %q", shown)
 	}
 	p.want("get_note", "")
 	p.want("delete_note", "approval_pending")
@@ -158,7 +158,7 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	p.stops("get_note")
 	for round := range 2 {
 		if shown := p.shown(); shown != "list_notes delete_note" {
-			t.Errorf("round %d: shown are %q", round, shown)
+			t.Errorf("round %d: the listed tools are %q", round, shown)
 		}
 		p.want("get_note", "tool_changed")
 		p.want("recall", "tool_changed")
@@ -178,13 +178,13 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	p.want("get_note", "")
 	p.want("recall", "tool_changed")
 
-	// The list is again the old one for all callers but one.
+	// The server sends another definition in one list only.
 	p.up.List(changed)
 	p.want("list_notes", "")
 	p.up.List(strings.Replace(changed, "Lists all notes.", "Lists all notes, of everybody.", 1))
 	p.stops("list_notes")
 	p.up.List(changed)
-	p.want("list_notes", "tool_changed") // for every caller, until an operator has decided
+	p.want("list_notes", "tool_changed") // refused for every caller until an operator has decided
 	p.restarts()
 	p.want("list_notes", "tool_changed")
 	diff := p.catalog("diff", "raw", "list_notes")
@@ -195,10 +195,10 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	holds(t, refused, 0, refused.Stdout, "refused")
 	p.want("list_notes", "")
 
-	// A tool on a page that the gateway has not read yet.
+	// The server adds a tool on a second page, which the gateway has not read yet.
 	p.up.SecondPage("[" + described("purge", "Purges everything.") + "]")
 	if shown := p.shown(); strings.Contains(shown, "purge") {
-		t.Errorf("a second page is shown: %q", shown)
+		t.Errorf("a tool of the second page is listed: %q", shown)
 	}
 	p.want("purge", "tool_changed")
 	stopped := p.catalog("quarantine", "raw", "--reason", "enough")
@@ -206,8 +206,8 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	p.want("get_note", "quarantined")
 }
 
-// T1: a server notifies in a response that its tools have changed: the operator sees the new tool although no
-// client lists the tools.
+// Case T1. Checks that the operator sees a new tool after the server has announced changed tools within a response,
+// although no client lists the tools.
 func TestT1AServerSaysThatItsToolsHaveChanged(t *testing.T) {
 	t.Parallel()
 	p := newPinned(t)

@@ -21,8 +21,9 @@ rules:
   - {name: r, match: {server: raw}, action: allow}
 `
 
-// `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing: about an unknown
-// server and a name of /mcp before the mesh has run, and about an unknown tool once the server was listed.
+// Checks that `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing. Before the
+// mesh has run they warn about an unknown server and a name of /mcp. Once the server was listed they warn about an
+// unknown tool.
 func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -34,12 +35,12 @@ func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
 		ran := stack.Run(t, stack.Command{Args: command})
 		holds(t, ran, 0, ran.Stdout, early...)
 		if strings.Contains(ran.Stdout, "not_there") {
-			t.Errorf("%v warns of a tool of a server that was never listed:\n%s", command, ran.Stdout)
+			t.Errorf("%v warns about a tool of a server that was never listed:\n%s", command, ran.Stdout)
 		}
 	}
 	p := stack.Start(t, s)
 	doctor := stack.Command{Args: []string{"doctor", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
-	eventually.Holds(t, "doctor warns of the tool", func() bool { return strings.Contains(stack.Run(t, doctor).Stdout, late) })
+	eventually.Holds(t, "doctor warns about the tool", func() bool { return strings.Contains(stack.Run(t, doctor).Stdout, late) })
 	for range 2 { // while the mesh runs, and afterwards
 		for _, command := range commands {
 			ran := stack.Run(t, stack.Command{Args: command})

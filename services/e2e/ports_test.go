@@ -18,14 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// mostRSS is the highest permitted resident memory of a whole mesh, in MiB, also while unauthenticated clients
-// attack its gRPC port.
+// mostRSS is the highest permitted resident memory of a whole mesh while unauthenticated clients attack its gRPC port,
+// in MiB.
 const mostRSS = 256
 
-// anybodys is the method that needs no identity.
+// anybodys is a method that needs no identity.
 const anybodys = "/grpc.health.v1.Health/Check"
 
-// X2: unauthenticated clients can't exhaust the machine through the gRPC port, or keep others from using it.
+// Case X2. Checks that unauthenticated clients of the gRPC port can't exhaust memory or keep other clients from using
+// it.
 func TestX2BeforeIdentity(t *testing.T) {
 	t.Parallel()
 	for _, attack := range []struct {
@@ -33,19 +34,19 @@ func TestX2BeforeIdentity(t *testing.T) {
 		conns int
 		do    func(*attacker)
 	}{
-		{"X2 indexed heads", 1, func(a *attacker) {
+		{"indexed headers", 1, func(a *attacker) {
 			block := append(rawh2.Block(anybodys), rawh2.Indexed("a", 1, 490_000)...)
 			a.times(40, func() error { return second(a.Open(block, false)) })
 		}},
-		{"X2 indexed heads that are decoded", 1, func(a *attacker) {
+		{"indexed binary headers", 1, func(a *attacker) {
 			block := append(rawh2.Block(anybodys), rawh2.Indexed("a-bin", 4000, 4000)...)
 			a.times(40, func() error { return second(a.Open(block, false)) })
 		}},
-		{"X2 heads that go on for ever", 4, func(a *attacker) {
+		{"endless header blocks", 4, func(a *attacker) {
 			block := append(rawh2.Block(anybodys), rawh2.Indexed("a", 1, 64<<20)...)
 			_, _ = a.Open(block, false)
 		}},
-		{"X2 messages that never end", 32, func(a *attacker) {
+		{"endless messages", 32, func(a *attacker) {
 			a.times(1024, func() error {
 				id, err := a.Open(rawh2.Block(anybodys), false)
 				if err != nil {
@@ -54,10 +55,10 @@ func TestX2BeforeIdentity(t *testing.T) {
 				return a.Message(id, 8<<20, 60<<10)
 			})
 		}},
-		{"X2 calls whose answers nobody reads", 4, func(a *attacker) {
+		{"calls with unread responses", 4, func(a *attacker) {
 			a.times(200_000, func() error { return second(a.Open(rawh2.Block("/sluice.gateway.v1.GatewayService/GetStatus"), true)) })
 		}},
-		{"X2 rapid resets", 4, func(a *attacker) {
+		{"rapid resets", 4, func(a *attacker) {
 			a.times(50_000, func() error {
 				id, err := a.Open(rawh2.Block(anybodys), false)
 				if err != nil {
@@ -66,13 +67,13 @@ func TestX2BeforeIdentity(t *testing.T) {
 				return a.WriteRSTStream(id, http2.ErrCodeCancel)
 			})
 		}},
-		{"X2 settings", 4, func(a *attacker) {
+		{"settings", 4, func(a *attacker) {
 			a.times(200_000, func() error { return a.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}) })
 		}},
-		{"X2 pings", 4, func(a *attacker) {
+		{"pings", 4, func(a *attacker) {
 			a.times(200_000, func() error { return a.WritePing(false, [8]byte{}) })
 		}},
-		{"X2 silence", 2000, func(a *attacker) {}},
+		{"silence", 2000, func(a *attacker) {}},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			p := stack.Start(t, stack.Write(t, stack.Options{Policy: openPolicy}))
@@ -86,9 +87,9 @@ func TestX2BeforeIdentity(t *testing.T) {
 				all.Go(func() {
 					slots <- struct{}{}
 					defer func() { <-slots }()
-					c, err := rawh2.Dial(p.GRPC, nil, strings.Contains(attack.name, "nobody reads"))
+					c, err := rawh2.Dial(p.GRPC, nil, attack.name == "calls with unread responses")
 					if err != nil {
-						return // refused, which is one way to resist
+						return // a refused connection is a valid defence
 					}
 					held <- c
 					_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
@@ -97,16 +98,16 @@ func TestX2BeforeIdentity(t *testing.T) {
 			}
 			all.Wait()
 			if _, err := good.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
-				t.Errorf("others are harmed: %v", err)
+				t.Errorf("the earlier client is affected: %v", err)
 			}
 			fresh := gatewayv1.NewGatewayServiceClient(p.Operator(t))
 			if _, err := fresh.GetStatus(ctx, &gatewayv1.GetStatusRequest{}); err != nil {
-				t.Errorf("others who connect now are harmed: %v", err)
+				t.Errorf("a new client is affected: %v", err)
 			}
 			peak := peakRSS(t, p.PID())
 			t.Logf("at most %d MiB, %d connections", peak, len(held))
 			if peak > mostRSS {
-				t.Errorf("it took %d MiB, want at most %d", peak, mostRSS)
+				t.Errorf("the mesh used %d MiB, want at most %d", peak, mostRSS)
 			}
 			close(held)
 			for c := range held {
@@ -130,12 +131,12 @@ func (a *attacker) times(n int, do func() error) {
 
 func second(_ uint32, err error) error { return err }
 
-// peakRSS returns the highest resident memory that a process has had, in MiB.
+// peakRSS returns the highest resident memory that a process has had so far, in MiB.
 func peakRSS(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		t.Skipf("this system does not tell what a process takes: %v", err)
+		t.Skipf("this system has no /proc: %v", err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
@@ -146,6 +147,6 @@ func peakRSS(t *testing.T, pid int) int {
 			return kib >> 10
 		}
 	}
-	t.Fatal("the peak is not told")
+	t.Fatal("/proc does not have the highest resident memory")
 	return 0
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// `config check` and `up` warn about a missing program before the first call. Both continue, because the program
-// may still be installed.
+// Checks that `config check` and `up` warn about a stdio server whose program is missing, before the first call. Both
+// continue after the warning, because the program may be installed later.
 func TestAStdioProgramThatIsNotThereIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: `  gone: {stdio: {command: [a-program-that-nobody-has]}}
@@ -26,12 +26,12 @@ func TestAStdioProgramThatIsNotThereIsWarnedOf(t *testing.T) {
 	up := stack.Start(t, s)
 	for _, want := range warnings {
 		if log := strings.ReplaceAll(up.Stderr(), `\"`, `"`); !strings.Contains(log, want) {
-			t.Errorf("up does not say %q:\n%s", want, log)
+			t.Errorf("up does not log %q:\n%s", want, log)
 		}
 	}
 	for name, said := range map[string]string{"config check": checked.Stdout, "up": up.Stderr()} {
 		if strings.Contains(said, "servers.there") {
-			t.Errorf("%s warns of what is there:\n%s", name, said)
+			t.Errorf("%s warns about a program that exists:\n%s", name, said)
 		}
 	}
 }

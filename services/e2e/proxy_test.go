@@ -28,8 +28,8 @@ import (
 // behindProxy is a host name that does not resolve, so that it can be reached only through the proxy.
 const behindProxy = "mcp.behind-the-proxy.invalid"
 
-// ownCA serves target over TLS with a certificate for behindProxy that no system trusts. It returns its address and
-// the file of its CA certificate.
+// ownCA serves target over TLS with a certificate for behindProxy whose CA no system trusts. It returns the server's
+// address and the file of the CA certificate.
 func ownCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,8 +60,8 @@ func ownCA(t *testing.T, target string) (addr, file string) {
 	return server.Listener.Addr().String(), file
 }
 
-// connectProxy is a proxy that accepts only CONNECT with its credentials, and forwards every connection to one
-// address.
+// connectProxy is a proxy that accepts only CONNECT requests with its credentials, and forwards every connection to the
+// address to.
 type connectProxy struct {
 	to string
 
@@ -106,8 +106,8 @@ func (p *connectProxy) requests() []string {
 	return append([]string(nil), p.asked...)
 }
 
-// Outgoing connections through a CONNECT proxy and with a private CA, and the reported cause if one of them is
-// missing. Case H of servers.md.
+// Case S1. Checks connections to a server through a CONNECT proxy and with a private CA, and the reported error if the
+// proxy or the CA can't be used.
 func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -118,7 +118,7 @@ func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 		env   []string
 		works bool
 		told  []string
-		asked int // 1: the proxy must be used; -1: it must not
+		asked int // 1 if the proxy must receive a request, -1 if it must not
 	}{
 		"proxy and CA":               {http: `proxy: "http://me:${env:PROXY_PASSWORD}@PROXY", ca: ` + ca, works: true, asked: 1},
 		"the environment's":          {http: `proxy: env, ca: ` + ca, env: []string{"HTTPS_PROXY=http://me:" + proxyPassword + "@PROXY"}, works: true, asked: 1},
@@ -146,7 +146,7 @@ func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 			p := stack.Start(t, s)
 			answer := string(posted(t, p.MCP("far"), hello, http.Header{}))
 			if strings.Contains(answer, `"serverInfo"`) != c.works {
-				t.Errorf("the agent reads %s", answer)
+				t.Errorf("the agent receives %s", answer)
 			}
 			for _, want := range c.told {
 				if !strings.Contains(answer, want) {
@@ -155,17 +155,17 @@ func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 			}
 			asked := proxy.requests()
 			if (len(asked) > 0) != (c.asked > 0) {
-				t.Errorf("the proxy was asked %q", asked)
+				t.Errorf("the proxy received %q", asked)
 			}
 			for _, request := range asked {
 				if request != "CONNECT "+behindProxy+":443" {
-					t.Errorf("the proxy was asked for %s", request)
+					t.Errorf("the proxy received %s", request)
 				}
 			}
 			ran := statusOf(t, p)
 			for _, text := range []string{answer, ran.Stdout, ran.Stderr, p.Stderr()} {
 				if strings.Contains(text, proxyPassword) || strings.Contains(text, causeSecret) {
-					t.Errorf("the password of the proxy is told: %s", text)
+					t.Errorf("the output has the password of the proxy: %s", text)
 				}
 			}
 		})

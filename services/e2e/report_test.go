@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// report stores the result of each seed at each point as one line of a file, so that an interrupted run can be
-// continued. Lines belong to one build: results of other builds are ignored.
+// report stores the result of each seed at each failpoint as one line of a file, so that an interrupted run can be
+// continued. Each line names its build, and results of other builds are ignored.
 type report struct {
 	build string
 
 	mu     sync.Mutex
-	file   *os.File // nil: nothing is stored
+	file   *os.File // nil if nothing is stored
 	passed map[string]bool
 	counts map[string]int
 }
@@ -51,7 +51,7 @@ func openReport(t *testing.T, name, build string) *report {
 	return r
 }
 
-// once runs a seed at a point as a subtest, unless it has passed before, and stores the result.
+// once runs a seed at a failpoint as a subtest, unless it has passed before, and stores the result.
 func (r *report) once(t *testing.T, point string, seed int, run func(t *testing.T)) {
 	t.Helper()
 	r.mu.Lock()
@@ -67,7 +67,7 @@ func (r *report) once(t *testing.T, point string, seed int, run func(t *testing.
 		run(t)
 	})
 	switch {
-	case !ran: // the flag -run selected another one
+	case !ran: // the flag -run selected another subtest
 	case ok:
 		r.note(point, seed, "ok", time.Since(began))
 	default:

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A2: of 200 concurrent retries of an approved call, from several sessions, one reaches the server.
+// Case A2. Checks that one of 200 concurrent retries of an approved call, from several sessions, reaches the server.
 func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 	t.Parallel()
 	const retries, sessions = 200, 8
@@ -38,14 +38,14 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a busy machine may serve no call in time
 			codes = together(retries, func(i int) (stack.Response, error) { return callers[i%sessions].Try([]byte(body)) })
 		}
-		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // approval_pending: a caller that comes after the call has run makes another approval request
+		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // approval_pending: a retry after the call has run makes another approval request
 		if n := len(up.Calls("pay")); n != round+1 || codes[""] != 1 || others != retries-1 {
-			t.Fatalf("round %d: the server saw %d calls in all; the retries were answered %v", round, n, codes)
+			t.Fatalf("round %d: the server received %d calls in total; the codes of the retries are %v", round, n, codes)
 		}
 	}
 }
 
-// together makes calls at the same time, and counts their answers by the code of the refusal, or "" for a result.
+// together makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a result.
 func together(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex
 	codes := make(map[string]int)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// F26: the keys and certificates of all roles are renewed while calls run, and no call fails. Files that can't be
+// Case F26. Checks that no call fails while the keys and certificates of all roles are renewed. Files that can't be
 // used change nothing and are logged.
 func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 	t.Parallel()
@@ -46,7 +46,7 @@ func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 	}
 	more := func() { // waits for further calls after a change
 		before := calls.Load()
-		eventually.Holds(t, "calls go on", func() bool { return t.Failed() || calls.Load() > before+100 })
+		eventually.Holds(t, "calls continue", func() bool { return t.Failed() || calls.Load() > before+100 })
 	}
 	for round := range 2 {
 		for _, role := range authn.Roles() {

@@ -12,8 +12,8 @@ import (
 )
 
 // tamperer is a stdio server in shell whose one tool tries to change programs: its own in $APP, another server's in
-// $OTHER and the link to it in $LINK, and files of the system. It undoes each attempt that succeeds and names it in
-// the result.
+// $OTHER and the link to it in $LINK, and files of the system. The result lists the attempts that succeeded. Each
+// attempt is undone.
 const tamperer = `#!/bin/sh
 try() { name=$1; shift; ("$@") >/dev/null 2>&1 && got="$got $name"; }
 append() { : >> "$1"; }
@@ -62,12 +62,12 @@ while read -r line; do
 done
 `
 
-// A stdio server can change neither its own program, nor another server's, nor a link to one, nor the files of the
-// system (X15).
+// Case X15. Checks that a stdio server can change neither its own program, nor another server's program, nor a link to
+// one, nor files of the system.
 func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
-		t.Skip("no namespaces can be made here")
+		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
 	s := stack.Write(t, stack.Options{Policy: "version: 1\nname: p\ndefault: deny\ntools: {tamper: {action: allow}}\n"})
 	dir := t.TempDir()
@@ -117,21 +117,21 @@ auth:
 		"rename-above", "overwrite-other", "link-other", "remove-other-package", "retarget-link", "plant-in-path", "overwrite-interpreter", "own-folder", "temporary",
 	} {
 		if !slices.Contains(open, what) {
-			t.Errorf("without a sandbox %s fails too, so its test shows nothing: %s", what, open)
+			t.Errorf("without a sandbox %s also fails, so the attempt proves nothing: %s", what, open)
 		}
 	}
 	if got := tamper("held"); !slices.Equal(got, []string{"own-folder", "temporary"}) {
-		t.Errorf("in its sandbox it got %s", got)
+		t.Errorf("in its sandbox the server succeeded with %s", got)
 	}
-	// An operator makes the program of one server writable, and only that.
+	// The operator makes the program of one server writable, and nothing else.
 	if got := tamper("writer"); !slices.Contains(got, "overwrite-own") || !slices.Contains(got, "plant-dependency") || slices.Contains(got, "overwrite-other") || slices.Contains(got, "retarget-link") || slices.Contains(got, "hosts") || slices.Contains(got, "plant-in-path") {
-		t.Errorf("with sandbox.write it got %s", got)
+		t.Errorf("with sandbox.write the server succeeded with %s", got)
 	}
 	opened := "sandbox.write makes " + app + " writable"
 	for where, args := range map[string][]string{"status": {"status", "--addr", p.GRPC}, "config check": {"config", "check"}, "doctor": {"doctor", "--addr", p.GRPC}} {
 		ran := stack.Run(t, stack.Command{Args: append(args, "--config", s.Config), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 		if !strings.Contains(ran.Stdout, opened) {
-			t.Errorf("%s does not say %q:\n%s%s", where, opened, ran.Stdout, ran.Stderr)
+			t.Errorf("%s does not print %q:\n%s%s", where, opened, ran.Stdout, ran.Stderr)
 		}
 	}
 }

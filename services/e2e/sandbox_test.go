@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// nosy is a stdio server in shell whose one tool tries to read and write the files of the mesh. Its argument is the
-// folder of the mesh, and its result lists the successful attempts.
+// nosy is a stdio server in shell whose one tool tries to read and write the files of the mesh in the folder $MESH. The
+// result lists the attempts that succeeded.
 const nosy = `
 while read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
@@ -40,12 +40,12 @@ while read -r line; do
 done
 `
 
-// A stdio server has no access to the files of the mesh unless its sandbox is off, and `status` and similar
-// commands report what the sandbox enforces.
+// Case X6. Checks that a stdio server has no access to the files of the mesh unless its sandbox is off. `status` and
+// `config check` report what the sandbox enforces.
 func TestX6AServerOverStdio(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
-		t.Skip("no namespaces can be made here")
+		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
 	s := stack.Write(t, stack.Options{
 		Policy: "version: 1\nname: p\ndefault: deny\ntools: {reach: {action: allow}}\n",
@@ -77,22 +77,23 @@ auth:
 		"read:sluice.yaml", "read:policy.yaml", "read:data/keys/", "wrote:data/gateway/journal/", "renamed-data", "renamed-mesh", "saw-process", "may-signal", "read-environment", "own-folder",
 	} {
 		if !strings.Contains(open, what) {
-			t.Errorf("without a sandbox there is no %s, so it shows nothing: %s", what, open)
+			t.Errorf("without a sandbox %s also fails, so the attempt proves nothing: %s", what, open)
 		}
 	}
 	if got := reach("nosy"); got != "own-folder" {
-		t.Errorf("in its sandbox it got %s", got)
+		t.Errorf("in its sandbox the server succeeded with %s", got)
 	}
 	status := stack.Run(t, stack.Command{Args: []string{"status", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 	check := stack.Run(t, stack.Command{Args: []string{"config", "check", "--config", s.Config}}).Stdout
 	for where, said := range map[string]string{"status": status, "config check": check} {
 		if !strings.Contains(said, "held by namespaces: files, processes") || !strings.Contains(said, "nothing holds it; it is off") {
-			t.Errorf("%s says\n%s", where, said)
+			t.Errorf("%s prints\n%s", where, said)
 		}
 	}
 }
 
-// An entry that would make a secret accessible is refused, and the error names the key.
+// Case X6. Checks that a sandbox entry that would make a secret accessible is refused, and that the error names its
+// key.
 func TestX6WhatIsSecretIsNotOpened(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sampled is a model that repeats what it reads.
+// sampled responds to a sampling request with the text of the request.
 //
 //nolint:staticcheck // see attending
 func sampled(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
@@ -25,13 +25,13 @@ func sampled(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessage
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// attending connects the official SDK's client, which answers server requests. heard receives a text for each
+// attending connects a client of the official SDK that responds to server requests. heard receives a text for each
 // elicitation and each notification of a changed list. The caller closes the client.
 func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
 	client := mcp.NewClient(&mcp.Implementation{Name: "attending", Version: "1"}, &mcp.ClientOptions{
-		CreateMessageHandler: sampled, //nolint:staticcheck // it is what 2025 has, though 2026-07-28 does without
+		CreateMessageHandler: sampled, //nolint:staticcheck // revision 2026-07-28 deprecates sampling, and earlier revisions have it
 		ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			hears <- "asked " + r.Params.Message
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
@@ -46,12 +46,12 @@ func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-
 	return c, hears
 }
 
-// listening returns an HTTP transport to an endpoint, with a stream for messages that belong to no request.
+// listening returns an HTTP transport to an endpoint that also opens the stream for messages that belong to no request.
 func listening(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}}
 }
 
-// started returns a transport to a server of a mesh through `sluice stdio`, for clients that can only start
+// started returns a transport to a server of a mesh through `sluice stdio`, which is for clients that can only start
 // programs.
 func started(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
@@ -60,8 +60,8 @@ func started(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	return &mcp.CommandTransport{Command: c}
 }
 
-// A server sends its client the requests that policy allows, over HTTP and over stdio on both sides: sampling,
-// elicitation and notifications of changed lists. Each server request is on record as the server's.
+// Checks that a server's requests that policy allows reach its client, over HTTP and stdio on both sides: sampling,
+// elicitation and notifications of changed lists. Each server request is recorded as the server's.
 func TestServersAskTheirClients(t *testing.T) {
 	t.Parallel()
 	program := everythingProgram(t)
@@ -102,10 +102,10 @@ rules:
 				}
 			}()
 			if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "re: hello") {
-				t.Errorf("it sampled %q", got)
+				t.Errorf("the result after the sampling is %q", got)
 			}
 			if got := call(t, c, "test_elicitation", "message=who?"); !strings.Contains(got, "ana") || <-heard != "asked who?" {
-				t.Errorf("it elicited %q", got)
+				t.Errorf("the result after the elicitation is %q", got)
 			}
 			call(t, c, "test_trigger_prompt_change", "") // only clients that may use prompts are notified
 			call(t, c, "test_trigger_tool_change", "")
@@ -114,13 +114,13 @@ rules:
 				select {
 				case got := <-heard:
 					if !want[got] {
-						t.Errorf("heard %q", got)
+						t.Errorf("the client received %q", got)
 					}
 					if delete(want, got); got == "tools changed" && !prompts {
 						clear(want)
 					}
 				case <-ctx.Done():
-					t.Fatalf("did not hear %v", want)
+					t.Fatalf("the client did not receive %v", want)
 				}
 			}
 		})
@@ -129,7 +129,7 @@ rules:
 		c, _ := attending(t, listening(s.MCP("quiet")))
 		defer c.Close()
 		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client takes this request here.") {
-			t.Errorf("it sampled %q", got)
+			t.Errorf("the result of the denied sampling is %q", got)
 		}
 	})
 	t.Run("what is too much is refused", func(t *testing.T) {
@@ -137,7 +137,7 @@ rules:
 		defer c.Close()
 		call(t, c, "test_sampling", "prompt=again")
 		if got := call(t, c, "test_sampling", "prompt=again"); !strings.Contains(got, "rate_limited, decision ") {
-			t.Errorf("it sampled %q", got)
+			t.Errorf("the result of the limited sampling is %q", got)
 		}
 	})
 	told := make(map[string]int)
@@ -159,11 +159,11 @@ rules:
 		"RECORD_KIND_OUTCOME program elicitation/create  RESULT_CLASS_OK":                   1,
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("on record (-want +got):\n%s", diff)
+		t.Errorf("records of server requests (-want +got):\n%s", diff)
 	}
 }
 
-// argument parses one argument, `name=text`.
+// argument returns the arguments of a call from the text `name=text`, or no arguments if the text has no "=".
 func argument(text string) map[string]any {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok {

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sharesPolicy allows everything, so that every refusal comes from a quota.
+// sharesPolicy allows everything, so that every refusal comes from a quota on processes.
 const sharesPolicy = `version: 1
 name: shares
 default: allow
 `
 
-// sharing returns a mesh with agents and a stdio server with at most eight processes, of which one caller's quota
-// is two.
+// sharing starts a mesh with agents, and with a stdio server with at most eight processes. The quota of one caller is
+// two of them.
 func sharing(t *testing.T) *stack.Process {
 	t.Helper()
 	return stack.Start(t, stack.Write(t, stack.Options{
@@ -32,8 +32,8 @@ func makeAgent(t *testing.T, caller *stack.Client) string {
 	return textBetween(t, made, `"id":"`, `"`)
 }
 
-// One caller creates ten agents that call a server with one process for each principal. Together they get only the
-// caller's quota of processes, the refusal names whose quota it is, and another caller still gets a process.
+// Checks that ten agents of one caller get only the caller's quota of processes from a server with one process for each
+// principal. The refusal names whose quota it is, and another caller still gets a process.
 func TestShares_AgentsOfOneCallerDoNotTakeAllProcesses(t *testing.T) {
 	t.Parallel()
 	s := sharing(t)
@@ -56,6 +56,6 @@ func TestShares_AgentsOfOneCallerDoNotTakeAllProcesses(t *testing.T) {
 	}
 	other := stack.Connect(t, s.MCP("program"), stack.OtherToken)
 	if said := other.Call("echo", "{}"); said.IsError(t) {
-		t.Errorf("another caller is answered %s", said.Text(t))
+		t.Errorf("another caller receives %s", said.Text(t))
 	}
 }

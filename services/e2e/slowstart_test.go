@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A program that starts slowly is reported as starting, not as unusable, and is not ended. Case E of servers.md.
+// Checks that a program that starts slowly is reported as starting, not as unusable, and that it is not killed.
 func TestSlowStart_IsStillStarting(t *testing.T) {
 	t.Parallel()
 	go1 := filepath.Join(t.TempDir(), "go")
@@ -28,19 +28,19 @@ done
 	}))
 	text := string(posted(t, p.MCP("slow"), hello, http.Header{}))
 	if !strings.Contains(text, "is still starting") || !strings.Contains(text, `"retryable":true`) || !strings.Contains(text, `"retryAfterMs"`) {
-		t.Errorf("while it starts: %s", text)
+		t.Errorf("while the program starts: %s", text)
 	}
 	status := serverStatuses(t, []string{"SLUICE_CONFIG=" + p.Config, "SLUICE_ADDR=" + p.GRPC, "SLUICE_TOKEN=" + stack.OperatorToken})
 	if !strings.Contains(status["slow"], "is still starting") {
-		t.Errorf("status says %q", status["slow"])
+		t.Errorf("status reports %q", status["slow"])
 	}
 	if err := os.WriteFile(go1, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Holds(t, "it is served once it has started", func() bool {
+	eventually.Holds(t, "the server can be used once its program has started", func() bool {
 		return strings.Contains(string(posted(t, p.MCP("slow"), hello, http.Header{})), `"serverInfo"`)
 	})
-	if n := strings.Count(p.Stderr(), "server process started"); n > 2 { // one for the gateway's own list, one for the agent
+	if n := strings.Count(p.Stderr(), "server process started"); n > 2 { // one with which the gateway lists the tools, and one for the agent
 		t.Errorf("%d processes were started", n)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// soak returns how long the soak test runs and with how many sessions: SLUICE_SOAK and SLUICE_SESSIONS, or small
-// defaults.
+// soak returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS. Without
+// these variables the values are small.
 func soak(t *testing.T) (long time.Duration, sessions int) {
 	t.Helper()
 	long, sessions = 8*time.Second, 60
@@ -38,15 +38,15 @@ func soak(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases is the number of phases with calls to the failing servers, and of phases without, in turn.
+	// phases is the number of phases with calls to the failing servers, and of the phases without, which alternate.
 	phases = 4
-	// thinks is the pause of a session between two calls.
+	// thinks is the average pause of a session between two calls.
 	thinks = 4 * time.Second
 )
 
-// A server that hangs and one that dies every second do not affect sessions of the same callers with working
-// servers: their calls are answered. The test logs the times of answers with and without the failing servers, in
-// turn, and the resources that the mesh uses meanwhile (`make soak`).
+// Checks that a server that hangs and a server that dies every second do not affect the sessions of the same callers
+// with working servers. The test logs response times with and without calls to the failing servers, and the resources
+// that the mesh uses (`make soak`).
 func TestServersThatFailTroubleNobody(t *testing.T) {
 	t.Parallel()
 	long, sessions := soak(t)
@@ -60,7 +60,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var mu sync.Mutex
-	fails := false // guarded by mu, as is took
+	fails := false // guarded by mu, like took
 	took := map[bool][]time.Duration{}
 	var all sync.WaitGroup
 	for i := range sessions {
@@ -115,21 +115,21 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 		fails = n%2 == 1
 		mu.Unlock()
 		time.Sleep(long / (2 * phases))
-		t.Logf("phase %d, with those that fail: %t; %s, %d goroutines", n, n%2 == 1, inHand(t, p.PID()), collector.Counts("go.goroutine")["go.goroutine.count{}"])
+		t.Logf("phase %d, calls to failing servers: %t; %s, %d goroutines", n, n%2 == 1, inHand(t, p.PID()), collector.Counts("go.goroutine")["go.goroutine.count{}"])
 	}
 	end()
 	all.Wait()
 	for with, times := range took {
 		slices.Sort(times)
-		t.Logf("with those that fail: %t; %d calls, median %v, p99 %v", with, len(times), times[len(times)/2], times[len(times)*99/100])
+		t.Logf("calls to failing servers: %t; %d calls, median %v, p99 %v", with, len(times), times[len(times)/2], times[len(times)*99/100])
 	}
 	if len(took[true]) == 0 || len(took[false]) == 0 {
 		t.Error("nothing was measured")
 	}
 }
 
-// failingAmong returns the configuration of eight working servers, one that hangs in calls, and one that runs only
-// every other half second.
+// failingAmong returns the configuration of eight working servers, one server that hangs in calls, and one that dies
+// and starts again every second.
 func failingAmong(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -158,7 +158,7 @@ func answerEcho(w http.ResponseWriter, body string) {
 	_, _ = io.WriteString(w, said[0])
 }
 
-// dying starts a server that dies every second with all its connections, and returns its URL.
+// dying starts a server that dies every second and closes its connections, and returns the server's URL.
 func dying(t *testing.T) string {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -178,7 +178,7 @@ func dying(t *testing.T) string {
 					}
 				})}
 				dies := time.AfterFunc(500*time.Millisecond, func() { _ = server.Close() })
-				_ = server.Serve(lis) // until it dies
+				_ = server.Serve(lis) // Serve returns when the server dies
 				dies.Stop()
 			}
 			select {
@@ -190,18 +190,18 @@ func dying(t *testing.T) string {
 	return "http://" + addr
 }
 
-// inHand returns the resident memory and the number of descriptors of a process.
+// inHand returns a text with the resident memory and the number of descriptors of a process.
 func inHand(t *testing.T, pid int) string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	status, failed := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil || failed != nil || len(files) == 0 {
-		return "there is no /proc to read"
+		return "no /proc"
 	}
 	for line := range strings.Lines(string(status)) {
 		if memory, is := strings.CutPrefix(line, "VmRSS:"); is {
 			return fmt.Sprintf("%s resident, %d descriptors", strings.TrimSpace(memory), len(files))
 		}
 	}
-	return "the kernel does not say what is in memory"
+	return "/proc does not have the resident memory"
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessServer names the variable that makes this test binary a stdio proxy which lets an MCP server appear to
-// support only 2026-07-28. Its value is the path of the server's program.
+// sessionlessServer names the environment variable that makes this test binary run as a stdio proxy. Through the proxy,
+// an MCP server appears to support only revision 2026-07-28. The value is the path of the server's program.
 const sessionlessServer = "SLUICE_E2E_SESSIONLESS_SERVER"
 
 func serveSessionless() int {
@@ -47,8 +47,8 @@ func serveSessionless() int {
 	return 0
 }
 
-// Clients of 2026-07-28 and of the revisions with sessions use a program that supports only 2026-07-28: they list,
-// call, answer server requests, and are notified of changed lists.
+// Checks that clients of 2026-07-28 and of the revisions with sessions can use a program that supports only 2026-07-28.
+// They list and call tools, respond to server requests, and are notified of changed lists.
 func TestProgramsWithoutSessions(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{
@@ -74,31 +74,31 @@ rules:
 			c, heard := attending(t, over.Transport)
 			defer c.Close()
 			if v := c.InitializeResult().ProtocolVersion; v != over.version {
-				t.Errorf("they speak %s", v)
+				t.Errorf("the protocol version is %s", v)
 			}
 			if list, err := c.ListTools(ctx, nil); err != nil || len(list.Tools) < 20 {
-				t.Fatalf("it lists %v, %v", list, err)
+				t.Fatalf("the listed tools are %v, %v", list, err)
 			}
 			r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_input_required_result_elicitation"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if text, _ := r.Content[0].(*mcp.TextContent); !strings.Contains(text.Text, "ana") {
-				t.Errorf("it elicited %q", text.Text)
+				t.Errorf("the result after the elicitation is %q", text.Text)
 			}
 			if got := <-heard; !strings.HasPrefix(got, "asked ") {
-				t.Errorf("the client heard %q", got)
+				t.Errorf("the client received %q", got)
 			}
 			again := time.NewTicker(time.Second)
 			defer again.Stop()
-			for told := false; !told; { // before the client's stream is open, the client is not notified
+			for told := false; !told; { // the client is notified only when its stream is open
 				if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_trigger_prompt_change"}); err != nil {
 					t.Fatal(err)
 				}
 				select {
 				case got := <-heard:
 					if told = true; got != "prompts changed" {
-						t.Errorf("the client heard %q", got)
+						t.Errorf("the client received %q", got)
 					}
 				case <-again.C:
 				}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// An orchestrator reads the exit status: a role's program that SIGTERM stops while a call is in flight answers the
-// call and ends with status 0, whether the gateway serves the mesh's own agents or not.
+// Checks that the program of a role that receives SIGTERM ends with exit status 0, which an orchestrator reads. A call
+// in flight is finished first. This applies to gateways with and without agents.
 func TestStop_RoleProgramThatSIGTERMStopsExitsWithZero(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]string{
@@ -37,7 +37,7 @@ func TestStop_RoleProgramThatSIGTERMStopsExitsWithZero(t *testing.T) {
 			})
 			close(release)
 			if got := <-answer; got.err != nil || got.resp.Text(t) != "late" {
-				t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+				t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 			}
 			if err := a.Wait(gatewayRole); err != nil {
 				t.Errorf("the gateway ended with %v, want exit status 0\n%s", err, a.Log(gatewayRole))

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// held is a mesh with a call that its server has received and does not answer until it is released.
+// held is a mesh with a call that its server has received, and answers only when the test releases it.
 type held struct {
 	*stack.Process
 	client *stack.Client
@@ -29,8 +29,8 @@ type heldAnswer struct {
 	err  error
 }
 
-// hold starts a mesh in front of servers, calls the tool "safe" of one of them, and waits until that server has
-// received the call.
+// hold starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has received the
+// call.
 func hold(t *testing.T, servers, server string, arrived func() bool) *held {
 	t.Helper()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: servers, Policy: openPolicy}))
@@ -57,7 +57,7 @@ func (h *held) interrupt(t *testing.T, server string) {
 func (h *held) ends(t *testing.T) {
 	t.Helper()
 	if err := h.Wait(); err != nil {
-		t.Errorf("Ctrl-C ended it with %v, want exit code 0\n%s", err, h.Stderr())
+		t.Errorf("after Ctrl-C the mesh ended with %v, want exit code 0\n%s", err, h.Stderr())
 	}
 	calls := newChain(h.Journal(), "calls")
 	calls.readOn(t)
@@ -71,8 +71,7 @@ func (h *held) ends(t *testing.T) {
 	}
 }
 
-// If Ctrl-C arrives during a call, the caller still receives its answer and the journal the outcome, over every
-// transport.
+// Checks that the caller still receives its result, and the journal the outcome, if Ctrl-C arrives during a call.
 func TestCtrlCLosesNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("over HTTP", func(t *testing.T) {
@@ -82,11 +81,11 @@ func TestCtrlCLosesNothing(t *testing.T) {
 		ended := len(up.Ended())
 		h.interrupt(t, "up")
 		if len(up.Ended()) != ended {
-			t.Error("the server's session was ended under the call")
+			t.Error("the session with the server was ended during the call")
 		}
 		close(release)
 		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
-			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
 		h.ends(t)
 		if len(up.Ended()) != ended+1 {
@@ -101,7 +100,7 @@ func TestCtrlCLosesNothing(t *testing.T) {
 		h.interrupt(t, "up")
 		write(t, filepath.Join(dir, "release"), "")
 		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
-			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
 		h.ends(t)
 	})
@@ -112,7 +111,7 @@ func TestCtrlCLosesNothing(t *testing.T) {
 		defer close(release)
 		h.interrupt(t, "up")
 		if got := <-h.answer; got.err != nil || got.resp.Decision(t).Code != "outcome_unknown" {
-			t.Errorf("the caller got %q, %v", got.resp.Body, got.err)
+			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
 		h.ends(t)
 	})
@@ -146,8 +145,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// slowServer names the variable that makes this test binary a stdio server. Its value is a folder: a call creates
-// the file `arrived` there, and is answered once the file `release` exists.
+// slowServer names the environment variable that makes this test binary run as a stdio server. Its value is a folder. A
+// call creates the file `arrived` in the folder and is answered when the file `release` exists.
 const slowServer = "E2E_SLOW_SERVER"
 
 func serveSlowly() int {
@@ -179,7 +178,7 @@ func serveSlowly() int {
 	return 0
 }
 
-// A stop does not wait for open streams: they end, and the process ends soon after.
+// Checks that a stop does not wait for open streams: they end, and the process ends soon after.
 func TestAStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", everythingProgram(t)), Policy: openAll}))
@@ -189,15 +188,15 @@ func TestAStopEndsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "tools changed" { // the client's stream is open
-		t.Fatalf("heard %q", got)
+		t.Fatalf("the client received %q", got)
 	}
 	begin := time.Now()
 	p.Interrupt(t)
 	if err := p.Wait(); err != nil {
-		t.Errorf("Ctrl-C ended it with %v\n%s", err, p.Stderr())
+		t.Errorf("after Ctrl-C the mesh ended with %v\n%s", err, p.Stderr())
 	}
-	if took := time.Since(begin); took > 20*time.Second { // a drain that waited would take 30 s
-		t.Errorf("it took %v", took)
+	if took := time.Since(begin); took > 20*time.Second { // waiting for the stream would take 30 s
+		t.Errorf("the stop took %v", took)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// judges puts another policy in force, which ends with its rules for tools. It is in force once it denies
-// what no other rule names, for a revision changes with what is known of tools, too; and the gateway knows of
-// its revision, for until then it decides like calls as before.
+// judges writes another policy, which must end with its tools, and waits until the policy is in force. It adds a rule
+// that denies a tool with a new name. The policy is in force when this rule decides, because the revision also changes
+// with the catalog. The gateway must have the new revision, too, because until then it uses cached decisions.
 func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
 	t.Helper()
 	mark := "mark-" + strings.ToLower(rand.Text())
@@ -21,15 +21,15 @@ func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
 		t.Fatal(err)
 	}
 	gateway := gatewayv1.NewGatewayServiceClient(f.Operator(t))
-	eventually.Holds(t, "the policy holds", func() bool {
+	eventually.Holds(t, "the policy is in force", func() bool {
 		d := c.Call(mark, `{}`).Decision(t)
 		status, err := gateway.GetStatus(t.Context(), new(gatewayv1.GetStatusRequest))
 		return err == nil && d.Code == "denied_by_rule" && d.PolicyRevision == status.GetPolicyRevision()
 	})
 }
 
-// An approval ends when policy requires none for its call any more, whether approvers have decided or not, so that no call
-// runs by it later.
+// Checks that an approval is cancelled when policy requires none for its call any more, whether approvers have decided or
+// not. No later call runs because of that approval.
 func TestApprovals_EndWhenPolicyAllowsOrDeniesTheCall(t *testing.T) {
 	t.Parallel()
 	const asks = "pay: {action: require_approval"
@@ -55,11 +55,11 @@ func TestApprovals_EndWhenPolicyAllowsOrDeniesTheCall(t *testing.T) {
 			}
 			f.judges(t, c, tt.policy)
 			if resp := c.Call("pay", `{"sum":15e-1}`); resp.Decision(t).Code != tt.code || resp.IsError(t) != (tt.code != "") {
-				t.Errorf("by then it is answered %s", resp.Body)
+				t.Errorf("under the new policy the response is %s", resp.Body)
 			}
 			f.becomes(t, id, "cancelled")
 			if d := c.Call("pay", `{"sum":1.5}`).Decision(t); d.Code != tt.code {
-				t.Errorf("and once more %+v", d)
+				t.Errorf("the second call under the new policy: %+v", d)
 			}
 			f.judges(t, c, payPolicy)
 			if d := c.Call("pay", `{"sum":1.5}`).Decision(t); d.Code != "approval_pending" || f.pendingOne(t) == id {

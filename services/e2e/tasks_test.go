@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// taskSeen holds the fields of a task that its client sees.
+// taskSeen holds the fields of a task that its client receives.
 type taskSeen struct {
 	ResultType string
 	ID         string `json:"taskId"`
@@ -25,7 +25,8 @@ type taskSeen struct {
 	Result     npmtest.ToolResult `json:"result"`
 }
 
-// asks sends a request as a client of 2026-07-28 that supports tasks.
+// asks sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status, the task in
+// the result, and the body of the response.
 func asks(t *testing.T, url, token, method, name, params string) (status int, task taskSeen, body string) {
 	t.Helper()
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
@@ -55,8 +56,8 @@ func asks(t *testing.T, url, token, method, name, params string) (status int, ta
 	return resp.StatusCode, said.Result, string(got)
 }
 
-// For a client that supports tasks, a call that waits for approval is a task. After the approval it runs once, when
-// its client requests the task. A task that its client cancels can't be approved any more.
+// Checks that a call that needs approval becomes a task for a client that supports tasks. After the approval the call
+// runs once, when the client requests the task. A task that its client has cancelled can't be approved any more.
 func TestCallsWaitAsTasks(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "")
@@ -66,7 +67,7 @@ func TestCallsWaitAsTasks(t *testing.T) {
 		t.Helper()
 		_, task, body := asks(t, url, stack.AgentToken, "tools/call", "pay", `"name":"pay","arguments":{"sum":12.5}`)
 		if task.ResultType != "task" || task.Status != "working" || !strings.HasPrefix(task.ID, "sluice-task.") {
-			t.Fatalf("answered %s", body)
+			t.Fatalf("the response to the call is %s", body)
 		}
 		return task
 	}
@@ -74,7 +75,7 @@ func TestCallsWaitAsTasks(t *testing.T) {
 		t.Helper()
 		status, task, body := asks(t, url, stack.AgentToken, "tasks/get", id, `"taskId":"`+id+`"`)
 		if status != http.StatusOK || task.ResultType != "complete" || task.ID != id {
-			t.Fatalf("asked, and answered %d %s", status, body)
+			t.Fatalf("the response to tasks/get is %d %s", status, body)
 		}
 		return task
 	}
@@ -89,37 +90,37 @@ func TestCallsWaitAsTasks(t *testing.T) {
 	paid := begin()
 	approval := w.pendingOne(t)
 	if task := get(paid.ID); task.Status != "working" || !strings.Contains(task.Message, "A person must approve") {
-		t.Errorf("while it waits it is %+v", task)
+		t.Errorf("before the approval the task is %+v", task)
 	}
 	w.decide(t, "approve", approval)
 	w.ran(t, 0) // the client has not requested the task yet
 	for range 3 {
 		if task := ends(paid.ID); task.Status != "completed" || task.Result.IsError || task.Result.Text() != "ran" {
-			t.Errorf("approved, it is %+v", task)
+			t.Errorf("after the approval the task is %+v", task)
 		}
 	}
 	w.ran(t, 1)
 	w.settles(t, "done")
 	if status, _, body := asks(t, url, stack.OtherToken, "tasks/get", paid.ID, `"taskId":"`+paid.ID+`"`); status != http.StatusBadRequest || !strings.Contains(body, "-32602") {
-		t.Errorf("to somebody else it is %d %s", status, body)
+		t.Errorf("another caller receives %d %s", status, body)
 	}
 
 	cancelled := begin()
 	approval = w.pendingOne(t)
 	if status, _, body := asks(t, url, stack.AgentToken, "tasks/cancel", cancelled.ID, `"taskId":"`+cancelled.ID+`"`); status != http.StatusOK {
-		t.Errorf("cancelled, and answered %d %s", status, body)
+		t.Errorf("the response to tasks/cancel is %d %s", status, body)
 	}
 	if ran := f.approvals(t, "approve", approval, "--yes"); ran.Code == 0 {
-		t.Error("what was cancelled was approved")
+		t.Error("a cancelled task was approved")
 	}
 	if task := ends(cancelled.ID); task.Status != "cancelled" {
-		t.Errorf("cancelled, it is %+v", task)
+		t.Errorf("after the cancellation the task is %+v", task)
 	}
 
 	denied := begin()
 	w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
 	if task := ends(denied.ID); task.Status != "completed" || !task.Result.IsError || !strings.Contains(task.Result.Text(), "too much") {
-		t.Errorf("denied, it is %+v", task)
+		t.Errorf("after the denial the task is %+v", task)
 	}
 	w.ran(t, 1)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// commandsWithTokens are the commands that send a token over HTTP first. `sluice tools` without a server is not
-// among them: it first requests the list of servers over gRPC.
+// commandsWithTokens lists commands whose first request is an HTTP request with a token. `sluice tools` without a
+// server first requests the list of servers over gRPC.
 var commandsWithTokens = map[string][]string{
 	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "stdio": {"stdio"},
 	"stdio to one": {"stdio", "--server", "demo"},
@@ -21,7 +21,7 @@ var commandsWithTokens = map[string][]string{
 // initializeLine is the first line that a client writes.
 const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
 
-// listener counts the requests that carry a token.
+// listener starts a server that counts the requests with a token. It returns the server's URL and the counter.
 func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
 	t.Helper()
 	tokens = new(atomic.Int64)
@@ -35,8 +35,8 @@ func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic
 	return s.URL, tokens
 }
 
-// The commands send a token without TLS only to loopback. The proxy in the environment represents anyone who can
-// read the network between the command and the mesh.
+// Checks that commands send a token without TLS only to loopback addresses. The proxy in the environment stands where
+// an attacker could read the network between the command and the mesh.
 func TestToken_CommandSendsItWithoutTLSToLoopbackAlone(t *testing.T) {
 	t.Parallel()
 	proxy, seen := listener(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
@@ -69,7 +69,7 @@ func TestToken_CommandFollowsNoRedirectWithIt(t *testing.T) {
 		}
 	}
 	if n := seen.Load(); n != 0 {
-		t.Errorf("the token was sent %d times to where a redirect refers", n)
+		t.Errorf("the token was sent %d times to the target of a redirect", n)
 	}
 }
 

@@ -50,8 +50,7 @@ func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_Spa
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 
-// The traces of the vote and of the retry have the same approval id as the ticket's trace, and each has a link to
-// the ticket's trace.
+// Checks that the traces of the vote and of the retry have the approval id of the ticket's trace, and a link to it.
 func TestTheTracesOfAnApprovedCallAreLinked(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -69,11 +68,11 @@ func TestTheTracesOfAnApprovedCallAreLinked(t *testing.T) {
 	retry := spanOf(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.effect": "allow"})
 	want := map[string]string{"sluice.approval.id": id, "sluice.approval.verdict": "approve", "sluice.approval.state": "approved"}
 	if !maps.Equal(vote.Attributes, want) {
-		t.Errorf("the vote says %v, want %v", vote.Attributes, want)
+		t.Errorf("the attributes of the vote are %v, want %v", vote.Attributes, want)
 	}
 	for _, s := range []stack.Span{vote, retry} {
 		if s.Trace == ticket.Trace || s.Parent != "" || !slices.Equal(s.Links, []string{ticket.Trace}) {
-			t.Errorf("%s is of trace %s, below %q and linked to %v, want a root that is linked to the ticket's trace %s", s.Name, s.Trace, s.Parent, s.Links, ticket.Trace)
+			t.Errorf("%s is in trace %s with the parent %q and the links %v, want a root span with a link to the ticket's trace %s", s.Name, s.Trace, s.Parent, s.Links, ticket.Trace)
 		}
 	}
 }

@@ -36,16 +36,16 @@ const (
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
-// quickly makes a process export its spans after 50 ms.
+// quickly is an environment variable that makes a process export its spans after 50 ms.
 const quickly = "OTEL_BSP_SCHEDULE_DELAY=50"
 
-// strangers is the id of a client's own trace.
+// strangers is the id of a trace that a client has started.
 const strangers = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sent returns the trace context that the server received with its last call of a tool: in the header and, if the
-// client had one in `_meta`, also there.
+// sent returns the trace context of the last call of a tool that the server received. It checks that the traceparent in
+// the body, if any, equals the header.
 func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
@@ -58,10 +58,10 @@ func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags stri
 		t.Fatalf("the server received the traceparent %q", last.Header.Get("Traceparent"))
 	}
 	if bytes.Contains(last.Body, []byte("traceparent")) && !bytes.Contains(last.Body, []byte(parts[0])) {
-		t.Errorf("body and head name two traces: %s and %s", last.Body, parts[0])
+		t.Errorf("the body and the header have different traces: %s and %s", last.Body, parts[0])
 	}
 	if strings.Contains(string(last.Body)+fmt.Sprint(last.Header), strangers) {
-		t.Errorf("the server received the client's own trace: %s %s", last.Header, last.Body)
+		t.Errorf("the server received the client's trace: %s %s", last.Header, last.Body)
 	}
 	return parts[1], parts[2], parts[3]
 }
@@ -88,8 +88,8 @@ func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.S
 	return found[0]
 }
 
-// wholeTrace checks the spans of one allowed call with a limit, each below the span that caused it. service returns
-// the service name of a role's process.
+// wholeTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that caused
+// it. service returns the service name of the process of a role.
 func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -131,7 +131,7 @@ func TestOneTraceThroughRolesThatLiveApart(t *testing.T) {
 	trace, parent, flags := sent(t, a.up, "limited")
 	root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", apartService)
 	if root.Parent != "" || len(root.Links) != 0 || parent != forward.ID || flags != "01" {
-		t.Errorf("the root is below %q and linked to %v; the server was told the parent %s, flags %s, want %s, 01", root.Parent, root.Links, parent, flags, forward.ID)
+		t.Errorf("the root span has the parent %q and the links %v; the server received the parent %s and the flags %s, want %s and 01", root.Parent, root.Links, parent, flags, forward.ID)
 	}
 	traced(t, a.records(t), trace)
 }
@@ -146,7 +146,7 @@ func traced(t *testing.T, records []*gatewayv1.Record, trace string) {
 		}
 	}
 	if kinds[gatewayv1.RecordKind_RECORD_KIND_INTENT] != 1 || kinds[gatewayv1.RecordKind_RECORD_KIND_OUTCOME] != 1 {
-		t.Errorf("of trace %s the journal has %v, want an intent and an outcome", trace, kinds)
+		t.Errorf("the journal has %[2]v of trace %[1]s, want an intent and an outcome", trace, kinds)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestOneTraceThroughOneProcess(t *testing.T) {
 	trace, parent, _ := sent(t, f.up, "limited")
 	_, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
 	if parent != forward.ID {
-		t.Errorf("the server was told the parent %s, want %s", parent, forward.ID)
+		t.Errorf("the server received the parent %s, want %s", parent, forward.ID)
 	}
 	traced(t, f.records(t), trace)
 }
@@ -174,8 +174,8 @@ func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 	})}
 }
 
-// newUnpinned returns a mesh with a server whose definitions may change. It first lists first, or otherwise
-// [tools].
+// newUnpinned starts a mesh with a server whose definitions may change. The server first lists the tools in first, or
+// [tools] if first is empty.
 func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), tools))
@@ -184,7 +184,7 @@ func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	})}
 }
 
-// clientTraces returns the ways in which a client can send its own trace context.
+// clientTraces returns functions that make a call with a trace context of the client, by the place of the context.
 func clientTraces(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + strangers + "-b7ad6b7169203331-01"
 	withHeader := *c
@@ -196,12 +196,13 @@ func clientTraces(c *stack.Client) map[string]func() stack.Response {
 	}
 }
 
-// By default a client's trace context is not trusted: the gateway links to it and sends its own.
+// Checks that by default the gateway does not continue a client's trace: it starts a trace with a link to the client's
+// trace.
 func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
-	f.connect(t).Call("safe", "{}") // so that the server is in the catalog and the revision stays the same
+	f.connect(t).Call("safe", "{}") // so that the server is in the catalog and the policy revision stays the same
 	for name, send := range clientTraces(f.connect(t)) {
 		if resp := send(); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)
@@ -209,15 +210,15 @@ func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 		trace, parent, _ := sent(t, f.up, "limited")
 		root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
 		if root.Parent != "" || !slices.Equal(root.Links, []string{strangers}) || parent != forward.ID {
-			t.Errorf("%s: the root is below %q and linked to %v, want a root that is linked to the client's trace", name, root.Parent, root.Links)
+			t.Errorf("%s: the root span has the parent %q and the links %v, want no parent and a link to the client's trace", name, root.Parent, root.Links)
 		}
 	}
 	if spans := c.Spans(strangers); len(spans) > 0 {
-		t.Errorf("%d spans went into the client's trace", len(spans))
+		t.Errorf("%d spans are in the client's trace", len(spans))
 	}
 }
 
-// With trust_parent the client's trace is continued, and its span is the parent.
+// Checks that the gateway continues the client's trace if trust_parent is set, with the client's span as the parent.
 func TestATrustedClientsTraceGoesOn(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -228,14 +229,14 @@ func TestATrustedClientsTraceGoesOn(t *testing.T) {
 	}
 	root, forward := wholeTrace(t, spansOf(t, c, strangers, 6), "limited", togetherService)
 	if root.Parent != "b7ad6b7169203331" || len(root.Links) != 0 {
-		t.Errorf("the root is below %q and linked to %v, want the client's span as parent", root.Parent, root.Links)
+		t.Errorf("the root span has the parent %q and the links %v, want the client's span as the parent", root.Parent, root.Links)
 	}
 	if got, want := f.up.Calls("limited")[0].Header.Get("Traceparent"), "00-"+strangers+"-"+forward.ID+"-01"; got != want {
 		t.Errorf("the server received %s, want %s", got, want)
 	}
 }
 
-// A trace that is not sampled is not exported, but has an id.
+// Checks that a trace that is not sampled is not exported, but that its id is sent to the server and recorded.
 func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -247,7 +248,7 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 		}
 		trace, _, flags := sent(t, a.up, "limited")
 		if trace == strangers || flags != "00" {
-			t.Errorf("%s: the server was told the trace %s, flags %s", name, trace, flags)
+			t.Errorf("%s: the server received the trace %s and the flags %s", name, trace, flags)
 		}
 		traced(t, a.records(t), trace)
 	}
@@ -261,7 +262,7 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 	}
 }
 
-// Spans have exactly the attributes of mcp.md, "Tracing".
+// Checks that spans have exactly the attributes that docs/telemetry.md lists.
 func TestSpansSayWhatTheyShould(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -331,7 +332,7 @@ func sessionOf(t *testing.T, f *fixture) string {
 	return resp.GetSessions()[0].GetDigest()
 }
 
-// S1: no span, metric, log or record contains secrets: arguments, results, errors, tokens and session ids.
+// Case S1. Checks that no span, metric, log line or record contains arguments, results, errors, tokens or session ids.
 func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-51d0c3"
@@ -382,7 +383,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 		}
 		for _, secret := range secrets {
 			if secret == canary && strings.Contains(place, "approvals.db") {
-				continue // the approval store holds the call that people decide on, but no token
+				continue // the approval store has the call that approvers decide on, but no token
 			}
 			for form, found := range map[string]string{"as it is": secret, "in hexadecimal": hex.EncodeToString([]byte(secret))} {
 				if at := bytes.Index(text, []byte(found)); at >= 0 {
@@ -393,7 +394,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	}
 	for _, known := range known {
 		if !seen[known] {
-			t.Errorf("journal, logs, spans and metrics were not all read: %q is in none of them", known)
+			t.Errorf("the journal, the logs, the spans or the metrics were not read: none of them has %q", known)
 		}
 	}
 }

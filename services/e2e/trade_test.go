@@ -19,14 +19,14 @@ import (
 const (
 	// traders is the number of concurrent callers.
 	traders = 4
-	// winding is how long started calls may take to finish.
+	// winding is the longest time that started calls may take to finish.
 	winding = 90 * time.Second
 	// decided is the number of acknowledged verdicts that a run needs to be conclusive.
 	decided = 20
 )
 
-// trading holds callers and a person. The callers make calls that need approval, and repeat each until it has run
-// or is denied. The person decides on them.
+// trading holds the callers and the approver of a mesh. The callers make calls that need approval, and repeat each call
+// until it has run or is denied.
 type trading struct {
 	a       *apart
 	people  approvalv1.ApprovalServiceClient
@@ -37,19 +37,19 @@ type trading struct {
 
 	mu   sync.Mutex
 	next int
-	// told holds how each call ended, by its number: "ran" or a code.
+	// told holds how each call ended, by the number of the call: "ran" or a code.
 	told map[int]string
 	// answers counts the codes that callers received.
 	answers map[string]int
-	// asked holds the approvals of each call. acknowledged holds the verdicts that were acknowledged.
+	// asked holds the ids of the approvals of each call. acknowledged holds the verdicts that were acknowledged.
 	asked        map[int][]string
 	acknowledged map[string]approvalv1.Verdict
 }
 
-// denied reports whether the person denies the call with this number.
+// denied reports whether the approver denies the call with this number.
 func denied(n int) bool { return n%5 == 0 }
 
-// trade starts the callers and the person.
+// trade starts the callers and the approver.
 func trade(t *testing.T, a *apart) *trading {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -66,7 +66,7 @@ func trade(t *testing.T, a *apart) *trading {
 	return b
 }
 
-// close waits until enough calls were decided, and lets the started calls finish.
+// close waits until enough calls were decided, and then until the started calls have ended.
 func (b *trading) close(t *testing.T) {
 	t.Helper()
 	eventually.Within(t, winding, "enough calls were decided", func() bool {
@@ -78,7 +78,7 @@ func (b *trading) close(t *testing.T) {
 	overdue := time.AfterFunc(winding, b.leave)
 	b.callers.Wait()
 	if !overdue.Stop() {
-		t.Errorf("calls have not come to an end after %v", winding)
+		t.Errorf("calls have not ended after %v", winding)
 	}
 	b.leave()
 	b.person.Wait()
@@ -101,7 +101,7 @@ func (b *trading) call(ctx context.Context, t *testing.T, c *stack.Client) {
 	}
 }
 
-// once makes a call and returns how it ended, or "" if it has not ended.
+// once makes a call and returns how the call ended, or "" if it must be repeated.
 func (b *trading) once(t *testing.T, c *stack.Client, n int) (end string) {
 	resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
 	if err != nil || resp.Status != 200 {
@@ -139,12 +139,12 @@ func (b *trading) decide(ctx context.Context, t *testing.T) {
 	}
 }
 
-// judge fails the test if an operator receives an error that the contract does not permit here.
+// judge reports an error if the approver receives an error that the contract does not allow in this situation.
 func (b *trading) judge(t *testing.T, what string, err error) {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose answer was lost has been stored
-	case codes.Aborted: // the view includes the last similar call, which has changed meanwhile
+	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose response was lost has been stored
+	case codes.Aborted: // the view has changed, because it includes the last similar call
 	default:
 		t.Errorf("%s: %v", what, err)
 	}
@@ -155,7 +155,7 @@ func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
 	b.judge(t, "get", err)
 	var params struct{ Arguments struct{ N int } }
 	if err != nil || json.Unmarshal([]byte(seen.GetView().GetParams()), &params) != nil || params.Arguments.N == 0 {
-		return // the calls of probes are not decided
+		return // calls without a number are not decided
 	}
 	n, verdict := params.Arguments.N, approvalv1.Verdict_VERDICT_APPROVE
 	if denied(n) {
@@ -173,7 +173,7 @@ func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
 	}
 }
 
-// check compares what the callers, the person, the server and the store know.
+// check compares what the callers and the approver received with the calls of the server and with the stored approvals.
 func (b *trading) check(t *testing.T) {
 	t.Helper()
 	ran := b.ran(t)
@@ -184,7 +184,7 @@ func (b *trading) check(t *testing.T) {
 			want, times = "approval_denied", 0
 		}
 		if b.told[n] != want || ran[n] != times || len(b.asked[n]) != 1 {
-			t.Errorf("call %d was told %q and ran %d times; people were asked about it %v", n, b.told[n], ran[n], b.asked[n])
+			t.Errorf("call %d ended with %q and ran %d times; its approvals are %v", n, b.told[n], ran[n], b.asked[n])
 		}
 	}
 	for id, verdict := range b.acknowledged {
@@ -194,10 +194,10 @@ func (b *trading) check(t *testing.T) {
 		}
 		b.stands(t, id, want)
 	}
-	t.Logf("%d calls, %d verdicts acknowledged; answers: %v", b.next, len(b.acknowledged), b.answers)
+	t.Logf("%d calls, %d verdicts acknowledged; responses by code: %v", b.next, len(b.acknowledged), b.answers)
 }
 
-// ran returns how often each call reached the server.
+// ran returns the number of times that each call reached the server.
 func (b *trading) ran(t *testing.T) map[int]int {
 	t.Helper()
 	out := make(map[int]int)
@@ -213,7 +213,7 @@ func (b *trading) ran(t *testing.T) map[int]int {
 	return out
 }
 
-// stands waits until an approval is in a state. The store may learn of it late.
+// stands waits until an approval is in a state, because the store may receive the result of a call late.
 func (b *trading) stands(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse
@@ -223,5 +223,5 @@ func (b *trading) stands(t *testing.T, id string, want approvalv1.ApprovalState)
 			return
 		}
 	}
-	t.Errorf("the approval stands as %v, want %v", got.GetApproval(), want)
+	t.Errorf("the approval is %v, want %v", got.GetApproval(), want)
 }

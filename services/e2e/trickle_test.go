@@ -22,8 +22,8 @@ const (
 	besideSize = 5 << 20
 )
 
-// trickle begins an answer with first bytes at once, and then sends single bytes until the connection is closed. If
-// said is set, it sends a Content-Length.
+// trickle returns a handler that sends first bytes of a result at once, and then single bytes until the connection is
+// closed. If said is set, the response has a Content-Length.
 func trickle(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -39,8 +39,8 @@ func trickle(first int, said bool) rawmcp.Answer {
 	}
 }
 
-// X3: a server that begins large answers and sends them byte by byte uses memory only for what it has sent, and is
-// cut off. It never uses up the memory for others: large answers of another server pass.
+// Case X3. Checks that a server that begins large responses and sends them byte by byte uses memory only for the bytes
+// that it has sent, and is cut off. Large responses of another server pass meanwhile.
 func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]rawmcp.Answer{
@@ -66,12 +66,12 @@ func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 					go func() { told <- client.Call("large", "{}") }()
 				}
 			}
-			eventually.Holds(t, "the calls have come", func() bool { return len(bad.Calls("large")) == cap(told) })
+			eventually.Holds(t, "the slow server has received all calls", func() bool { return len(bad.Calls("large")) == cap(told) })
 			victim := stack.Connect(t, p.MCP("good"), stack.OtherToken)
 			begin, passed := time.Now(), 0
 			for ; time.Since(begin) < 4*time.Second; passed++ {
 				if resp := victim.Call("large", "{}"); len(resp.Body) < besideSize {
-					t.Errorf("somebody else's answer of %d bytes, after %d that came: %.300s", besideSize, passed, resp.Body)
+					t.Errorf("the other server's response of %d bytes, after %d responses: %.300s", besideSize, passed, resp.Body)
 					break
 				}
 			}
@@ -83,19 +83,19 @@ func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 				case strings.Contains(text, "no memory is left"), strings.Contains(text, "did not answer within"):
 					full++ // other calls of this server used up its quota
 				default:
-					t.Errorf("a call of the slow server was answered %.300s", text)
+					t.Errorf("the response to a call of the slow server is %.300s", text)
 				}
 			}
 			if slow == 0 {
 				t.Error("no call of the slow server was cut off")
 			}
-			t.Logf("%d answers of %d bytes passed beside those that trickled: %d were cut off, %d waited for their room, within %v",
+			t.Logf("%d answers of %d bytes passed during the slow ones; %d slow ones were cut off, %d were refused for lack of memory, within %v",
 				passed, besideSize, slow, full, time.Since(begin).Round(time.Second))
 		})
 	}
 }
 
-// agents returns the configuration of n agent tokens. agentToken returns one of them.
+// agents returns the configuration of n agent tokens.
 func agents(n int) string {
 	var lines strings.Builder
 	for i := range n {

@@ -31,7 +31,7 @@ func decisionOf(t testing.TB, r npmtest.ToolResult) stack.Decision {
 	return d
 }
 
-// The first use by a new user: `sluice up` and the official SDK, without configuration.
+// Checks the first use of a new user: `sluice up` without configuration, with the official TypeScript SDK.
 func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)
@@ -39,7 +39,7 @@ func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 
 	want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
 	if diff := cmp.Diff(want, slices.Sorted(slices.Values(client.ListTools().ToolNames(t)))); diff != "" {
-		t.Errorf("listed tools: all but list_accounts, which no rule knows, and the one to wait with (-want +got):\n%s", diff)
+		t.Errorf("listed tools: all except list_accounts, which no rule names, and the tool that waits for approvals (-want +got):\n%s", diff)
 	}
 	if got := client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t); got.IsError || !strings.Contains(got.Text(), "Welcome") {
 		t.Errorf("an allowed call gave %+v", got)
@@ -74,7 +74,7 @@ func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// generatedToken returns a token that `sluice up` generated, and checks the mode of its file.
+// generatedToken returns a token that `sluice up` generated, and checks the mode of the token's file.
 func generatedToken(t *testing.T, p *stack.Process, name string) string {
 	t.Helper()
 	file := filepath.Join(p.Tokens, name)
@@ -122,7 +122,7 @@ func TestTypeScriptSDKDeniedCallsNeverReachTheServer(t *testing.T) {
 	}
 }
 
-// A limit in the form `rate_limit: {max: 4, window: 6}`.
+// Checks a rate limit in the form `rate_limit: {max: 4, window: 6}`.
 func TestTypeScriptSDKRateLimit(t *testing.T) {
 	t.Parallel()
 	demo := startDemo(t)
@@ -145,11 +145,11 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 		said := time.Now().Add(time.Duration(d.RetryAfterMs) * time.Millisecond)
 		<-time.After(time.Until(said) / 2)
 		if early := decisionOf(t, client.CallTool(note).ToolResult(t)); early.Code != "rate_limited" || early.RetryAfterMs >= d.RetryAfterMs {
-			t.Errorf("before its time: %+v, first told %d ms", early, d.RetryAfterMs)
+			t.Errorf("before the time: %+v, the first response said %d ms", early, d.RetryAfterMs)
 		}
 		<-time.After(time.Until(said))
 		if got := client.CallTool(note).ToolResult(t); got.IsError {
-			t.Errorf("after the %d ms that it was told, a call was refused: %s", d.RetryAfterMs, got.Text())
+			t.Errorf("after the %d ms of the first response a call was refused: %s", d.RetryAfterMs, got.Text())
 		}
 	})
 	t.Run("never more than 4 in any 6 s", func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 	})
 }
 
-// The gateway does not change members that it does not know, and does not parse numbers as doubles.
+// Checks that the gateway changes neither unknown members nor large numbers of lists, calls and results.
 func TestTypeScriptSDKGetsEveryByte(t *testing.T) {
 	t.Parallel()
 	const (
@@ -178,17 +178,17 @@ func TestTypeScriptSDKGetsEveryByte(t *testing.T) {
 	})
 	client := npmtest.StartClient(t, stack.Start(t, s).MCP("raw"), stack.AgentToken)
 	if got := client.ListTools().Message(t); !strings.HasSuffix(got, `"result":{"tools":`+list+"}}") {
-		t.Errorf("the list came as\n%s\nwant the result\n{\"tools\":%s}", got, list)
+		t.Errorf("the client received the list\n%s\nwant the result\n{\"tools\":%s}", got, list)
 	}
 	reply := client.CallTool(npmtest.ToolCall{Name: "odd", Arguments: jsontext.Value(args)})
 	if got := reply.Message(t); !strings.HasSuffix(got, `"result":`+result+"}") {
-		t.Errorf("the result came as\n%s\nwant\n%s", got, result)
+		t.Errorf("the client received the result\n%s\nwant\n%s", got, result)
 	}
 	calls := up.Calls("odd")
 	if len(calls) != 1 {
-		t.Fatalf("%d calls came, want 1", len(calls))
+		t.Fatalf("%d calls reached the server, want 1", len(calls))
 	}
 	if got := string(calls[0].Body); got != reply.HTTP[0].Sent || !strings.Contains(got, args) {
-		t.Errorf("the client sent\n%s\nand the server got\n%s", reply.HTTP[0].Sent, got)
+		t.Errorf("the client sent\n%s\nand the server received\n%s", reply.HTTP[0].Sent, got)
 	}
 }

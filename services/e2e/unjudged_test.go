@@ -25,8 +25,8 @@ const closedPolicy = "version: 1\nname: closed\ndefault: deny\ntools:\n  danger:
 // mark is the text that an agent tries to send to a server.
 const mark = "MARK-7f3a"
 
-// recordingServer names the variable that makes this test binary a stdio server which records every byte that it
-// receives. Its value is the path of the record.
+// recordingServer names the environment variable that makes this test binary run as a stdio server that records every
+// byte it receives. The value is the path of the record.
 const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
 
 // serveRecording runs that server.
@@ -57,13 +57,13 @@ func serveRecording() int {
 	return 0
 }
 
-// tap is a proxy in front of a server that records every byte sent to the server.
+// tap is a proxy that records every byte that clients send to a server.
 type tap struct {
 	mu   sync.Mutex
 	kept []byte
 }
 
-// tapped starts a tap in front of the server at url, and returns it with its own URL.
+// tapped starts a tap for the server at url. It returns the tap and the URL of the tap.
 func tapped(t *testing.T, url string) (*tap, string) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -120,15 +120,15 @@ func (k *tap) bytes() string {
 	return string(k.kept)
 }
 
-// greetings are initialize requests with the mark in every place where a client may write.
+// greetings holds initialize requests with the mark in every place where a client may write text.
 var greetings = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// whispers returns messages of every method that needs no rule, with the mark in every place where a client may
-// write.
+// whispers returns messages of every method that needs no rule, with the mark in every place where a client may write
+// text.
 func whispers() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string
@@ -159,7 +159,7 @@ func whispers() []string {
 	return out
 }
 
-// whisper sends all greetings and whispers, with the mark also in headers. It returns how many whispers it sent.
+// whisper sends all greetings and whispers, with the mark also in headers. It returns the number of whispers it sent.
 func whisper(t *testing.T, url string) (sent int) {
 	t.Helper()
 	for _, greeting := range greetings {
@@ -196,8 +196,8 @@ func whisper(t *testing.T, url string) (sent int) {
 	return sent
 }
 
-// X4: if everything is denied on a server, no text of an agent reaches it, in any message and any part of it, also
-// over stdio.
+// Case X4. Checks that no text of an agent reaches a server on which policy denies everything, in any part of any
+// message, over HTTP and over stdio.
 func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -217,15 +217,15 @@ func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
 			t.Parallel()
 			sent := whisper(t, s.MCP(name))
 			if got := received(); strings.Contains(strings.ToLower(got), strings.ToLower(mark)) || strings.Contains(got, "0af7651916cd43dd8448eb211c80319c") {
-				t.Errorf("of %d messages %d marks arrived:\n%s", sent, strings.Count(got, mark), got)
+				t.Errorf("%d messages were sent, and %d marks arrived:\n%s", sent, strings.Count(got, mark), got)
 			}
 			c := stack.Connect(t, s.MCP(name), stack.AgentToken)
 			listed := string(c.Post(`{"jsonrpc":"2.0","id":"a","method":"tools/list"}`).Body)
 			if listed != `{"jsonrpc":"2.0","id":"a","result":{"tools":[{"name":"danger","inputSchema":{"type":"object"}}]}}` {
-				t.Errorf("listed is %s", listed)
+				t.Errorf("the listed tools are %s", listed)
 			}
 			if got := string(c.Post(`{"jsonrpc":"2.0","id":7,"method":"ping"}`).Body); got != `{"jsonrpc":"2.0","id":7,"result":{}}` {
-				t.Errorf("ping is answered %s", got)
+				t.Errorf("the response to ping is %s", got)
 			}
 			before := len(received())
 			whisper(t, s.MCP(name))
@@ -236,8 +236,8 @@ func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
 	}
 }
 
-// X4: a session that was opened while everything was denied works normally once something is allowed. Messages that
-// were not sent before are not sent then either.
+// Case X4. Checks that a session that was opened while policy denied everything works once policy allows something.
+// Messages that were not sent before are not sent later.
 func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, closedPolicy)
@@ -253,10 +253,10 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 		got = append(got, r.Method)
 	}
 	if want := "initialize notifications/initialized tools/call"; strings.Join(got, " ") != want {
-		t.Errorf("the server got %q, want %q", got, want)
+		t.Errorf("the server received %q, want %q", got, want)
 	}
 	if resp := c.Post(`{"jsonrpc":"2.0","id":"a","method":"tools/list"}`); !strings.Contains(string(resp.Body), `"limited"`) {
-		t.Errorf("listed is %s", resp.Body)
+		t.Errorf("the listed tools are %s", resp.Body)
 	}
 	write(t, f.Policy, closedPolicy)
 	eventually.Holds(t, "the call is denied", func() bool { return c.Call("safe", "{}").Decision(t).Code == "denied_by_default" })
@@ -266,12 +266,12 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	}
 	for _, r := range f.up.Requests()[before:] {
 		if r.Method != "initialize" && r.Method != "tools/list" && r.Method != "notifications/initialized" || strings.Contains(string(r.Body), mark) {
-			t.Errorf("the server got %s", r.Body)
+			t.Errorf("the server received %s", r.Body)
 		}
 	}
 }
 
-// X4: if something is allowed, a message that needs no rule is written again from its known fields.
+// Case X4. Checks that a message that needs no rule is built from its known fields if policy allows something.
 func TestX4WhatPassesIsWrittenAnew(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -293,6 +293,6 @@ func TestX4WhatPassesIsWrittenAnew(t *testing.T) {
 	}
 	want := `"params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a31m client","version":"` + strings.Repeat("1", 32) + `"}}}`
 	if got := string(up.Requests()[0].Body); !strings.HasSuffix(got, want) {
-		t.Errorf("initialize is %s", got)
+		t.Errorf("the initialize request is %s", got)
 	}
 }

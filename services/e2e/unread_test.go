@@ -22,13 +22,14 @@ const (
 	// unreadCalls is the number of concurrent calls. Each has an answer of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
-	// mostResident is the highest permitted resident memory of the mesh, in MiB: 64 MiB for a principal's answers,
-	// twice because of the garbage collector, and the mesh itself.
+	// mostResident is the highest permitted resident memory of the mesh, in MiB. A principal's responses may use 64
+	// MiB,
+	// which the garbage collector doubles, and the rest is for the mesh.
 	mostResident = 350
 )
 
-// X3: a hundred calls of a tool that answers 15 MiB, of which no answer is read, use only the principal's quota of
-// memory and do not affect others.
+// Case X3. Checks that a hundred calls with responses of 15 MiB that the client does not read use only the principal's
+// quota of memory and do not affect other callers.
 func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	text := bytes.Repeat([]byte("x"), unreadSize)
@@ -71,14 +72,14 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 				default:
 				}
 				if resp := victim.Call("safe", "{}"); resp.IsError(t) {
-					t.Fatalf("somebody else was refused: %s", resp.Body)
+					t.Fatalf("another caller was refused: %s", resp.Body)
 				}
 			}
 			if resp := victim.Call("large", "{}"); len(resp.Body) < unreadSize {
-				t.Errorf("somebody else's large answer is %.300s", resp.Body)
+				t.Errorf("another caller's large response is %.300s", resp.Body)
 			}
 			most := resident(t, p.PID())
-			t.Logf("at most %d MiB were resident, %d before; somebody else made %d calls", most, before, calls)
+			t.Logf("at most %d MiB were resident, %d before; another caller made %d calls", most, before, calls)
 			if most > mostResident {
 				t.Errorf("%d MiB were resident, want at most %d", most, mostResident)
 			}
@@ -94,7 +95,7 @@ func writeAll(w io.Writer, head string, text []byte, tail string) {
 	}
 }
 
-// leaveUnread makes a call on a new connection and does not read the answer.
+// leaveUnread makes a call on a new connection and does not read the response.
 func leaveUnread(t *testing.T, url, session, token string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -119,11 +120,11 @@ func resident(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		t.Skip("there is no /proc to read the memory of a process from")
+		t.Skip("no /proc")
 	}
 	m := highWater.FindSubmatch(status)
 	if m == nil {
-		t.Fatalf("the kernel does not say what was in memory: %s", status)
+		t.Fatalf("/proc does not have the highest resident memory: %s", status)
 	}
 	kib, err := strconv.Atoi(string(m[1]))
 	if err != nil {

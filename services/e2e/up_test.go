@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The output of `sluice up` is correct: it prints commands to try only for the starter policy, and says that the
-// agent's token names no owner.
+// Checks the output of `sluice up`. It has commands to try only with the starter policy, and it says that the agent's
+// token has no owner only if that is the case.
 func TestWhatUpPrintsIsTrue(t *testing.T) {
 	t.Parallel()
 	const (
@@ -39,11 +39,11 @@ func TestWhatUpPrintsIsTrue(t *testing.T) {
 	for name, want := range map[string][2]bool{"": {true, true}, "demo.yaml": {false, false}, "own.yaml": {false, true}, "token.yaml": {false, false}} {
 		text := said(dir, name)
 		if tries, owned := strings.Contains(text, try), strings.Contains(text, owner); tries != want[0] || owned != want[1] {
-			t.Errorf("%q: there is something to try: %v, the agent has no owner: %v, want %v\n%s", name, tries, owned, want, text)
+			t.Errorf("%q: commands to try: %v, the token has no owner: %v, want %v\n%s", name, tries, owned, want, text)
 		}
 	}
 	rewrite(t, filepath.Join(dir, ".sluice", "policies", "starter.yaml"), "action: deny", "action: allow")
 	if text := said(dir, ""); strings.Contains(text, try) {
-		t.Errorf("under another policy:\n%s", text)
+		t.Errorf("commands to try with another policy:\n%s", text)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// agentStories creates an agent in its container and follows a prompt through every process.
+// agentStories creates an agent in its container, and checks that one trace has the spans of its prompt in all
+// processes.
 func agentStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, strings.TrimSuffix(d.mcp(), "demo")+"agents", d.agent)
 	client.ListTools()
@@ -39,7 +40,7 @@ func agentStories(t *testing.T, d *deployment) {
 	t.Run("works, in one trace", func(t *testing.T) {
 		if got := call(t, "prompt", map[string]any{"agentId": made.Agent.ID, "input": "write a.txt tea\nread a.txt\ntool demo list_notes\ntool demo delete_note {\"id\":\"note-1\"}"}); got.IsError ||
 			!strings.Contains(got.Text(), "tea") || !strings.Contains(got.Text(), "Welcome") || !strings.Contains(got.Text(), "line 4: denied_by_rule") {
-			t.Fatalf("it answers %s", got.Text())
+			t.Fatalf("the agent answers %s", got.Text())
 		}
 		var records []struct {
 			TraceID string `json:"traceId"`
@@ -59,16 +60,16 @@ func agentStories(t *testing.T, d *deployment) {
 		}
 		eventually.Within(t, commandTime, "Jaeger has the spans of trace "+records[0].TraceID, func() bool {
 			spans := tree(d.trace(t, records[0].TraceID))
-			t.Logf("its spans: %s", strings.Join(spans, "\n"))
+			t.Logf("the spans: %s", strings.Join(spans, "\n"))
 			return !slices.ContainsFunc(wanted, func(want string) bool { return !slices.Contains(spans, want) })
 		})
 	})
 	t.Run("is not ended by whom policy does not let", func(t *testing.T) {
 		if got := call(t, "terminate", id); !got.IsError || !strings.Contains(got.Text(), "Denied by policy") {
-			t.Errorf("it answers %s", got.Text())
+			t.Errorf("the response to terminate is %s", got.Text())
 		}
 		if got := call(t, "is_stopped", id); got.IsError || !strings.Contains(got.Text(), `"isStopped":false`) {
-			t.Errorf("then it is %s", got.Text())
+			t.Errorf("after the refusal the agent is %s", got.Text())
 		}
 	})
 }

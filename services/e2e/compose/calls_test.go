@@ -30,7 +30,7 @@ type caller struct {
 	client *npmtest.Client
 	// denied is the id of the decision on a denied call.
 	denied string
-	// opens is the time at which, according to the refusal, the limit lets a call through again.
+	// opens is the time at which the limit allows another call, according to the refusal.
 	opens time.Time
 }
 
@@ -39,7 +39,7 @@ func newCaller(t *testing.T, d *deployment) *caller {
 	return &caller{d: d, client: npmtest.StartClient(t, d.mcp(), d.agent)}
 }
 
-// newNote calls the tool that is limited to four calls a minute and session.
+// newNote calls the tool that is limited to four calls for each minute and session.
 func (c *caller) newNote(t *testing.T) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "tea"}}).ToolResult(t)
@@ -92,7 +92,7 @@ func (c *caller) refusals(t *testing.T) {
 		}
 	}
 	after := c.reached(t)
-	delete(before, "get_note") // the calls of reached itself
+	delete(before, "get_note") // reached itself calls get_note
 	delete(after, "get_note")
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("calls that reached the server (-before +after):\n%s", diff)
@@ -117,7 +117,7 @@ func (c *caller) limit(t *testing.T) {
 	}
 }
 
-// limitHolds shortens the window of the limit while the mesh runs, and calls at random for a minute.
+// limitHolds shortens the window of the limit while the mesh runs, and makes calls at random times for a minute.
 func (c *caller) limitHolds(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
@@ -133,12 +133,12 @@ func (c *caller) limitHolds(t *testing.T) {
 func (c *caller) limitOpens(t *testing.T) {
 	<-time.After(time.Until(c.opens))
 	if result := c.newNote(t); result.IsError {
-		t.Errorf("refused at the moment that the refusal named: %s", result.Text())
+		t.Errorf("refused at the time that the refusal named: %s", result.Text())
 	}
 }
 
-// reached counts the calls that the demo server has logged, by tool. It makes an allowed call and waits for its log
-// line, so that the lines of all earlier calls are complete.
+// reached returns the number of calls that the demo server has logged, by tool. It makes an allowed call and waits for
+// its log line, so that the lines of all earlier calls are complete.
 func (c *caller) reached(t *testing.T) map[string]int {
 	t.Helper()
 	before := count(c.d.demoCalls(t))

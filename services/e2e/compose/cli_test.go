@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// cliStories runs the commands of deploy/README.md in their container.
+// cliStories runs the commands of deploy/README.md in the container of the command line.
 func cliStories(t *testing.T, d *deployment) {
 	t.Run("checks the configuration", func(t *testing.T) {
 		got := d.cli(t, "config", "check")
@@ -28,7 +28,7 @@ func cliStories(t *testing.T, d *deployment) {
 		const suggested = ": docker compose run --rm sluice decisions show "
 		_, id, found := strings.Cut(err.Error(), suggested)
 		if !found {
-			t.Fatalf("it said %v, want %q", err, suggested)
+			t.Fatalf("the command prints %v, want %q", err, suggested)
 		}
 		id, _, _ = strings.Cut(id, "\n")
 		if got := d.cli(t, "decisions", "show", strings.TrimSpace(id)); !strings.Contains(got, "delete_note") {
@@ -65,11 +65,11 @@ func cliStories(t *testing.T, d *deployment) {
 		}
 		run := []string{"CONFIG_DIR=" + dir, "docker", "compose", "run", "--rm", "--no-deps", "sluice", "config", "check"}
 		if got, err := d.try(t, commandTime, "env", run...); err != nil || !strings.Contains(got, "everything") {
-			t.Errorf("it said %s, %v", got, err)
+			t.Errorf("the command prints %s, %v", got, err)
 		}
 		run[0] = "CONFIG_DIR=not-there"
 		if _, err := d.try(t, commandTime, "env", run...); err == nil || !strings.Contains(err.Error(), "deploy/not-there") {
-			t.Errorf("with a folder that is not there: %v", err)
+			t.Errorf("with a folder that does not exist: %v", err)
 		}
 	})
 }

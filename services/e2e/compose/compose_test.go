@@ -4,7 +4,8 @@ package compose_test
 
 import "testing"
 
-// TestCompose runs the scenarios on one deployment. Their order matters: later ones restart what earlier ones need.
+// TestCompose runs the scenarios on one deployment. Their order matters, because later scenarios restart services that
+// the earlier scenarios need.
 func TestCompose(t *testing.T) {
 	d := up(t)
 	calls := newCaller(t, d)

@@ -33,7 +33,7 @@ type container struct {
 			Type   string
 			Config map[string]string
 		}
-		PortBindings map[string][]struct{ HostIp string } // the spelling of Docker
+		PortBindings map[string][]struct{ HostIp string } // the name in Docker's JSON
 	}
 	Mounts []struct {
 		Type, Name, Destination string
@@ -55,7 +55,8 @@ func (d *deployment) inspect(t *testing.T, service string) container {
 	return found[0]
 }
 
-// volumes lists the volumes that each container mounts in addition to the configuration; "rw" means writable.
+// volumes lists the volumes that each container mounts in addition to the configuration. "rw" means writable, "ro"
+// read-only.
 var volumes = map[string][]string{
 	"setup": {
 		"approval-keys rw", "ca rw", "gateway-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
@@ -73,11 +74,11 @@ var volumes = map[string][]string{
 	"files":      {"shared rw"},
 }
 
-// users holds the users of the containers that run other images than the mesh's.
+// users holds the users of the containers with another image than the mesh's.
 var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
 
-// unasked are the services without a health check: setup ends by itself, and door only forwards connections to
-// services that have one.
+// unasked lists the services without a health check: setup ends by itself, and door only forwards connections to
+// services that have a health check.
 var unasked = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {
@@ -86,10 +87,10 @@ func confinedStories(t *testing.T, d *deployment) {
 		t.Run(service, func(t *testing.T) {
 			c := d.inspect(t, service)
 			if want := cmp.Or(users[service], "65532:65532"); c.Config.User != want {
-				t.Errorf("it runs as %q, want %s", c.Config.User, want)
+				t.Errorf("the container runs as %q, want %s", c.Config.User, want)
 			}
 			if well := c.State.Health != nil && c.State.Health.Status == "healthy"; well == slices.Contains(unasked, service) {
-				t.Errorf("its health is %+v", c.State.Health)
+				t.Errorf("the health of the container is %+v", c.State.Health)
 			}
 			h := c.HostConfig
 			if !h.ReadonlyRootfs || h.Privileged || !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 {
@@ -102,7 +103,7 @@ func confinedStories(t *testing.T, d *deployment) {
 				t.Errorf("memory %d, processes %v: want bounds", h.Memory, h.PidsLimit)
 			}
 			if h.LogConfig.Config["max-size"] == "" || h.LogConfig.Config["max-file"] == "" {
-				t.Errorf("its log is kept by %+v: want a bound", h.LogConfig)
+				t.Errorf("the log configuration is %+v, want a bound", h.LogConfig)
 			}
 			for port, bound := range h.PortBindings {
 				for _, b := range bound {
@@ -144,7 +145,7 @@ func mounted(t *testing.T, c container) []string {
 		case m.Type == "volume":
 			out = append(out, strings.TrimPrefix(m.Name, project+"_")+mode)
 		case m.Type != "bind" || m.Destination != "/etc/sluice" || m.RW:
-			t.Errorf("it mounts a %s at %s,%s", m.Type, m.Destination, mode)
+			t.Errorf("the container mounts a %s at %s,%s", m.Type, m.Destination, mode)
 		}
 	}
 	slices.Sort(out)

@@ -19,24 +19,24 @@ import (
 const (
 	// project is the compose project name of everything that the tests create.
 	project = "sluice-e2e"
-	// imageTime bounds building the images, including building Go from its sources.
+	// imageTime is the longest time for building the images, which may include building Go from its sources.
 	imageTime = 20 * time.Minute
-	// readyTime bounds the time until all containers are healthy.
+	// readyTime is the longest time until all containers are healthy.
 	readyTime = 3 * time.Minute
-	// commandTime bounds every other command.
+	// commandTime is the longest time for every other command.
 	commandTime = time.Minute
 )
 
-// deployment is the mesh as started with compose.
+// deployment is the mesh that compose has started.
 type deployment struct {
-	// root is the repository, in which `docker compose` runs.
+	// root is the root folder of the repository, in which `docker compose` runs.
 	root string
 	env  []string
-	// port holds the ports published on 127.0.0.1, by the name of their variable.
+	// port holds the ports published on 127.0.0.1, by the names of their environment variables.
 	port map[string]int
 	// config is the folder with a copy of the configuration that the roles read.
 	config string
-	// keys is the folder with a copy of the keys that setup made, including the CA's key.
+	// keys is the folder with a copy of the keys that the service setup has made, including the CA's key.
 	keys string
 	// agent and operator are tokens.
 	agent, operator string
@@ -60,7 +60,7 @@ func up(t *testing.T) *deployment {
 	for line := range strings.Lines(d.run(t, imageTime, "deploy/local-images.sh")) {
 		d.env = append(d.env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
-	d.down(t) // left by an earlier run that was killed
+	d.down(t) // remove what an earlier run has left that was killed
 	d.timed(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -80,8 +80,8 @@ func (d *deployment) down(t *testing.T) {
 	d.run(t, readyTime, "docker", "compose", "--profile", "cli", "down", "--volumes", "--remove-orphans")
 }
 
-// choosePorts chooses a free port for every published service, so that another mesh on this machine is not
-// affected.
+// choosePorts chooses a free port for every published service, so that the tests do not affect another mesh on this
+// machine.
 func (d *deployment) choosePorts(t *testing.T) {
 	t.Helper()
 	d.port = make(map[string]int)
@@ -96,7 +96,8 @@ func (d *deployment) choosePorts(t *testing.T) {
 	}
 }
 
-// copyConfig copies the configuration to a folder that the test may change. Containers read it as another user.
+// copyConfig copies the configuration to a folder that the test may change, and makes it readable for the containers'
+// users.
 func (d *deployment) copyConfig(t *testing.T) {
 	t.Helper()
 	d.config = filepath.Join(t.TempDir(), "config")
@@ -113,7 +114,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that needs approval is answered at once
+	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that needs approval returns at once
 	raw = bytes.Replace(raw, []byte("\nservers:\n"), []byte("\nservers:\n"+ownServers), 1)
 	written := []error{os.WriteFile(path, raw, 0o644)}
 	for name, text := range ownPolicies {
@@ -125,7 +126,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	d.env = append(d.env, "CONFIG_DIR="+d.config)
 }
 
-// changePolicy replaces was by is in the policy of the demo server.
+// changePolicy replaces the text was with the text is in the policy of the demo server.
 func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	t.Helper()
 	path := filepath.Join(d.config, "policies", "demo.yaml")
@@ -144,7 +145,7 @@ func (d *deployment) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d
 // mcp returns the URL of the demo server behind the gateway.
 func (d *deployment) mcp() string { return "http://" + d.addr("MCP_PORT") + "/mcp/demo" }
 
-// key returns the path of a file that setup made.
+// key returns the path of a file that the service setup has made.
 func (d *deployment) key(path ...string) string {
 	return filepath.Join(append([]string{d.keys}, path...)...)
 }
@@ -194,7 +195,7 @@ func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ..
 	return out.String(), nil
 }
 
-// timed logs how long do took.
+// timed calls do and logs how long it took.
 func (*deployment) timed(t *testing.T, what string, do func()) {
 	t.Helper()
 	start := time.Now()

@@ -1,7 +1,6 @@
-// Package compose tests the deployment in deploy/ with a real Docker engine: that the mesh started by `docker
-// compose up` refuses, limits, traces and isolates as documented.
+// Package compose tests the deployment in deploy/ with a real Docker engine. The mesh that `docker compose up` starts
+// must refuse, limit, trace and isolate as documented.
 //
-// Its tests need Docker with the compose plugin. They have the build tag "compose", and `make e2e-compose` runs
-// them. They start a compose project of their own on free ports of 127.0.0.1 and remove it again, except for its
-// images.
+// The tests need Docker with the compose plugin. They have the build tag "compose", and `make e2e-compose` runs them.
+// They start a separate compose project on free ports of 127.0.0.1, and remove everything except its images.
 package compose

@@ -16,7 +16,7 @@ const (
 		"subject": {"tenant": "default", "subject": "agent", "agent": "demo", "role": "TOKEN_ROLE_AGENT"}}`
 )
 
-// grpcurl is the grpcurl command, built once into the user's cache.
+// grpcurl is the command grpcurl, which is built once into the user's cache.
 type grpcurl struct {
 	d      *deployment
 	binary string
@@ -36,7 +36,7 @@ func newGrpcurl(t *testing.T, d *deployment) *grpcurl {
 	return &grpcurl{d: d, binary: binary}
 }
 
-// ask runs grpcurl with a token against the operator's CA. An empty token sends none.
+// ask runs grpcurl with a token and the CA of the operator. If token is empty, none is sent.
 func (g *grpcurl) ask(t *testing.T, token string, args ...string) (string, error) {
 	t.Helper()
 	flags := []string{"-cacert", g.d.key("operator", "ca.pem")}
@@ -78,7 +78,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 			"an agent":            {d.agent, "Code: PermissionDenied"},
 		} {
 			t.Run(method+" refuses "+name, func(t *testing.T) {
-				// With the contracts given, the refusal comes from the method and not from reflection.
+				// With -protoset grpcurl does not use reflection, so the refusal comes from the method.
 				_, err := g.ask(t, refused.token, "-protoset", contracts, "-d", question, policy, policyService+"/"+method)
 				if err == nil || !strings.Contains(err.Error(), refused.want) {
 					t.Errorf("got %v, want %s", err, refused.want)
@@ -88,7 +88,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 	}
 	t.Run("reflection refuses an agent", func(t *testing.T) {
 		if got, err := g.ask(t, d.agent, policy, "list"); err == nil {
-			t.Errorf("an agent was told %s", got)
+			t.Errorf("an agent received %s", got)
 		}
 	})
 	t.Run("the command line asks as the operator", func(t *testing.T) {

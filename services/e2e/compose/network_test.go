@@ -50,7 +50,7 @@ func networkStories(t *testing.T, d *deployment) {
 	d.hostStories(t)
 }
 
-// upstreamStories try to reach the demo server from different networks.
+// upstreamStories connects to the demo server from different networks.
 func (d *deployment) upstreamStories(t *testing.T) {
 	demo := d.inspect(t, "demo")
 	ip := demo.NetworkSettings.Networks[project+"_upstream"].IPAddress
@@ -59,9 +59,9 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 	t.Run("from its network the demo server answers", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
-			// It does not serve TLS; any answer shows that it can be reached.
+			// The server does not serve TLS, but its error shows that it can be reached.
 			if got := d.knock(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
-				t.Errorf("asked %s, got %q, want an answer", host, got)
+				t.Errorf("%s: got %q, want a response", host, got)
 			}
 		}
 	})
@@ -69,21 +69,21 @@ func (d *deployment) upstreamStories(t *testing.T) {
 		t.Run("from "+from+" it is neither named nor reached", func(t *testing.T) {
 			for _, host := range []string{"demo", ip} {
 				if got := d.knock(t, from, host+":8000"); got != "" && !strings.Contains(got, "dial tcp") {
-					t.Errorf("asked %s, got %q, want no connection", host, got)
+					t.Errorf("%s: got %q, want no connection", host, got)
 				}
 			}
 		})
 	}
 }
 
-// hostStories try to reach this machine, which listens on every address at which a container could find it.
+// hostStories connects to this machine, which listens on every address at which a container could reach it.
 func (d *deployment) hostStories(t *testing.T) {
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // all addresses, because the test is whether containers reach them
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // all addresses, because the test checks whether containers reach one of them
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go http.Serve(lis, http.NotFoundHandler()) // it ends when the test ends
+	go http.Serve(lis, http.NotFoundHandler()) // Serve returns when the test ends
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
 	edge := d.network(t, "edge").IPAM.Config[0].Gateway
 	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {
@@ -95,7 +95,7 @@ func (d *deployment) hostStories(t *testing.T) {
 		t.Run("from "+name+" nothing of this machine is reached", func(t *testing.T) {
 			for _, host := range []string{d.network(t, name).IPAM.Config[0].Gateway, edge} {
 				if got := d.knock(t, name, net.JoinHostPort(host, port)); got != "" && !strings.Contains(got, "dial tcp") {
-					t.Errorf("asked %s, got %q, want no connection", host, got)
+					t.Errorf("%s: got %q, want no connection", host, got)
 				}
 			}
 		})
@@ -112,17 +112,17 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// knock sends a request for tools to an address on a network from a new container, and returns the error. It
-// returns "" if there was no response within 10 s.
+// knock sends a tools/list request to an address from a new container on a network, and returns the error. It returns
+// "" if there was no response within 10 s.
 func (d *deployment) knock(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"
-	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // it may have been removed already
+	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // the container may have been removed already
 	_, err := d.try(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", project+"_"+network,
 		"--env", "SLUICE_TOKEN=none", "--env", "SLUICE_URL=https://"+addr, d.image(t), "tools", "demo")
 	_, _ = d.try(t, commandTime, "docker", "rm", "--force", name)
 	if err == nil {
-		t.Fatalf("%s on %s answered as if it were the gateway", addr, network)
+		t.Fatalf("%s on %s responded as the gateway does", addr, network)
 	}
 	_, said, _ := strings.Cut(err.Error(), "\n")
 	return strings.TrimSpace(said)

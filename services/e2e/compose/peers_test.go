@@ -32,8 +32,8 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service is one of the five services with one method, a role that the method's contract permits to call it, and a
-// role that the contract does not permit.
+// service is one of the five services, with one of its methods. caller is a role that the contract allows to call the
+// method, and another is a role that the contract does not allow.
 type service struct {
 	role            authv1.Role
 	port, method    string
@@ -48,13 +48,13 @@ var services = []service{
 	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/GetStatus", console, policy},
 }
 
-// refusals are the status codes with which a caller is refused before its request is read.
+// refusals lists the status codes with which a caller is refused before its request is read.
 var refusals = []codes.Code{codes.Unavailable, codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded}
 
 func peerStories(t *testing.T, d *deployment) {
 	ours, made, err := pki.EnsureAuthority(d.key("ca"))
 	if err != nil || made {
-		t.Fatalf("the deployment's CA: made anew %v, %v", made, err)
+		t.Fatalf("the deployment's CA: created %v, %v", made, err)
 	}
 	another, err := pki.NewAuthority()
 	if err != nil {
@@ -68,7 +68,7 @@ func peerStories(t *testing.T, d *deployment) {
 			expired.Life = -1
 			t.Run("hears the role that may call", func(t *testing.T) {
 				if err := askAs(t, addr, s, ours); slices.Contains(refusals, status.Code(err)) {
-					t.Errorf("%s is turned away, so no refusal means anything: %v", right.Name, err)
+					t.Errorf("%s is refused, so the other refusals prove nothing: %v", right.Name, err)
 				}
 			})
 			for name, tt := range map[string]struct {
@@ -96,18 +96,18 @@ func peerStories(t *testing.T, d *deployment) {
 			t.Run("is not taken for another role", func(t *testing.T) {
 				cfg := rpc.ClientTLS(nil, ours.Pool(), s.another)
 				if err := ask(t, addr, s.method, credentials.NewTLS(cfg)); status.Code(err) != codes.Unavailable {
-					t.Errorf("a client that wants %s talks to it: %v", authn.RoleName(s.another), err)
+					t.Errorf("a client that expects %s is connected: %v", authn.RoleName(s.another), err)
 				}
 			})
 		})
 	}
 }
 
-// creds presents a certificate of from even if the server's list of CAs does not include it. If from is nil, it
-// presents none.
+// creds returns credentials with a certificate of from, which the client presents even if the server's list of CAs does
+// not include from. If from is nil, the client presents no certificate.
 func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // only the server's verification is tested
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test checks only the verification by the server
 	if from == nil {
 		return credentials.NewTLS(cfg)
 	}
@@ -136,7 +136,7 @@ func ask(t *testing.T, addr, method string, creds credentials.TransportCredentia
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// askAs calls a method as a role of the mesh, on behalf of an agent if the role may assert principals.
+// askAs calls a method as the role s.caller of the mesh, on behalf of an agent if the role may assert principals.
 func askAs(t *testing.T, addr string, s service, ca *pki.Authority) error {
 	t.Helper()
 	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))

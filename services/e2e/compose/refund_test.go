@@ -14,7 +14,7 @@ import (
 
 const approvalService = "sluice.approval.v1.ApprovalService"
 
-// refundStories approves a refund as deploy/README.md describes: with the command line, and with grpcurl.
+// refundStories approves refunds as deploy/README.md describes: with the command line, and with grpcurl.
 func refundStories(t *testing.T, d *deployment, calls *caller) {
 	g := newGrpcurl(t, d)
 	t.Run("by the command line", func(t *testing.T) {
@@ -23,12 +23,12 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 				t.Errorf("%s is not in %s", id, got)
 			}
 			if got := d.cli(t, "approvals", "approve", "--yes", id, "--comment", "as agreed"); !strings.Contains(got, "approved") {
-				t.Errorf("it said %s", got)
+				t.Errorf("the command prints %s", got)
 			}
 		})
 		record := g.intentOf(t, ran)
 		if len(record.Votes) != 1 || record.Votes[0].Subject != "operator" || record.Votes[0].Comment != "as agreed" {
-			t.Errorf("the record of the call says that it was approved by %+v", record.Votes)
+			t.Errorf("the votes in the record of the call are %+v", record.Votes)
 		}
 	})
 	t.Run("by grpcurl", func(t *testing.T) {
@@ -49,16 +49,16 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 			}
 			vote := fmt.Sprintf(`{"approval_id": %q, "verdict": "VERDICT_APPROVE", "view_digest": %q}`, id, shown.View.Digest)
 			if got, err := g.ask(t, d.agent, "-d", vote, approval, approvalService+"/DecideApproval"); err == nil {
-				t.Errorf("the agent's vote was taken: %s", got)
+				t.Errorf("the agent's vote was accepted: %s", got)
 			}
 			if got, err := g.ask(t, d.operator, "-d", vote, approval, approvalService+"/DecideApproval"); err != nil || !strings.Contains(got, "APPROVAL_STATE_APPROVED") {
-				t.Errorf("the vote came to %s, %v", got, err)
+				t.Errorf("the response to the vote is %s, %v", got, err)
 			}
 		})
 	})
 }
 
-// approvedCall holds the fields of an approved call's intent that the tests read.
+// approvedCall holds the fields that the tests read of the intent of an approved call.
 type approvedCall struct {
 	ApprovalID string `json:"approvalId"`
 	TraceID    string `json:"traceId"`
@@ -68,7 +68,7 @@ type approvedCall struct {
 	} `json:"votes"`
 }
 
-// intentOf returns the intent record of the call that was approved.
+// intentOf returns the intent of the call that ran with an approval.
 func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	t.Helper()
 	got, err := g.ask(t, g.d.operator, "-d", `{"filter": {"tool": "refund", "kinds": ["RECORD_KIND_INTENT"]}}`,
@@ -88,8 +88,8 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	return approvedCall{}
 }
 
-// refundOnce requests a refund, has it approved, and calls twice: the first call runs it, the second needs another
-// approval. It returns the first approval.
+// refundOnce requests a refund, calls approve with the id of its approval, and requests the same refund twice. The
+// first request runs, and the second one needs another approval. refundOnce returns the id of the first approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {
@@ -103,14 +103,14 @@ func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)
 		} `json:"approval"`
 	}
 	if err := json.Unmarshal(asked.Meta["dev.sluice/decision"], &ticket); err != nil || ticket.Approval.ID == "" || !asked.IsError {
-		t.Fatalf("asked, and got %+v, %v", asked, err)
+		t.Fatalf("the ticket is %+v, %v", asked, err)
 	}
 	approve(ticket.Approval.ID)
 	if ran := refund(); ran.IsError {
-		t.Fatalf("approved, and refused: %s", ran.Text())
+		t.Fatalf("after the approval the refund is refused: %s", ran.Text())
 	}
 	if again := refund(); decisionOf(t, again).Code != "approval_pending" {
-		t.Errorf("a second one: %s", again.Text())
+		t.Errorf("the second refund: %s", again.Text())
 	}
 	if n := c.reached(t)["refund"] - before["refund"]; n != 1 {
 		t.Errorf("%d refunds reached the server, want 1", n)

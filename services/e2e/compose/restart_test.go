@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// healTime bounds how long the mesh may refuse calls after the service it needs is available again.
+// healTime is the longest time that the mesh may refuse calls after the service that they need is available again.
 const healTime = 15 * time.Second
 
-// restartStories restarts the services that decide and record. denied is a decision made before.
+// restartStories restarts the services that decide and record. denied is the id of an earlier decision.
 func restartStories(t *testing.T, d *deployment, denied string) {
 	client := npmtest.StartClient(t, d.mcp(), d.agent)
 	passes := func() (passed bool, code string) {
@@ -36,7 +36,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 			passed, code := passes()
 			return !passed && code == "policy_unavailable"
 		})
-		eventually.Within(t, healTime, "the gateway's probe says that it is not ready", func() bool {
+		eventually.Within(t, healTime, "the gateway's probe reports that the gateway is not ready", func() bool {
 			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
 			return err != nil && strings.Contains(err.Error(), "not ready")
 		})

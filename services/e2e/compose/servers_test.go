@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ownServers and ownPolicies are the additions that deploy/README.md describes for servers.yaml: to sluice.yaml,
-// and as files next to the policies.
+// ownServers and ownPolicies hold the additions that deploy/README.md describes for servers.yaml. ownServers is added
+// to sluice.yaml, and ownPolicies are further policy files.
 const ownServers = `  everything: {http: {url: http://everything:8000/mcp}}
   files: {http: {url: http://files:8000/mcp}}
 `
@@ -29,7 +29,7 @@ tools:
 `,
 }
 
-// serverStories calls servers that npx would start, each in its own container.
+// serverStories calls servers that npx would start, each in a container of its own.
 func serverStories(t *testing.T, d *deployment) {
 	call := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()
@@ -37,20 +37,20 @@ func serverStories(t *testing.T, d *deployment) {
 	}
 	t.Run("one that speaks HTTP", func(t *testing.T) {
 		if got, err := call(t, "everything", "echo", "--arg", "message=tea"); err != nil || !strings.Contains(got, "tea") {
-			t.Errorf("it answered %s, %v", got, err)
+			t.Errorf("the command prints %s, %v", got, err)
 		}
 	})
 	t.Run("one that only starts as a program", func(t *testing.T) {
 		if got, err := call(t, "files", "write_file", "--arg", "path=/shared/tea.txt", "--arg", "content=green"); err != nil {
-			t.Fatalf("it answered %s, %v", got, err)
+			t.Fatalf("the command prints %s, %v", got, err)
 		}
 		if got, err := call(t, "files", "read_text_file", "--arg", "path=/shared/tea.txt"); err != nil || !strings.Contains(got, "green") {
-			t.Errorf("it answered %s, %v", got, err)
+			t.Errorf("the command prints %s, %v", got, err)
 		}
 	})
 	t.Run("a tool that policy does not name", func(t *testing.T) {
 		if got, err := call(t, "files", "create_directory", "--arg", "path=/shared/new"); err == nil || !strings.Contains(err.Error(), "Denied by policy") {
-			t.Errorf("it answered %s, %v", got, err)
+			t.Errorf("the command prints %s, %v", got, err)
 		}
 	})
 	t.Run("nothing of the mesh's is in them, and nothing is written outside a volume", func(t *testing.T) {
@@ -60,7 +60,7 @@ func serverStories(t *testing.T, d *deployment) {
 				let written = true; try { fs.writeFileSync("/srv/new", "x") } catch (e) { written = e.code }
 				console.log(JSON.stringify([there, written, Object.keys(process.env).filter(k => k.startsWith("SLUICE"))]))`}
 			if got := strings.TrimSpace(d.run(t, commandTime, "docker", look...)); got != `[[],"EROFS",[]]` {
-				t.Errorf("%s sees %s", service, got)
+				t.Errorf("%s has %s", service, got)
 			}
 		}
 	})

@@ -39,7 +39,7 @@ type jaegerTraces struct {
 	} `json:"data"`
 }
 
-// traceStories follows one allowed call with a limit through every process.
+// traceStories checks that one trace has the spans of an allowed call with a rate limit in all processes.
 func traceStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, d.mcp(), d.agent)
 	before := len(d.demoCalls(t))
@@ -77,16 +77,16 @@ func traceStories(t *testing.T, d *deployment) {
 	if diff := cmp.Diff(want, tree(spans)); diff != "" {
 		t.Errorf("spans of trace %s (-want +got):\n%s", arrived.TraceID, diff)
 	}
-	// The server received the trace context of the span that sent it the call.
+	// The server must receive the trace context of the span that sends the call.
 	for _, s := range spans {
 		if arrived.TraceParent == "00-"+arrived.TraceID+"-"+s.ID+"-01" && s.Parent != "" && s.Service+" "+s.Name == call {
 			return
 		}
 	}
-	t.Errorf("the demo server got traceparent %s, which names no span that sends a call: %+v", arrived.TraceParent, spans)
+	t.Errorf("the demo server got traceparent %s, which is not the parent of a span that sends a call: %+v", arrived.TraceParent, spans)
 }
 
-// tree returns each span with its parent, by name.
+// tree returns a text for each span with the names of the span and its parent.
 func tree(spans []span) []string {
 	names := make(map[string]string)
 	for _, s := range spans {
@@ -96,7 +96,7 @@ func tree(spans []span) []string {
 	for _, s := range spans {
 		parent := names[s.Parent]
 		if s.Parent != "" && parent == "" {
-			parent = "a span that is not there: " + s.Parent
+			parent = "an unknown span: " + s.Parent
 		}
 		out = append(out, names[s.ID]+" <- "+parent)
 	}

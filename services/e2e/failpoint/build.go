@@ -17,7 +17,7 @@ import (
 const (
 	// gofail is the module with the tool and the runtime, at a pinned version.
 	gofail = "go.etcd.io/gofail@v0.2.0"
-	// patience bounds a build, and the wait for the build of another process.
+	// patience is the longest time for a build, including the wait for another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
 	// kept is how long an unused build stays in the cache.
@@ -37,8 +37,8 @@ type Build struct {
 	Points []string
 }
 
-// Open returns the programs of the source tree that contains the working directory, and builds them if necessary.
-// Concurrent calls, also from other processes, wait for each other.
+// Open returns the programs of the source tree that contains the working directory, and builds them if they are not in
+// the cache. Concurrent calls wait for each other, also if they are in different processes.
 func Open(ctx context.Context) (Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -102,7 +102,7 @@ func prune(cache string, before time.Time) error {
 
 // build builds in the folder unfinished, which it removes afterwards, and moves the programs to dir.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
-	if err := os.RemoveAll(unfinished); err != nil { // left by a build that was killed
+	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
@@ -123,7 +123,7 @@ func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	return os.Rename(out, dir)
 }
 
-// run runs the go command in the workspace of the copy.
+// run runs the go command in dir, with the workspace of the copied source tree.
 func run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(filepath.Dir(dir), "go.work"))

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
 
 const policy = "version: 1\nname: p\nserver: raw\ndefault: deny\ntools: {safe: {action: allow}}\n"
 
-// A failpoint named in a comment exists in the program built for tests. There it blocks all hits after the first
-// Pass.
+// Checks that a program that is built for tests has the failpoints of the code, and that it blocks at a failpoint after
+// the first Pass hits.
 func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	t.Parallel()
 	build, err := failpoint.Open(t.Context())
@@ -43,7 +43,7 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	c := stack.Connect(t, mesh.MCP("raw"), stack.AgentToken)
 	for range 2 {
 		if resp := c.Call("safe", "{}"); resp.IsError(t) {
-			t.Fatalf("a call that may pass: %s", resp.Body)
+			t.Fatalf("a call before the trap: %s", resp.Body)
 		}
 	}
 	answered := make(chan error, 1)
@@ -56,12 +56,12 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	}
 	select {
 	case err := <-answered:
-		t.Errorf("the third call was answered (%v)", err)
+		t.Errorf("the third call returned (%v)", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	mesh.Kill()
 	if err := <-answered; err == nil || len(up.Calls()) != 3 {
-		t.Errorf("a killed mesh answered; the server saw %d calls", len(up.Calls()))
+		t.Errorf("a killed mesh responded; the server received %d calls", len(up.Calls()))
 	}
 }
 
@@ -69,7 +69,7 @@ func TestTheProgramThatUsersRunHasNoFailpoints(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "version", "-m", stack.Program(t, "sluice")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "google.golang.org/grpc") || strings.Contains(string(out), "gofail") {
-		t.Errorf("it is made of: %v\n%s", err, out)
+		t.Errorf("the modules of the program: %v\n%s", err, out)
 	}
 }
 
@@ -79,6 +79,6 @@ func TestAPointThatNobodyReachesIsAnError(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := trap.Await(ctx); err == nil || !strings.Contains(err.Error(), "nowhere was not hit") {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("Await returned %v", err)
 	}
 }

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// still is how long a goroutine blocks at a failpoint. The test kills the process earlier.
+	// still is the time for which a goroutine blocks at a failpoint. The test kills the process earlier.
 	still = time.Hour
 	// look is the polling interval.
 	look = time.Millisecond
 )
 
-// Trap makes a program block at a failpoint, from the hit after the first Pass on.
+// Trap makes a program block at a failpoint, after the first Pass hits.
 type Trap struct {
-	// Point is the name of the failpoint, and Pass is how many hits it lets through first.
+	// Point is the name of the failpoint, and Pass is the number of hits that do not block.
 	Point string
 	Pass  int
-	// Addr is the address at which the program serves the state of its failpoints: a free loopback address.
+	// Addr is a free loopback address, at which the program serves the state of its failpoints over HTTP.
 	Addr string
 }
 
@@ -37,7 +37,7 @@ func (tr Trap) Env() []string {
 	return []string{"GOFAIL_FAILPOINTS=" + tr.Point + "=" + term, "GOFAIL_HTTP=" + tr.Addr}
 }
 
-// Await waits until a hit blocks at the failpoint. It returns an error if none did before ctx ended.
+// Await waits until a hit blocks at the failpoint. It returns an error if no hit does before ctx ends.
 func (tr Trap) Await(ctx context.Context) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -48,13 +48,13 @@ func (tr Trap) Await(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the failpoint %s was not hit: %d came by, %d were to pass: %w", tr.Point, came, tr.Pass, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("the failpoint %s was not hit: %d hits, %d of them without blocking: %w", tr.Point, came, tr.Pass, errors.Join(ctx.Err(), err))
 		case <-tick.C:
 		}
 	}
 }
 
-// came returns how often the failpoint was hit.
+// came returns the number of hits of the failpoint so far.
 func (tr Trap) came(ctx context.Context) (int, error) {
 	text, err := tr.ask(ctx, tr.Point+"/count")
 	if err != nil {
@@ -90,7 +90,7 @@ func (tr Trap) ask(ctx context.Context, path string) (string, error) {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("the program answered %s: %s", resp.Status, text)
+		err = fmt.Errorf("the program responded with %s: %s", resp.Status, text)
 	}
 	return string(text), err
 }

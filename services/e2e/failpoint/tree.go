@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// point matches the line of a failpoint.
+// point matches the comment of a failpoint.
 var point = regexp.MustCompile(`(?m)^\s*// gofail: var (\w+) struct\{\}$`)
 
 type file struct {
@@ -26,8 +26,8 @@ type file struct {
 	text []byte
 }
 
-// tree holds the files that programs are built from, sorted by name: the modules of the workspace without tests and
-// test helpers.
+// tree holds the files that programs are built from, sorted by name. These are the files of the workspace's modules
+// without tests and test helpers.
 type tree []file
 
 // readTree reads the source tree that contains the working directory.

@@ -1,3 +1,3 @@
-// Package framing sends requests that two HTTP implementations may end at different bytes (request smuggling) to
-// the mesh through common reverse proxies.
+// Package framing tests the mesh behind common reverse proxies against request smuggling: requests that two HTTP
+// implementations may end at different bytes.
 package framing

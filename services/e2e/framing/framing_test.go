@@ -24,7 +24,7 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// house is a mesh with two servers: the proxy lets requests for open through, and refuses those for hidden.
+// house is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for hidden.
 type house struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
@@ -56,7 +56,7 @@ func (h *house) session(t *testing.T, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// call returns the body of a call. The id identifies its answer.
+// call returns the body of a call. The id identifies the response to the call.
 func call(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
 }
@@ -73,8 +73,8 @@ func whole(path, session string, id int) string {
 	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", heads(path, session), len(body), body)
 }
 
-// An ambiguity makes a request whose end is ambiguous: one reader takes the smuggled request for part of the body,
-// another for the next request.
+// An ambiguity builds a request whose end is ambiguous. One reader takes the smuggled request for a part of the body,
+// and another reader takes it for the next request.
 type ambiguity struct {
 	name string
 	make func(head, body, smuggled string) string
@@ -83,8 +83,8 @@ type ambiguity struct {
 // chunk returns body in chunked encoding.
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// both makes a request with a Content-Length that covers everything and a Transfer-Encoding that ends earlier.
-// lines are the header lines.
+// both returns a function that builds a request with a Content-Length that covers everything and a Transfer-Encoding
+// that ends earlier. lines are the header lines.
 func both(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
@@ -92,8 +92,8 @@ func both(lines ...string) func(head, body, smuggled string) string {
 	}
 }
 
-// short makes a request with a Content-Length that ends before the smuggled request, and another header that may
-// extend the body over it.
+// short returns a function that builds a request with a Content-Length that ends before the smuggled request, and with
+// another header that may extend the body over the smuggled request.
 func short(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -152,9 +152,9 @@ func ambiguities() []ambiguity {
 	}
 }
 
-// A request that proxies and the mesh may end at different bytes gets past no rule of a proxy, and no client
-// receives the answer to another client's request: the request is refused, or every reader ends it at the same
-// byte.
+// Case H3. Checks that a request that proxies and the mesh may end at different bytes passes no rule of a proxy, and
+// that no client receives the response to another client's request. The request is refused, or every reader ends it at
+// the same byte.
 func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {
@@ -172,17 +172,17 @@ func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
 					victim.calls(t, a.name)
 				}
 				if after := len(h.hidden.Calls()); after != before {
-					t.Errorf("%s: %d calls came past the proxy", a.name, after-before)
+					t.Errorf("%s: %d calls reached the hidden server", a.name, after-before)
 					before = after
 				}
 			}
 			exchange(t, front, whole("/mcp/hidden", hidden, 667))
 			if len(h.hidden.Calls()) != before {
-				t.Error("the proxy lets everything through, so this test shows nothing")
+				t.Error("the proxy forwards everything, so this test proves nothing")
 			}
 			exchange(t, strings.TrimPrefix(h.URL, "http://"), whole("/mcp/hidden", hidden, 668))
 			if len(h.hidden.Calls()) != before+1 {
-				t.Error("what is smuggled would not be served either, so this test shows nothing")
+				t.Error("the mesh does not serve the smuggled request, so this test proves nothing")
 			}
 		})
 	}
@@ -204,7 +204,7 @@ func exchange(t *testing.T, addr, text string) string {
 	return string(got)
 }
 
-// victim is a client behind the same proxy, so its requests use the same connections to the mesh.
+// victim is another client of the same proxy. Its requests use the same connections between the proxy and the mesh.
 type victim struct {
 	front, session string
 	client         *http.Client
@@ -218,7 +218,7 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// calls makes two calls and fails the test unless each receives its own answer.
+// calls makes two calls and checks that each receives the response with its id. after names the preceding attack.
 func (v *victim) calls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {
@@ -230,14 +230,14 @@ func (v *victim) calls(t *testing.T, after string) {
 		req.Header = http.Header{"Authorization": {"Bearer " + stack.AgentToken}, "Content-Type": {"application/json"}, "Mcp-Session-Id": {v.session}}
 		resp, err := v.client.Do(req)
 		if err != nil {
-			t.Errorf("%s: another client has no answer: %v", after, err)
+			t.Errorf("%s: another client received no response: %v", after, err)
 			return
 		}
 		raw, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		var answer struct{ ID int }
 		if err != nil || json.Unmarshal(raw, &answer) != nil || answer.ID != v.id {
-			t.Errorf("%s: another client, who asked %d, has the answer %d %s %v", after, v.id, resp.StatusCode, raw, err)
+			t.Errorf("%s: another client sent the id %d and received %d %s %v", after, v.id, resp.StatusCode, raw, err)
 			return
 		}
 	}

@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// patience bounds each wait of a test.
+// patience is the longest time that a test waits for one event.
 const patience = 20 * time.Second
 
-// A proxy runs in front of the mesh and lets only requests for the server "open" through.
+// A proxy runs in front of the mesh and forwards only requests for the server "open".
 type proxy struct {
 	name string
 	// start starts the proxy in front of the mesh at target, and returns its listen address.
@@ -47,7 +47,7 @@ func program(t *testing.T, name, debian string) string {
 			return path
 		}
 	}
-	t.Skipf("%s is not installed, so nothing is said about it (Debian: apt-get install %s)", name, debian)
+	t.Skipf("%s is not installed, so this proxy is not tested (Debian: apt-get install %s)", name, debian)
 	return ""
 }
 
@@ -152,7 +152,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// startNaive starts an incorrect proxy: it evaluates only Content-Length, forwards headers unchanged, and uses one
+// startNaive starts an incorrect proxy. It evaluates only Content-Length, forwards headers unchanged, and uses one
 // connection to the mesh for all clients.
 func startNaive(t *testing.T, target string) string {
 	t.Helper()
@@ -173,7 +173,7 @@ func startNaive(t *testing.T, target string) string {
 			serving.Go(func() {
 				defer conn.Close()
 				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-				_ = n.serve(conn) // the client sees the end of the connection
+				_ = n.serve(conn) // an error ends the connection with the client
 			})
 		}
 	})
@@ -193,7 +193,7 @@ type naive struct {
 	conn net.Conn
 }
 
-var errNotOpen = errors.New("only /mcp/open is let through")
+var errNotOpen = errors.New("only /mcp/open is forwarded")
 
 // serve forwards requests one after the other.
 func (n *naive) serve(client net.Conn) error {
@@ -218,7 +218,7 @@ func (n *naive) serve(client net.Conn) error {
 				break
 			}
 			if name, value, ok := strings.Cut(string(line), ":"); ok && strings.EqualFold(name, "Content-Length") {
-				length, _ = strconv.Atoi(strings.TrimSpace(value)) // a value that is not a number means no body
+				length, _ = strconv.Atoi(strings.TrimSpace(value)) // a value that is not a number counts as 0
 			}
 		}
 		body := make([]byte, min(max(length, 0), 1<<20))
@@ -235,7 +235,7 @@ func (n *naive) serve(client net.Conn) error {
 func (n *naive) pass(client net.Conn, request []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for kept := true; kept; { // the cached connection may have been closed
+	for kept := true; kept; { // the mesh may have closed the existing connection
 		if kept = n.conn != nil; !kept {
 			conn, err := net.Dial("tcp", n.target)
 			if err != nil {

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// callers call at the same time, each with a pause after each call.
+	// callers is the number of concurrent callers, each with a pause after each call.
 	callers = 4
 	pause   = 40 * time.Millisecond
 )
 
-// agent is the well-behaved agent. Each of its calls has a unique number.
+// agent is the well-behaved agent, whose calls are measured. Each call has a unique number.
 type agent struct {
 	clients []*stack.Client
 	made    atomic.Int64
@@ -38,8 +38,8 @@ func newAgent(t *testing.T, url string) *agent {
 	return a
 }
 
-// call calls until length has passed or ctx ends, and returns the durations of the calls, sorted. A call that does
-// not pass fails the test.
+// call makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a call
+// does not succeed.
 func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -53,7 +53,7 @@ func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []
 				resp, err := client.Try(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{"q":"tea","n":%d}}}`, a.made.Add(1)))
 				one := time.Since(start)
 				if err != nil || resp.Status != http.StatusOK || resp.IsError(t) {
-					t.Errorf("a well-behaved call was answered %d %s, %v", resp.Status, resp.Body, err)
+					t.Errorf("a call of the well-behaved agent returned %d %s, %v", resp.Status, resp.Body, err)
 					return
 				}
 				mu.Lock()
@@ -76,7 +76,7 @@ func percentile(sorted []time.Duration, n int) time.Duration {
 	return sorted[(len(sorted)-1)*n/100].Round(10 * time.Microsecond)
 }
 
-// counting is the server of the well-behaved agent. It counts how often it received each call.
+// counting is the server of the well-behaved agent. It counts the requests of each call.
 type counting struct {
 	mcpServer
 
@@ -103,7 +103,7 @@ func (s *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check fails the test unless each of the made calls was received exactly once.
+// check checks that each of the calls that the agent made was received exactly once.
 func (s *counting) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

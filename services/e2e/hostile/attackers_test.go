@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asAttackers makes the test binary the process of the attackers and their servers. Real attackers have their own
-// machines. Here they run only on processor time that the mesh, the well-behaved agent and its server leave
-// (SCHED_IDLE, by chrt), so that the agent is slowed only by the work of the mesh.
+// asAttackers names the environment variable that makes the test binary run as the process of the attackers and their
+// servers. Real attackers have other machines. Here the process runs only on processor time that the mesh, the
+// well-behaved agent and its server leave (SCHED_IDLE, by chrt), so that only the work of the mesh slows the agent.
 const asAttackers = "SLUICE_TEST_AS_ATTACKERS"
 
-// comesFirst marks the process of the agent and its server. Real ones have their own machines too: if the system
-// permits it, this process has priority over all others (SCHED_RR).
+// comesFirst names the environment variable that marks the process of the agent and its server. Real agents have other
+// machines, too. If the system allows it, this process has priority over all others (SCHED_RR).
 const comesFirst = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -39,21 +39,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// comeFirst starts this program again with priority over all others. It returns if that was done already or is not
-// possible.
+// comeFirst runs this program again with priority over all other processes. It returns if the program has the priority
+// already, or cannot get it.
 func comeFirst() {
 	under := []string{"chrt", "--rr", "1"}
 	chrt, err := exec.LookPath(under[0])
 	if os.Getenv(comesFirst) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
 		return
 	}
-	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // if it fails, this process continues without priority
+	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // on failure this process continues without priority
 }
 
-// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads one line for each
-// change between attacking and resting, and answers each with the number of times that each attack was made so far.
+// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads one command for each
+// change between attacking and resting, and responds with the number of times that each attack was made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
-	signal.Ignore(os.Interrupt) // it ends when its input ends
+	signal.Ignore(os.Interrupt) // this process ends when its input ends
 	urls := make(map[string]string)
 	for name, handler := range servers() {
 		server := httptest.NewServer(handler)
@@ -90,7 +90,7 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// begin attacks until stop is called. stop returns when all attacks have ended.
+// begin makes attacks until stop is called. stop returns when all attacks have ended.
 func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -113,7 +113,7 @@ func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 	}
 }
 
-// attackers is the process of the attackers, as the test controls it.
+// attackers is the process of the attackers, which the test controls.
 type attackers struct {
 	t    *testing.T
 	in   io.WriteCloser
@@ -137,7 +137,7 @@ func startAttackers(t *testing.T) *attackers {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGKILL) // its exit does not matter
+		_ = cmd.Process.Signal(syscall.SIGKILL) // the exit status of the attackers does not matter
 		_ = cmd.Wait()
 	})
 	a := &attackers{t: t, in: in, out: bufio.NewScanner(out)}
@@ -145,7 +145,7 @@ func startAttackers(t *testing.T) *attackers {
 	return a
 }
 
-// aim sends the attackers their target.
+// aim sends the target to the attackers.
 func (a *attackers) aim(at target) {
 	a.t.Helper()
 	raw, err := json.Marshal(at)
@@ -155,13 +155,13 @@ func (a *attackers) aim(at target) {
 	a.tell(string(raw))
 }
 
-// The commands to the attackers.
+// toAttack and toRest are the commands to the attackers.
 const (
 	toAttack = "attack"
 	toRest   = "rest"
 )
 
-// turn makes the attackers attack or rest. It returns, when they have changed, how often each attack was made.
+// turn makes the attackers attack or rest. It returns the number of times that each attack was made so far.
 func (a *attackers) turn(what string) (counts map[string]int64) {
 	a.t.Helper()
 	a.tell(what)
@@ -176,7 +176,7 @@ func (a *attackers) tell(line string) {
 	}
 }
 
-// hear reads a line of JSON into what.
+// hear reads a line of JSON from the attackers into what.
 func (a *attackers) hear(what any) {
 	a.t.Helper()
 	if !a.out.Scan() {

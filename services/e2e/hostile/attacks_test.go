@@ -17,22 +17,22 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// target is the mesh that is attacked.
+// target is the mesh that the attackers attack.
 type target struct {
-	// MCP is the base URL of the edge, GRPC the address of all services.
+	// MCP is the base URL of the MCP edge, and GRPC is the address of all services.
 	MCP, GRPC string
 	// Token is the agent token of the attackers.
 	Token string
 }
 
-// attack is one kind of attack. Its workers repeat it; do reports whether it reached the mesh.
+// attack is one kind of attack. Its workers repeat it; do reports whether the attack reached the mesh.
 type attack struct {
 	name    string
 	workers int
 	do      func(ctx context.Context, m target) bool
 }
 
-// attacks returns the cases X1 to X10 that can come from outside, R11, N2 and variants of them.
+// attacks returns the attacks of the cases X1 to X10 that clients and servers can make, of other cases, and variants.
 func attacks() []attack {
 	const most = 3 << 20
 	text := strings.Repeat("z", most)
@@ -94,10 +94,10 @@ func chosen() []attack {
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
 
-// client times out after a minute, the longest time that a held call takes.
+// client has a time-out of a minute, which is the longest time that a call is held.
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// open opens a session and returns its id, or "" if there was no response.
+// open opens a session and returns the session id, or "" if there was no response.
 func (m target) open(ctx context.Context, server string) string {
 	resp := m.post(ctx, server, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
 	if resp == nil {
@@ -107,7 +107,7 @@ func (m target) open(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// ask opens a session, sends one request in it, reads the response, and reports whether there was one.
+// ask opens a session, sends one request in it, reads the response, and reports whether there was a response.
 func (m target) ask(ctx context.Context, server, method, params string) bool {
 	session := m.open(ctx, server)
 	defer m.end(ctx, server, session)
@@ -126,12 +126,12 @@ func (m target) call(ctx context.Context, server, tool, arguments string) bool {
 // edge returns the address of the MCP edge.
 func (m target) edge() string { return strings.TrimPrefix(m.MCP, "http://") }
 
-// head returns the request line and the headers that precede the length of the body.
+// head returns the request line and the headers of a request, without the headers for the length of the body.
 func (m target) head(server string) string {
 	return "POST /mcp/" + server + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + m.Token + "\r\nContent-Type: application/json\r\n"
 }
 
-// post sends a message. It returns nil if there was no HTTP response.
+// post sends a message and returns the response, or nil if there was none.
 func (m target) post(ctx context.Context, server, session, body string) *http.Response {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.MCP+"/mcp/"+server, strings.NewReader(body))
 	if err != nil {
@@ -167,7 +167,7 @@ func drain(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// readSlowly requests a large answer and reads 64 KiB of it a second until the connection is closed.
+// readSlowly requests a large response and reads 64 KiB of it each second until the connection is closed.
 func readSlowly(ctx context.Context, m target) bool {
 	session := m.open(ctx, "big")
 	defer m.end(ctx, "big", session)
@@ -183,7 +183,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// hold opens a connection, sends the given text and no more, and keeps the connection open for 30 s.
+// hold opens a connection, sends the text say, and leaves the connection open for 30 s.
 func hold(ctx context.Context, addr, say string) bool {
 	defer rest(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -196,7 +196,8 @@ func hold(ctx context.Context, addr, say string) bool {
 	return err == nil
 }
 
-// smuggle sends a request whose end depends on which of its two lengths is used, followed by another request.
+// smuggle sends a request with two lengths, followed by another request. The first request ends at different bytes,
+// depending on the length that a reader uses.
 func smuggle(ctx context.Context, m target) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
@@ -209,8 +210,8 @@ func smuggle(ctx context.Context, m target) bool {
 	return err == nil && n > 0
 }
 
-// frames opens an HTTP/2 connection to gRPC, or returns nil if that fails. The connection is closed when ctx ends
-// or end is called.
+// frames opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when ctx
+// ends or end is called.
 func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
@@ -227,7 +228,7 @@ func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
 	return to, end
 }
 
-// request encodes the headers of a gRPC call and a number of fields with values of the given size.
+// request encodes the headers of a gRPC call, and further fields whose values have size bytes.
 func request(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail
@@ -267,7 +268,7 @@ func hpackBomb(ctx context.Context, m target) bool {
 	return true
 }
 
-// rapidReset opens streams and resets each at once (CVE-2023-44487), until the connection is closed.
+// rapidReset opens streams and resets each stream at once (CVE-2023-44487), until the connection is closed.
 func rapidReset(ctx context.Context, m target) bool {
 	to, end := m.frames(ctx)
 	if to == nil {

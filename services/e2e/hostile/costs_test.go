@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestCostsOfAttacks prints the processor time that the mesh spends on each attack. One worker at a time makes the
-// attack, for the time in SLUICE_ATTACK_COSTS. The times allow a comparison of two builds on a machine that is too
-// busy for the ratios of TestAWellBehavedCallerBesideAttackers.
+// TestCostsOfAttacks logs the processor time that the mesh spends on each attack. One worker at a time makes the
+// attack, for the time in SLUICE_ATTACK_COSTS. The numbers allow a comparison of two builds on a machine that is too
+// busy for TestAWellBehavedCallerBesideAttackers.
 func TestCostsOfAttacks(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SLUICE_ATTACK_COSTS"))
 	if err != nil {
-		t.Skip("SLUICE_ATTACK_COSTS says how long each attack is done")
+		t.Skip("SLUICE_ATTACK_COSTS is not set: it holds the duration of each attack")
 	}
 	stack.Program(t, "sluice")
 	good := httptest.NewServer(newCounting())

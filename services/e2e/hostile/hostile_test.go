@@ -20,23 +20,23 @@ import (
 const (
 	// byDefault is the duration of the test if SLUICE_HOSTILE is not set.
 	byDefault = 24 * time.Second
-	// stretch is how long the agent is measured while the attackers rest, and again while they attack. settling is
-	// the unmeasured time before each measurement, so that neither is affected by the end of the other.
+	// stretch is the time for which the agent is measured while the attackers rest, and again while they attack.
+	// settling is the time before each measurement, in which the effects of the preceding one end.
 	stretch  = 6 * time.Second
 	settling = 2 * time.Second
-	// slower is the highest permitted ratio of the 99th percentiles under attack and at rest. The median of all
-	// rounds is compared, so that a single delay of the machine does not matter.
+	// slower is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the median
+	// of all rounds, so that a single delay of the machine does not matter.
 	slower = 2
-	// mostMemory is the highest permitted resident memory of the mesh, in MiB. It allows for the memory at rest,
-	// and four times the quotas of a principal's requests and answers, 64 MiB each, and of a person's, 32 MiB. The
-	// factor is there because the garbage collector runs when the heap has doubled, and memory is returned to the
-	// system only later.
+	// mostMemory is the highest permitted resident memory of the mesh, in MiB. It includes the memory at rest, and
+	// four times these quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's
+	// responses. The factor is four because the garbage collector runs when the heap has doubled, and because
+	// memory is returned to the system later.
 	mostMemory = 768
-	// told is the interval of the log lines. afterwards is the part of the test's own time limit that is reserved
-	// for the end.
+	// told is the interval of the log lines. afterwards is the part of the test's time limit that is reserved for the
+	// checks at the end.
 	told, afterwards = time.Minute, 3 * time.Minute
-	// patience is how much longer the test runs until each attack was made: on a busy machine attackers get little
-	// processor time.
+	// patience is the longest time that the test continues until each attack was made at least once, because attackers
+	// get little processor time on a busy machine.
 	patience = time.Minute
 	// badToken is the token of the attackers.
 	badToken = "test-attackers-token-B5n4M3c2X1z0L9"
@@ -59,10 +59,10 @@ tools:
   secret: {action: hide}
 `
 
-// TestAWellBehavedCallerBesideAttackers makes agents, servers and unauthenticated clients attack, in turns with
-// rest, while one agent calls as usual. Each of its calls must pass, reach its server once and be on record, and
-// the mesh must stay within its memory limit. The latency is judged only if SLUICE_HOSTILE sets a duration;
-// otherwise it is only logged. Ctrl-C ends the test with the results so far.
+// TestAWellBehavedCallerBesideAttackers checks the calls of one agent while other agents, servers and unauthenticated
+// clients attack the mesh, in turns with periods of rest. Each call of the agent must succeed, reach its server once and
+// be recorded, and the mesh must stay within its memory limit. The latency is always logged, and checked only if
+// SLUICE_HOSTILE sets a duration. Ctrl-C ends the test with the results so far.
 func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	lasts, judged := byDefault, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
@@ -72,7 +72,7 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 		}
 		judged = true
 	}
-	stack.Program(t, "sluice") // building it is not part of the run
+	stack.Program(t, "sluice") // so that building is not part of the run
 	server := newCounting()
 	good := httptest.NewServer(server)
 	defer good.Close()
@@ -96,7 +96,7 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	}
 	seen.summary(t)
 	if lacks := seen.lacks(); lacks != "" {
-		t.Errorf("%s was never done", lacks)
+		t.Errorf("the attack %s was never made", lacks)
 	}
 	if err := mesh.Stop(t); err != nil {
 		t.Errorf("the mesh stopped with %v", err)
@@ -107,11 +107,11 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 		t.Errorf("%d MiB resident, want at most %d", seen.most, mostMemory)
 	}
 	if ratio := seen.ratio(); judged && ratio > slower {
-		t.Errorf("the 99th of 100 calls took %.1f times as long under attack, want at most %d", ratio, slower)
+		t.Errorf("the 99th percentile of calls took %.1f times as long under attack, want at most %d", ratio, slower)
 	}
 }
 
-// startMesh starts a mesh in front of the well-behaved agent's server and the hostile servers.
+// startMesh starts a mesh with the well-behaved agent's server and the hostile servers.
 func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process {
 	t.Helper()
 	servers := "  good: {http: {url: " + good + "}}\n  spam: {stdio: {command: [chrt, --idle, \"0\", sh, -c, \"yes\"]}}\n"
@@ -126,14 +126,14 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	})
 	s.OwnGroup = true
 	if os.Getenv(comesFirst) == "" {
-		t.Log("the agent and its server share processors with the mesh: a user who may not have SCHED_RR measures its calls as slower than they are")
+		t.Log("the agent and its server share processors with the mesh, because this user may not use SCHED_RR: the measured times are too long")
 	} else {
 		s.Under = []string{"chrt", "--other", "0"}
 	}
 	return stack.Start(t, s)
 }
 
-// recorded checks that the journal is intact and holds the records of all calls that the well-behaved agent made.
+// recorded checks that the journal is intact and has the records of all calls that the well-behaved agent made.
 func recorded(t *testing.T, mesh *stack.Stack, made int) {
 	t.Helper()
 	if _, err := journal.Verify(mesh.Journal()); err != nil {
@@ -156,7 +156,7 @@ func recorded(t *testing.T, mesh *stack.Stack, made int) {
 		}
 	}
 	if kinds[journal.KindIntent] != made || kinds[journal.KindOutcome] != made {
-		t.Errorf("%d calls were made and the journal holds of them %v", made, kinds)
+		t.Errorf("%d calls were made, and the journal has %v of them", made, kinds)
 	}
-	t.Logf("%d calls, each at its server once; the journal is whole and holds of them %v", made, kinds)
+	t.Logf("%d calls, each received once; the journal is intact and has %v of them", made, kinds)
 }

@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// wideTools is how many tools the server "wide" lists: the maximum of a list.
+	// wideTools is the number of tools that the server "wide" lists, which is the maximum of a list.
 	wideTools = 10_000
-	// bigAnswer is the size of an answer of the server "big", in bytes: just below the maximum that is accepted
-	// from a server.
+	// bigAnswer is the size of a response of the server "big", in bytes. It is just below the maximum that the mesh
+	// accepts from a server.
 	bigAnswer = 15 << 20
 	// longNumber is the number of digits in the numbers of the server "number".
 	longNumber = 4 << 20
 )
 
-// servers returns the hostile servers by name. Each has a list of tools and an answer to every call, both as JSON
-// text.
+// servers returns the hostile servers by name. Each has a list of tools and a result for every call, both as JSON text.
 func servers() map[string]http.Handler {
 	wide := make([]string, wideTools)
 	for i := range wide {
@@ -55,7 +54,7 @@ func servers() map[string]http.Handler {
 	}
 }
 
-// mcpServer answers every call with the same result.
+// mcpServer is an MCP server that responds to every call with the same result.
 type mcpServer struct {
 	list   func() string
 	answer string
@@ -89,7 +88,7 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// lingering does not answer the request that ends a session.
+// lingering is a server that does not respond to the request that ends a session.
 type lingering struct{ mcpServer }
 
 func (s lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// trickling is a server that answers a call with the beginning of a large answer and then sends it byte by byte. It
+// trickling is a server that responds to a call with the beginning of a large result and then sends single bytes. It
 // passes all other requests to Handler.
 type trickling struct{ http.Handler }
 

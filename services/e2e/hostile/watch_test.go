@@ -16,21 +16,22 @@ import (
 type watch struct {
 	pid   int
 	began time.Time
-	// quiet and attacked hold the durations of calls while the attackers rested and while they attacked. ratios
-	// holds, for each round, the ratio of the 99th percentiles.
+	// quiet and attacked hold the durations of calls while the attackers rested and while they attacked. ratios holds
+	// the
+	// ratio of the two 99th percentiles of each round.
 	quiet, attacked []time.Duration
 	ratios          []float64
-	// attacks counts how often each attack was made, and attacking is the total time of the attacks.
+	// attacks counts how often each attack was made, by name. attacking is the total time of the attacks.
 	attacks   map[string]int64
 	attacking time.Duration
 	// now and most are the current and the highest resident memory of the mesh, in MiB.
 	now, most int
-	// restCPU and attackCPU are the processor time of the mesh in the measured stretches.
+	// restCPU and attackCPU are the processor time of the mesh in the measured times at rest and under attack.
 	restCPU, attackCPU time.Duration
 }
 
-// round measures the agent while the attackers rest and while they attack. A round that is interrupted by ctx is
-// not compared.
+// round measures the agent while the attackers rest and while they attack. If ctx ends during the round, its results
+// are dropped.
 func (w *watch) round(ctx context.Context, t *testing.T, caller *agent, bad *attackers) {
 	t.Helper()
 	caller.call(ctx, t, settling)
@@ -52,7 +53,7 @@ func (w *watch) round(ctx context.Context, t *testing.T, caller *agent, bad *att
 	}
 }
 
-// ratio returns the median ratio of all rounds, or 0 if there was none.
+// ratio returns the median ratio of all rounds, or 0 without rounds.
 func (w *watch) ratio() float64 {
 	if len(w.ratios) == 0 {
 		return 0
@@ -70,12 +71,12 @@ func (w *watch) tell(t *testing.T) {
 	for _, n := range w.attacks {
 		attacks += n
 	}
-	t.Logf("%v: %d rounds; p99 %v at rest, %v under attack, %.2f times in the middle round; %d MiB resident, %d at most; %d attacks, %d calls",
+	t.Logf("%v: %d rounds; p99 %v at rest, %v under attack, median ratio %.2f; %d MiB resident, %d at most; %d attacks, %d calls",
 		time.Since(w.began).Round(time.Second), len(w.ratios), percentile(w.quiet, 99), percentile(w.attacked, 99), w.ratio(),
 		w.now, w.most, attacks, len(w.quiet)+len(w.attacked))
 }
 
-// lacks returns the name of an attack that was not made so far, or "" if all were.
+// lacks returns the name of an attack that was not made so far, or "" if all attacks were made.
 func (w *watch) lacks() string {
 	for _, name := range slices.Sorted(maps.Keys(w.attacks)) {
 		if w.attacks[name] == 0 {

@@ -22,7 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackerVariable makes this test binary a server over stdio (value "server") or a helper process of that server.
+// attackerVariable names the environment variable that makes this test binary run as a stdio server (value "server") or
+// as a helper process of that server.
 const attackerVariable = "SLUICE_LIMITS_ATTACKER"
 
 const (
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(stack.Main(m))
 }
 
-// attacker runs one role of the attacker program and returns its exit code.
+// attacker runs a role of the attacker program and returns the exit code.
 func attacker(role string) int {
 	switch role {
 	case "server":
@@ -124,14 +125,14 @@ func forkMany(sys *syscall.SysProcAttr) error {
 		cmd := exec.Command("/bin/sleep", "60")
 		cmd.SysProcAttr = sys
 		if err := cmd.Start(); err != nil {
-			time.Sleep(30 * time.Second) // meanwhile the gateway detects the limit and ends this program
+			time.Sleep(30 * time.Second) // the gateway detects the limit and ends this program during this time
 			return err
 		}
 	}
 	return nil
 }
 
-// doubleFork starts groups of ten processes whose parent ends at once, each group in its own session. Each process
+// doubleFork starts groups of ten processes whose parent ends at once, each group in a session of its own. Each process
 // sleeps for the given number of seconds.
 func doubleFork(seconds string) error {
 	for range maxChildren / 10 {
@@ -157,10 +158,10 @@ func threads() error {
 	return nil
 }
 
-// waitLong blocks the thread.
+// waitLong blocks the thread for 30 s.
 func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
 
-// hog allocates memory and holds it.
+// hog allocates maxHog bytes and holds them.
 func hog() {
 	var kept [][]byte
 	for total := 0; total < maxHog; total += 8 << 20 {
@@ -174,7 +175,7 @@ func hog() {
 	runtime.KeepAlive(kept)
 }
 
-// grandchildHog lets a process that is not a direct child allocate the memory.
+// grandchildHog makes a process that is not a direct child of this one allocate the memory.
 func grandchildHog() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -183,11 +184,11 @@ func grandchildHog() error {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" & wait`, self)
 	cmd.Env = []string{attackerVariable + "=hog"}
 	err = cmd.Run()
-	waitLong() // meanwhile the gateway detects the limit and ends this program
+	waitLong() // the gateway detects the limit and ends this program during this time
 	return err
 }
 
-// oneFile writes one file until the disk is full or it has 512 MiB. If unlinked is set, it removes the name of the
+// oneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of the
 // file first.
 func oneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
@@ -200,7 +201,7 @@ func oneFile(name string, unlinked bool) error {
 	block := make([]byte, 1<<20)
 	for range 512 {
 		if _, err := f.Write(block); err != nil {
-			waitLong() // with the file open, so that its blocks stay allocated
+			waitLong() // the file stays open, so that its blocks stay allocated
 			return err
 		}
 	}
@@ -229,7 +230,7 @@ func smallFiles() error {
 	return nil
 }
 
-// sparse creates a file of 1 TiB without blocks, which takes no space.
+// sparse creates a file with a size of 1 TiB and no blocks, which takes no space.
 func sparse() error {
 	f, err := os.Create("sparse")
 	if err != nil {
@@ -238,7 +239,8 @@ func sparse() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// nested creates folders within each other until no path can name the innermost one, and writes a large file there.
+// nested creates folders within each other until no path can name the innermost one, and writes a large file into that
+// folder.
 func nested() error {
 	name := strings.Repeat("d", 250)
 	for range 40 {
@@ -252,7 +254,7 @@ func nested() error {
 	return oneFile("big", false)
 }
 
-// inotify creates inotify instances until that fails.
+// inotify creates inotify instances until one fails.
 func inotify() error {
 	for n := range 1000 {
 		if _, err := unix.InotifyInit1(0); err != nil {
@@ -262,7 +264,7 @@ func inotify() error {
 	return nil
 }
 
-// fileOf writes a file of the given number of MiB.
+// fileOf writes a file with a size of mib MiB.
 func fileOf(mib string) error {
 	n, err := strconv.Atoi(mib)
 	if err != nil {
@@ -271,7 +273,7 @@ func fileOf(mib string) error {
 	return os.WriteFile("kept", make([]byte, n<<20), 0o600)
 }
 
-// oomScore returns the process's oom_score_adj, as the text of an error.
+// oomScore returns the oom_score_adj of this process as an error, because attack returns the text of errors.
 func oomScore() error {
 	raw, err := os.ReadFile("/proc/self/oom_score_adj")
 	return fmt.Errorf("score %s%w", strings.TrimSpace(string(raw)), errors.Join(err))

@@ -12,22 +12,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// smallDisk mounts a file system of 96 MiB and 20,000 files for the data of the mesh. The mount disappears when the
-// mesh ends.
+// smallDisk mounts a file system of 96 MiB and 20,000 files for the data of the mesh. The mount ends with the mesh.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// A program that fills its private folder is ended. Meanwhile calls to other servers are made and recorded.
+// Case X20. Checks that a program that fills its private folder is ended. Calls of other servers are made and recorded
+// during that time.
 func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
 			m := meshOf(t, "disk: 32MiB", "", smallDisk)
-			m.othersGoOn() // so that the tools of the other server are in the catalog, which takes disk space
+			m.othersGoOn() // so that the catalog, which takes disk space, has the tools of the other server
 			done := make(chan string)
 			go func() { done <- m.callsOfOthers(40) }()
 			m.refusedFor(m.attack(kind), "disk")
 			if refused := <-done; refused != "" {
-				t.Error("a call of another server meanwhile answers " + refused)
+				t.Error("a call of another server during the attack returns " + refused)
 			}
 			m.othersGoOn()
 			m.saysInStatus("servers.attacker.stdio.limits.disk")
@@ -35,7 +35,7 @@ func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	}
 }
 
-// callsOfOthers calls another server n times. It returns the first answer that is not that server's, or "".
+// callsOfOthers calls another server n times. It returns the first unexpected response, or "".
 func (m *mesh) callsOfOthers(n int) string {
 	c := stack.NewClient(m.t, m.MCP("other"), stack.OtherToken)
 	if err := c.Open(); err != nil {
@@ -50,27 +50,27 @@ func (m *mesh) callsOfOthers(n int) string {
 	return ""
 }
 
-// A sparse file takes no space, so its server is not ended.
+// Case X20. Checks that a server is not ended because of a sparse file, which takes no space.
 func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "disk: 32MiB", "", "")
 	if got := m.attack("sparse").Text(t); got != "did all of it" {
-		t.Errorf("it says %s", got)
+		t.Errorf("the attack returns %s", got)
 	}
 	if got := m.attack("file:8").Text(t); got != "did all of it" {
-		t.Errorf("it says %s", got)
+		t.Errorf("the attack returns %s", got)
 	}
 }
 
-// A folder that exceeds its limit is kept if the disk has space. No process starts in it until an operator has
-// deleted files there.
+// Case X20. Checks that a folder that exceeds its limit is not deleted. No process starts in the folder until an
+// operator has deleted files in it.
 func TestX20Limits_FolderOverItsLimitIsKept(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "disk: 16MiB", "", "")
 	m.refusedFor(m.attack("one-file"), "disk")
 	found, err := filepath.Glob(filepath.Join(m.Dir, "data/gateway/servers/attacker/*/big"))
 	if err != nil || len(found) != 1 {
-		t.Fatalf("%d files are there, not 1: %v", len(found), err)
+		t.Fatalf("%d files exist, want 1: %v", len(found), err)
 	}
 	if info, err := os.Stat(found[0]); err != nil || info.Size() < 16<<20 {
 		t.Errorf("the file is %v, %v", info, err)

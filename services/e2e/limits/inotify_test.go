@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// instances returns how many descriptors of inotify instances a process has open.
+// instances returns the number of inotify instances that a process has open.
 func instances(pid int) int {
 	n := 0
 	links, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
@@ -22,19 +22,19 @@ func instances(pid int) int {
 	return n
 }
 
-// Class N: the gateway watches all programs with one inotify instance, and a program can't use up the instances of
-// others.
+// Case X20. Checks that the gateway watches all programs with one inotify instance, and that a program can't use up the
+// instances of others.
 func TestX20Limits_ProgramTakesFewInotifyInstances(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
-		t.Skip("no namespaces can be made here")
+		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
 	m := meshOf(t, "", "", "")
 	if got := m.attack("inotify").Text(t); !strings.Contains(got, "32 instances") {
-		t.Errorf("it says %s", got)
+		t.Errorf("the attack returns %s", got)
 	}
 	m.othersGoOn()
 	if n := instances(m.PID()); n != 1 {
-		t.Errorf("the mesh has %d inotify instances, not 1", n)
+		t.Errorf("the mesh has %d inotify instances, want 1", n)
 	}
 }

@@ -22,8 +22,8 @@ type mesh struct {
 	t *testing.T
 }
 
-// meshOf starts a mesh whose server `attacker` has these limits, and more as further keys of `stdio`. setup is a
-// shell script that runs before in a new mount namespace; empty means none.
+// meshOf starts a mesh whose server `attacker` has these limits, and the further keys more in `stdio`. setup is a shell
+// script that runs first, in a new mount namespace; empty means none.
 func meshOf(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -43,7 +43,7 @@ func meshOf(t *testing.T, limits, more, setup string) *mesh {
 		s.Env = append(s.Env, "DATA="+s.Dir+"/data")
 	}
 	p := stack.Start(t, s)
-	t.Cleanup(func() { _ = p.Stop(t) }) // an orderly stop, which removes the cgroups
+	t.Cleanup(func() { _ = p.Stop(t) }) // an orderly stop removes the cgroups
 	return &mesh{p, t}
 }
 
@@ -58,18 +58,18 @@ func (m *mesh) attack(kind string) stack.Response {
 	return stack.Connect(m.t, m.MCP("attacker"), stack.AgentToken).Call("attack", `{"kind":"`+kind+`"}`)
 }
 
-// othersGoOn fails the test unless the other server answers calls.
+// othersGoOn checks that the other server responds to calls.
 func (m *mesh) othersGoOn() {
 	m.t.Helper()
 	c := stack.Connect(m.t, m.MCP("other"), stack.OtherToken)
 	for range 20 {
 		if got := c.Call("fine", "{}"); got.Text(m.t) != "fine" || got.IsError(m.t) {
-			m.t.Fatalf("a call of another server answers %s", got.Body)
+			m.t.Fatalf("a call of another server returns %s", got.Body)
 		}
 	}
 }
 
-// marked returns how many processes of this machine have a command line that matches text.
+// marked returns the number of processes on this machine whose command line matches text.
 func marked(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0
@@ -79,18 +79,17 @@ func marked(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// ways holds the two ways in which limits are enforced, by cgroups of the kernel and by watching, with their setup
-// scripts.
+// ways holds the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and by watching.
 var ways = map[string]string{"cgroup": "", "watched": noCgroups}
 
-// A program that starts processes or threads without end is ended with all its descendants. No other process is
-// affected.
+// Case X20. Checks that a program that starts processes or threads without end is ended with all its descendants, and
+// that no other process is affected.
 func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			if way == "watched" && (kind == "setsid" || kind == "threads") {
-				continue // package proclimit tests sessions faster, and threads are counted as processes are
+				continue // package proclimit tests sessions faster, and threads count as processes
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := meshOf(t, "tasks: 200", "", setup)
@@ -104,7 +103,8 @@ func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// A program that allocates memory without end is ended, also if one of its descendants allocates it.
+// Case X20. Checks that a program that allocates memory without end is ended, also if one of its descendants allocates
+// the memory.
 func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {
@@ -122,23 +122,23 @@ func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// refusedFor fails the test unless the answer names the key of the limit.
+// refusedFor checks that a response names the key of the limit.
 func (m *mesh) refusedFor(got stack.Response, limit string) {
 	m.t.Helper()
 	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
-		m.t.Errorf("the answer does not name the limit %s: %s\n%s", limit, got.Body, m.Stderr())
+		m.t.Errorf("the response does not name the limit %s: %s\n%s", limit, got.Body, m.Stderr())
 	}
 }
 
 func (m *mesh) saysInStatus(text string) {
 	m.t.Helper()
 	if said := m.status(); !strings.Contains(said, text) {
-		m.t.Errorf("status does not say %q:\n%s", text, said)
+		m.t.Errorf("status does not print %q:\n%s", text, said)
 	}
 }
 
-// A server that was ended because of a limit starts again only after a pause. Until then the answer gives the
-// reason.
+// Case X20. Checks that a server that was ended because of a limit starts again only after a pause, and that the
+// response gives the reason until then.
 func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "tasks: 200", "", "")
@@ -146,14 +146,14 @@ func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 	c := stack.NewClient(t, m.MCP("attacker"), stack.AgentToken)
 	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
 	if err != nil || !strings.Contains(string(resp.Body), "limits.tasks") || resp.Decision(t).RetryAfterMs == 0 {
-		t.Errorf("a start right after answers %s, %v", resp.Body, err)
+		t.Errorf("a start right after the end returns %s, %v", resp.Body, err)
 	}
 	eventually.Within(t, 30*time.Second, "the server serves again", func() bool {
 		return stack.NewClient(t, m.MCP("attacker"), stack.AgentToken).Open() == nil
 	})
 }
 
-// `status` and `doctor` report how limits are enforced on this system.
+// Case X20. Checks that `status` and `doctor` report which limits the kernel does not enforce on this system.
 func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "", "", noCgroups)
@@ -161,12 +161,12 @@ func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	m.saysInStatus("memory: watched, not limited by the kernel")
 	doctor := stack.Run(t, stack.Command{Args: []string{"doctor", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 	if !strings.Contains(doctor, "tasks: watched, not limited by the kernel") {
-		t.Errorf("doctor does not say it:\n%s", doctor)
+		t.Errorf("doctor does not print the limit:\n%s", doctor)
 	}
 }
 
-// A server starts also if its limits can't be enforced: in a container that shows little of /proc, or without any
-// capability, such as in a pod whose processes the kernel kills first in any case.
+// Case X20. Checks that a server starts although its limits can't be enforced: in a container that shows little of
+// /proc, and without any capability, as in a pod whose processes the kernel kills first.
 func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
@@ -179,17 +179,17 @@ func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 			m.othersGoOn()
 			m.saysInStatus("tasks: watched, not limited by the kernel")
 			if got := m.attack("oom").Text(t); where == "no capabilities" && !strings.Contains(got, "score 1000") {
-				t.Errorf("it says %s", got)
+				t.Errorf("the attack returns %s", got)
 			}
 		})
 	}
 }
 
-// If memory runs out, the kernel kills a child before the mesh.
+// Case X20. Checks that the kernel kills a stdio server before the mesh if memory runs out.
 func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "", "", "")
 	if got := m.attack("oom").Text(t); !strings.Contains(got, "score 800") {
-		t.Errorf("it says %s", got)
+		t.Errorf("the attack returns %s", got)
 	}
 }

@@ -1,5 +1,5 @@
-// Package network puts a proxy before a server and lets a test choose how the network between client and server
-// fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.Lose] and [Proxy.LoseCommits].
+// Package network provides a proxy for a server, with which a test chooses how the network between clients and the
+// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.Lose] and [Proxy.LoseCommits].
 package network
 
 import (
@@ -23,7 +23,7 @@ type Proxy struct {
 	added []string // the toxics of the current fault
 }
 
-// Start starts a proxy before the server at the given address. It is stopped when the test ends.
+// Start starts a proxy for the server at the given address. The proxy is stopped when the test ends.
 func Start(t testing.TB, server string) *Proxy {
 	t.Helper()
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
@@ -47,7 +47,7 @@ func Start(t testing.TB, server string) *Proxy {
 // Refuse closes all connections and refuses new ones.
 func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
 
-// Silence accepts connections but delivers nothing on them. They end when the fault ends.
+// Silence accepts connections but delivers nothing on them. The connections end when the fault ends.
 func (p *Proxy) Silence(t testing.TB) { p.both(t, "timeout", `{"timeout": 0}`) }
 
 // Slow delays everything by the given time, in both directions.
@@ -58,15 +58,15 @@ func (p *Proxy) Slow(t testing.TB, by time.Duration) {
 // Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.both(t, "reset_peer", `{"timeout": 0}`) }
 
-// Lose silently drops everything on the connections that exist and on those that are opened meanwhile, also the
-// closing of a connection, as a firewall does that forgets connections. These connections never recover.
+// Lose drops everything on the connections that exist and on those that are opened during the fault, including the
+// closing of a connection. A firewall that forgets connections does the same. These connections never recover.
 func (p *Proxy) Lose(testing.TB) { p.wire.flip() }
 
-// LoseCommits lets the next commit to PostgreSQL arrive, and nothing from the server after that: the connections
-// are closed instead.
+// LoseCommits lets the next commit to PostgreSQL arrive. After that it closes connections instead of delivering
+// responses of the server.
 func (p *Proxy) LoseCommits(testing.TB) { p.wire.commits.Store(waits) }
 
-// Opened returns how many connections clients have opened so far.
+// Opened returns the number of connections that clients have opened so far.
 func (p *Proxy) Opened() int64 { return p.wire.opened.Load() }
 
 // Mend ends the current fault.
@@ -79,7 +79,7 @@ func (p *Proxy) Mend(t testing.TB) {
 	}
 	p.added = nil
 	p.wire.mend()
-	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // it is never wrapped
+	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // toxiproxy does not wrap this error
 		t.Fatal(err)
 	}
 }

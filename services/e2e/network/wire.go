@@ -10,7 +10,7 @@ import (
 // kind is the type name under which [direction] is registered with toxiproxy.
 const kind = "sluice"
 
-// States of [Proxy.LoseCommits].
+// The states of [Proxy.LoseCommits] are: no fault, wait for a commit, and drop responses.
 const (
 	off int32 = iota
 	waits
@@ -20,7 +20,7 @@ const (
 // commit is the end of the message with which a client of PostgreSQL commits.
 var commit = []byte("commit\x00")
 
-// wire is the state of the faults that toxiproxy lacks, for all connections of a proxy.
+// wire is the state of the faults that toxiproxy lacks. All connections of a proxy share it.
 type wire struct {
 	// turns counts the starts and ends of [Proxy.Lose]. The fault is active while turns is odd.
 	turns atomic.Int64
@@ -45,7 +45,7 @@ type direction struct {
 	up   bool
 }
 
-// link is the state of one direction of one connection. born is the value of turns when it was opened.
+// link is the state of one direction of one connection. born is the value of turns when the connection was opened.
 type link struct{ born int64 }
 
 // NewState implements toxics.StatefulToxic.
@@ -56,7 +56,7 @@ func (d *direction) NewState() any {
 	return &link{born: d.wire.turns.Load()}
 }
 
-// isLost reports whether a connection drops everything.
+// isLost reports whether a connection drops everything: it was opened during [Proxy.Lose], or existed at its start.
 func (d *direction) isLost(l *link) bool { return l.born%2 == 1 || d.wire.turns.Load() != l.born }
 
 // Pipe implements toxics.Toxic.
@@ -69,7 +69,7 @@ func (d *direction) Pipe(stub *toxics.ToxicStub) {
 		case c := <-stub.Input:
 			switch {
 			case d.isLost(l) && c == nil:
-				<-stub.Interrupt // the other end does not learn of it
+				<-stub.Interrupt // the other end does not receive the end of the connection
 				return
 			case d.isLost(l):
 				continue

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	marker    = ".complete"            // in the folder of a complete install
-	nodeLink  = ".bin/node"            // in node_modules: npm's link to the platform's binary
-	patience  = 5 * time.Minute        // for one install, and for the wait for another process
-	lockRetry = 100 * time.Millisecond // the pause between attempts to take the lock of another process
-	worstTail = 2000                   // the largest part of npm's output in an error, in bytes
+	marker    = ".complete"            // file in the folder of a complete install
+	nodeLink  = ".bin/node"            // npm's link to the platform's binary, in node_modules
+	patience  = 5 * time.Minute        // time limit of one install, including the wait for another process
+	lockRetry = 100 * time.Millisecond // pause between attempts to take the lock of another process
+	worstTail = 2000                   // longest part of npm's output in an error, in bytes
 )
 
 // Cache is a folder in which sets are installed, one folder for each content of a set. Several processes may share
@@ -39,9 +39,9 @@ func Open() (Cache, error) {
 // At returns the cache in dir, an absolute path.
 func At(dir string) Cache { return Cache{dir: dir} }
 
-// Install returns the folder of a set, and installs the set if necessary. An install needs npm 9 or later in PATH
-// and a connection to npm's registry; an installed set needs neither. Concurrent calls, also from other processes,
-// wait for each other. A failed install leaves nothing that a later call could take for complete.
+// Install returns the folder of a set, and installs the set if necessary. An install needs npm 9 or later in PATH and a
+// connection to npm's registry. An installed set needs neither. Concurrent calls wait for each other, also if they are
+// in different processes. A failed install leaves no folder that a later call could use.
 func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	if c.dir == "" {
 		return "", fmt.Errorf("install npm set %q: the cache has no folder: use npm.Open or npm.At", s)
@@ -60,8 +60,8 @@ func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	return Dir(dir), nil
 }
 
-// NodeBinary returns the path of Node 22, and installs the set [Node] if necessary. The folder of the binary holds
-// no other program, so it may be added to a PATH.
+// NodeBinary returns the path of Node 22, and installs the set [Node] if necessary. The folder of the binary has no
+// other program, so it may be added to a PATH.
 func (c Cache) NodeBinary(ctx context.Context) (string, error) {
 	dir, err := c.Install(ctx, Node)
 	if err != nil {
@@ -97,11 +97,11 @@ func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string
 	return c.installFresh(ctx, s, files, dir)
 }
 
-// installFresh installs into a temporary folder next to dir and renames it when it is complete. The lock must be
-// held.
+// installFresh installs into a temporary folder and renames that folder to dir when it is complete. The caller must
+// hold the lock.
 func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
-	// Both folders can be left by a killed install or by a removal that was killed.
+	// A process that was killed during an install or a removal may have left both folders.
 	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
 		return fmt.Errorf("remove an unfinished install: %w", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// fakeNpm makes script the program npm. PATH holds only it and the system's own programs. In the script, $TALLY is
-// the path of the file tally; if each run appends a line to it, its lines count the runs.
+// fakeNpm installs script as the program npm. PATH has only this program and those of the system. In the script, $TALLY
+// is the path of the file tally: a script that appends a line at each run counts its runs in this file.
 func fakeNpm(t *testing.T, script string) (tally string) {
 	t.Helper()
 	bin := t.TempDir()

@@ -1,10 +1,10 @@
-// Drives the official TypeScript SDK for tests in another language: the version that sdk.mjs, which lies
-// beside this file, brings. Each line of standard input is one command, a JSON object; each line of
-// standard output is the answer to one, with the command's id. Commands run at the same time, so answers
-// come in the order in which they are ready.
+// Drives the official TypeScript SDK for tests in Go. The file sdk.mjs, which must be in the same folder, selects the
+// version of the SDK. Each line of standard input is a command, and each line of standard output is the response to a
+// command, with the command's id. All lines are JSON objects. Commands run concurrently, so responses come in the order
+// in which they are ready.
 //
 //   {"id":1,"op":"connect","url":"http://…/mcp","token":"…"}        token, headers {name: value} and
-//                                                                   negotiate (version 2: true asks for revisions by server/discover) are optional
+//                                                                   negotiate (version 2: true requests the revisions with server/discover) are optional
 //   {"id":2,"op":"listTools","params":{…}}
 //   {"id":3,"op":"callTool","name":"…","arguments":{…},"_meta":{…},"progress":true,"timeoutMs":1000}
 //   {"id":4,"op":"request","method":"resources/list","params":{…}}  any other request
@@ -12,18 +12,18 @@
 //
 //   {"id":3,"result":{…} or "error":{"name","code","message","data"},"progress":[…],"http":[{"sent","status","headers","body"}]}
 //
-// `result` is what the SDK made of the answer, numbers as doubles. `http` holds what this command sent by
-// POST and the very text that came back. The end of standard input ends the program.
+// `result` is the value that the SDK returns, with numbers as doubles. `http` holds the POST requests of the command and
+// the responses, byte for byte. The program ends when standard input ends.
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { StreamableHTTPClientTransport, callTool, newClient, request } from './sdk.mjs';
 
-const bodyPatienceMs = 2000; // for the rest of a body after the SDK has had its answer
-const current = new AsyncLocalStorage(); // the exchanges of the command that is running
+const bodyPatienceMs = 2000; // time for the rest of a body after the SDK has returned
+const current = new AsyncLocalStorage(); // the HTTP exchanges of the running command
 let client, transport;
 
-// recordingFetch is fetch, and keeps what went out and came back for the command that asked.
+// recordingFetch calls fetch and records the request and the response for the running command.
 async function recordingFetch(url, init) {
   const response = await fetch(url, init);
   const exchanges = current.getStore();
@@ -40,7 +40,7 @@ async function readBody(response, exchange) {
   try {
     for await (const chunk of response.body ?? []) exchange.body += decoder.decode(chunk, { stream: true });
   } catch (error) {
-    exchange.broken = String(error); // the connection went away; the SDK reports it in its own way
+    exchange.broken = String(error); // the connection was closed, which the SDK reports separately
   }
 }
 
@@ -93,7 +93,7 @@ async function answer(command) {
   process.stdout.write(JSON.stringify({ id: command.id, ...outcome, progress, http: exchanges }) + '\n');
 }
 
-// keepDigits lets integers that a double can't hold go out as they came in.
+// keepDigits preserves integers that a double can't represent.
 function keepDigits(_key, value, { source }) {
   const large = typeof value === 'number' && !Number.isSafeInteger(value) && /^-?[0-9]+$/.test(source);
   return large ? JSON.rawJSON(source) : value;

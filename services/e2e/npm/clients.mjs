@@ -1,15 +1,15 @@
-// Drives a client that programs are built on, through what it can do:
+// Drives an MCP client library through its features:
 //
 //   node clients.mjs <folder of the set> <client> <url> <token> <tries>
 //
-// where tries is JSON: what to use, by feature of MCP, such as
+// tries is JSON with the tool, prompt or resource to use for each feature of MCP, for example:
 //
 //   {"tools":{"name":"echo","arguments":{"message":"hello"}},"resources":{"uri":"demo://a"},"prompts":{"name":"p"},
 //    "completion":{"name":"p","arguments":{"city":"B"}},"sampling":{"name":"ask"},"elicitation":{"name":"ask"},
 //    "progress":{"name":"slow"},"cancellation":{"name":"slower"},"subscriptions":{"uri":"demo://a","name":"change"}}
 //
-// and prints, as JSON, by feature what was listed, and the text that came of it, or why none did. They are
-// used one after the other, but that what is subscribed to is subscribed to first and waited for last.
+// The program prints JSON with the listed names, and the text or the error of each feature. It uses the features one after
+// the other. It subscribes to the resource first, and waits for the resource's change last.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -19,20 +19,20 @@ const tries = JSON.parse(json);
 const load = (name) => import(pathToFileURL(createRequire(join(folder, 'x.js')).resolve(name)));
 const headers = { Authorization: `Bearer ${token}` };
 const info = { name: 'sluice-e2e', version: '1.0.0' };
-const patienceMs = 15000; // for what must come
+const patienceMs = 15000; // longest wait for a response or notification
 const texts = (result) => result.content.map((c) => c.text ?? '').join('\n');
 
-// What the clients answer servers that ask.
+// The responses of the clients to server requests.
 const sampled = ({ params }) => ({ role: 'assistant', model: 'm', content: { type: 'text', text: `re: ${params.messages[0].content.text}` } });
 const elicited = () => ({ action: 'accept', content: { name: 'ana', username: 'ana' } });
 
-// steps counts steps of progress, each of which is to be above the one before.
+// steps counts progress notifications and reports whether each is above the previous one.
 function steps(all) {
   const rising = all.every((step, i) => i === 0 || step.progress > all[i - 1].progress);
   return { text: `${all.length} steps, ${rising ? '' : 'not '}rising` };
 }
 
-// givenUp begins a call that takes long, and gives it up.
+// givenUp starts a long call and cancels it.
 async function givenUp(call) {
   const gone = new AbortController();
   setTimeout(() => gone.abort(), 300);
@@ -43,7 +43,7 @@ async function givenUp(call) {
   }
 }
 
-// whole is all pages of a list.
+// whole returns the entries of all pages of a list.
 async function whole(member, page) {
   const all = [];
   for (let cursor; ; ) {
@@ -54,7 +54,7 @@ async function whole(member, page) {
   }
 }
 
-// official is a version of the official SDK. Both have the same methods; how they are given handlers differs.
+// official returns the features of the official SDK. Both versions have the same methods, but register handlers differently.
 function official(connected, heard, call) {
   return {
     async tools({ name, arguments: args }) {
@@ -90,13 +90,13 @@ function official(connected, heard, call) {
     heard,
     change: (t) => call({ name: t.name, arguments: t.arguments }).then(texts),
     async close() {
-      await connected.transport.terminateSession?.(); // close alone leaves the session to the server
+      await connected.transport.terminateSession?.(); // close alone does not end the session at the server
       await connected.close();
     },
   };
 }
 
-// listener is who waits for the change of a resource.
+// listener returns a handler that collects the URIs of changed resources.
 function listener() {
   const uris = [];
   return { uris, hears: (notification) => uris.push(notification.params.uri) };
@@ -190,8 +190,8 @@ const clients = {
   langchain,
 };
 
-// changed waits until the change of a resource was told, which a tool brings about where there is one. A
-// tool that switches changes on and off is left switched off.
+// changed waits for the notification of a changed resource. If t names a tool, changed calls the tool to cause the change. A
+// tool that switches changes on and off is left off.
 async function changed(c, t, subscription) {
   let said = t.name ? await c.change(t) : '';
   if (said.startsWith('Stopped')) said = await c.change(t);

@@ -1,6 +1,6 @@
-// Package npm installs the npm programs that end-to-end tests use: Node itself, and MCP clients and servers of
-// other authors. Each set of packages is pinned by a lock file and installed once into a folder of the user's
-// cache, without running any install scripts. After that it needs neither a network nor npm.
+// Package npm installs the npm programs that end-to-end tests use: Node, and MCP clients and servers that are not part
+// of the project. Each set of packages is pinned by a lock file and installed once into a folder of the user's cache,
+// without install scripts. After that, a set needs neither a network nor npm.
 package npm
 
 import (
@@ -17,7 +17,7 @@ import (
 // the folder of that name below sets.
 type Set string
 
-// The sets.
+// The sets of packages are:
 const (
 	// Node is Node 22 for the current platform.
 	Node Set = "node"
@@ -59,15 +59,15 @@ var manifests embed.FS
 //go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
-// ClientScripts returns a program for Node that drives the MCP client of a set, [TypeScriptSDK] or
-// [TypeScriptSDK2], with JSON lines. It consists of client.mjs, which describes the lines, and of sdk.mjs, which
-// client.mjs imports and which holds the differences between the versions. Package npmtest sends these lines.
+// ClientScripts returns a program for Node that drives the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2],
+// with JSON lines. client is client.mjs, which describes the lines. sdk is saved as sdk.mjs, which client.mjs imports
+// and which has the differences between the versions. Package npmtest sends the lines.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
 	}
 	if sdk, err = scripts.ReadFile(string(s) + ".mjs"); err != nil {
-		return nil, nil, fmt.Errorf("npm set %q is no client: %w", s, err)
+		return nil, nil, fmt.Errorf("npm set %q is not a client: %w", s, err)
 	}
 	return client, sdk, nil
 }
@@ -76,8 +76,8 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 // [TypeScriptSDK2] through its features. The program describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
-// Dir is the folder of an installed set. All tests on the machine share it: it may be read and run, but not written
-// to.
+// Dir is the folder of an installed set. All tests on the machine share the folder: they may read and run its files,
+// but not write to it.
 type Dir string
 
 // Module returns the path of a file in node_modules, such as "claude-flow/bin/cli.js".
@@ -104,8 +104,8 @@ func (s Set) files() (files fs.FS, digest string, err error) {
 	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// install returns npm's arguments. Only the sets that consist of one optional package for each platform include
-// optional packages.
+// install returns npm's arguments. Optional packages are installed only for the sets that consist of one optional
+// package for each platform.
 func (s Set) install() []string {
 	optional := "--omit=optional"
 	if s == Node || s == ClaudeCode {
@@ -113,7 +113,7 @@ func (s Set) install() []string {
 	}
 	return []string{
 		"ci", "--ignore-scripts", optional, "--no-audit", "--no-fund", "--loglevel=error",
-		// With npm's own settings the wait for a registry that does not answer exceeds a minute.
+		// With npm's defaults, the wait for a registry that does not respond exceeds a minute.
 		"--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
 	}
 }

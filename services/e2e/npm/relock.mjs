@@ -1,10 +1,10 @@
-// Writes the lock file of one set anew, after its package.json has changed:
+// Writes the lock file of a set again after its package.json has changed:
 //
 //   node relock.mjs <set>
 //
-// It pins every package by version and digest. It names no registry, so that everybody installs from
-// the one that their npm is set up for. Packages that are optional to a package are left out, as they
-// are when the set is installed; only optional packages that the set itself asks for stay.
+// The lock file pins every package by version and digest. It names no registry, so that npm installs from the registry that
+// it is configured for. Optional dependencies of packages are left out, as they are when the set is installed. Only the
+// optional packages that the set's manifest names are included.
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,8 +15,8 @@ const manifest = JSON.parse(readFileSync(join(set, 'package.json'), 'utf8'));
 const work = mkdtempSync(join(tmpdir(), 'relock-'));
 copyFileSync(join(set, 'package.json'), join(work, 'package.json'));
 
-// Every platform's package must be pinned, so what the set itself calls optional is locked unseen.
-// Otherwise the lock is made of what npm really installed.
+// The packages of every platform must be pinned, so a set with optional packages is locked without an installation.
+// Otherwise the lock file lists what npm has installed.
 const how = manifest.optionalDependencies ? ['--package-lock-only'] : ['--no-package-lock', '--omit=optional'];
 execFileSync('npm', ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...how], { cwd: work, stdio: 'inherit' });
 const lock = join(work, manifest.optionalDependencies ? 'package-lock.json' : 'node_modules/.package-lock.json');

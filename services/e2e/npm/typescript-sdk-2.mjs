@@ -1,5 +1,5 @@
-// The official TypeScript SDK, version 2, as client.mjs uses it. By default it opens a session as version 1
-// does; one that negotiates asks for the server's revisions first.
+// The official TypeScript SDK, version 2, as client.mjs uses it. By default it opens a session as version 1 does. With
+// negotiate it requests the server's revisions first.
 import { Client } from '@modelcontextprotocol/client';
 
 export { StreamableHTTPClientTransport } from '@modelcontextprotocol/client';

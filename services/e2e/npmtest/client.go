@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	patience    = 2 * time.Minute // for one response; the SDK itself gives up after 60 s by default
-	exitIn      = 5 * time.Second // after its input was closed
-	longestLine = 64 << 20        // bytes of one response
+	patience    = 2 * time.Minute // longest wait for one response; the SDK's default time-out is 60 s
+	exitIn      = 5 * time.Second // longest time in which the process ends after its input was closed
+	longestLine = 64 << 20        // size limit of one response, in bytes
 )
 
 // Client runs the official TypeScript SDK in its own process. Its methods are safe for concurrent use. Errors of
@@ -35,7 +35,7 @@ type Client struct {
 	in      io.WriteCloser
 	last    int64
 	waiting map[int64]chan Reply
-	ended   error // why no more responses arrive; nil while the process runs
+	ended   error // the reason why no more responses arrive, or nil while the process runs
 }
 
 // ToolCall is a `tools/call` as users of the SDK write it.
@@ -69,14 +69,15 @@ type command struct {
 	TimeoutMs int64          `json:"timeoutMs,omitzero"`
 }
 
-// StartClient starts a client of version 1 and connects it to the Streamable HTTP endpoint at url. An empty token
-// sends no bearer token. The test fails if it can't connect. The process is stopped when the test ends.
+// StartClient starts a client with version 1 of the SDK and connects it to the Streamable HTTP endpoint at url. If
+// token is empty, no bearer token is sent. The test fails if the client can't connect. The process is stopped when the
+// test ends.
 func StartClient(t testing.TB, url, token string) *Client {
 	t.Helper()
 	return StartVersion(t, npm.TypeScriptSDK, url, token)
 }
 
-// StartVersion is like StartClient for a version: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+// StartVersion is like StartClient with a version of the SDK: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
 func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, version)
@@ -115,7 +116,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	return c
 }
 
-// stop closes the input of the process, which ends it, and kills the process if it still runs after exitIn.
+// stop closes the input of the process, which ends the process. It kills the process if it still runs after exitIn.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
 	_ = in.Close() // the process may have ended already
@@ -127,8 +128,8 @@ func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	}
 }
 
-// script writes the client program next to a link to the SDK, where Node resolves imports, and returns the path of the
-// program.
+// script writes the client program and a link to the SDK into a new folder, because Node resolves imports next to the
+// program. It returns the path of the program.
 func script(t testing.TB, version npm.Set) string {
 	t.Helper()
 	client, sdk, err := npm.ClientScripts(version)
@@ -152,13 +153,13 @@ func (c *Client) Connect(url, token string) Reply {
 	return c.do(command{Op: "connect", URL: url, Token: token})
 }
 
-// Negotiate is like Connect, but first requests the server's revisions with `server/discover`. Only version 2 can
-// do that.
+// Negotiate is like Connect, but requests the server's revisions with `server/discover` first. Only version 2 of the
+// SDK can do that.
 func (c *Client) Negotiate(url, token string) Reply {
 	return c.do(command{Op: "connect", URL: url, Token: token, Negotiate: true})
 }
 
-// ListTools sends `tools/list`. Afterwards the SDK validates the results of calls against the output schemas of the
+// ListTools sends `tools/list`. After that, the SDK validates the results of calls against the output schemas in the
 // list.
 func (c *Client) ListTools() Reply { return c.do(command{Op: "listTools"}) }
 
@@ -195,12 +196,11 @@ func (c *Client) do(cmd command) Reply {
 		defer c.mu.Unlock()
 		return c.broken(cmd.Op, c.ended)
 	case <-timeout.C:
-		return c.broken(cmd.Op, fmt.Errorf("no answer in %s", patience))
+		return c.broken(cmd.Op, fmt.Errorf("no response within %s", patience))
 	}
 }
 
-// broken fails the test, because the SDK's process failed and not the SDK, and returns a reply with the error
-// HarnessError.
+// broken fails the test, because the process failed and not the SDK. It returns a reply with the error HarnessError.
 func (c *Client) broken(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
@@ -233,7 +233,7 @@ func (c *Client) read(out io.Reader) {
 	for lines.Scan() {
 		var reply Reply
 		if err := json.Unmarshal(lines.Bytes(), &reply); err != nil {
-			c.end(fmt.Errorf("read an answer: %w: %s", err, lines.Bytes()))
+			c.end(fmt.Errorf("read a response: %w: %s", err, lines.Bytes()))
 			return
 		}
 		c.deliver(reply)
@@ -250,7 +250,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// end fails all waiting callers, and all later commands, with why.
+// end makes all waiting callers and all later commands fail with why.
 func (c *Client) end(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,15 +21,15 @@ import (
 
 const (
 	token = "only-for-this-test"
-	// The SDK represents neither the numbers nor the fields that begin with x.
+	// A client that parses numbers as doubles changes the numbers, and drops the fields that begin with x.
 	oddTools  = `{"tools":[{"name":"odd","inputSchema":{"type":"object"},"xUnknown":{"n":9007199254740993},"_meta":{"x":1.50}}]}`
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )
 
-// canned is a server that answers with fixed bytes, also with bytes that an SDK would change.
+// canned is a server that responds with fixed bytes, some of which an SDK would change.
 type canned struct {
 	mu   sync.Mutex
-	seen []string // each request: HTTP method and JSON-RPC method
+	seen []string // HTTP method and JSON-RPC method of each request
 }
 
 func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +119,7 @@ func TestTheClient(t *testing.T) {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
 		if got := reply.Message(t); !strings.HasSuffix(got, `"result":`+oddTools+"}") {
-			t.Errorf("came as %s, want the result %s", got, oddTools)
+			t.Errorf("the message is %s, want the result %s", got, oddTools)
 		}
 	})
 	t.Run("keeps the bytes of a result that came as JSON", func(t *testing.T) {
@@ -129,14 +129,14 @@ func TestTheClient(t *testing.T) {
 			t.Errorf("text %q", got)
 		}
 		if got := reply.Message(t); !strings.HasSuffix(got, `"result":`+oddResult+"}") {
-			t.Errorf("came as %s, want the result %s", got, oddResult)
+			t.Errorf("the message is %s, want the result %s", got, oddResult)
 		}
 	})
 	t.Run("keeps the bytes of a result that came as events, and its progress", func(t *testing.T) {
 		t.Parallel()
 		reply := client.CallTool(npmtest.ToolCall{Name: "slow", Progress: true})
 		if got := reply.Message(t); !strings.HasSuffix(got, "\n\"result\":"+oddResult+"}") {
-			t.Errorf("came as %s, want the result %s", got, oddResult)
+			t.Errorf("the message is %s, want the result %s", got, oddResult)
 		}
 		want := []jsontext.Value{[]byte(`{"progress":1}`), []byte(`{"progress":2}`), []byte(`{"progress":3}`)}
 		if diff := cmp.Diff(want, reply.Progress); diff != "" {
@@ -242,6 +242,6 @@ func TestAClosedSessionIsEndedAtTheServer(t *testing.T) {
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	if !slices.Contains(server.seen, "DELETE") { // the client's GET runs concurrently and may be recorded later
-		t.Errorf("the server saw %v, want a DELETE", server.seen)
+		t.Errorf("the server received %v, want a DELETE", server.seen)
 	}
 }

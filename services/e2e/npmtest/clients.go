@@ -21,7 +21,7 @@ func ServerEverything(t testing.TB, transport string) []string {
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
 }
 
-// Remote returns the command of mcp-remote, which serves over stdio what the endpoint at url serves over HTTP.
+// Remote returns the command of mcp-remote, which serves the HTTP endpoint at url over stdio.
 func Remote(t testing.TB, url, token string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
@@ -34,11 +34,11 @@ type Try struct {
 	Arguments map[string]any `json:"arguments,omitzero"`
 }
 
-// Did is the result of a Try.
+// Did is the result of a [Try].
 type Did struct {
 	// Listed holds the names, or the URIs, that the client has listed.
 	Listed []string `json:"listed"`
-	// Text is the text of the result, and Error is the reason if there is none.
+	// Text is the text of the result. If there is no result, Error is the reason.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
@@ -51,7 +51,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes one of [Libraries] use features at an endpoint in one session. The client must support all of them.
+// Library makes one of [Libraries] use features at an endpoint in one session. The client must support all features in
+// tries.
 func Library(t testing.TB, name, url, token string, tries map[string]Try) map[string]Did {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -74,7 +75,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]Try) map[st
 	return out
 }
 
-// Mcporter is the command line of mcporter, configured for one endpoint. Each use runs its own process.
+// Mcporter runs the command line of mcporter for one endpoint. Each use starts a process.
 type Mcporter struct {
 	t             testing.TB
 	program, file string
@@ -121,8 +122,8 @@ func (m *Mcporter) output(args ...string) jsontext.Value {
 	return output(m.t, append([]string{m.program, "--config", m.file}, args...)...)
 }
 
-// ClaudeCode makes Claude Code add an endpoint to its servers, and returns the output of `claude mcp list`, which
-// says whether the endpoint is connected. It needs no login, and connects to no other endpoint.
+// ClaudeCode makes Claude Code add an endpoint to its servers. It returns the output of `claude mcp list`, which says
+// whether the endpoint is connected. Claude Code needs no login for this, and connects to no other endpoint.
 func ClaudeCode(t testing.TB, url, token string) string {
 	t.Helper()
 	found, err := filepath.Glob(Install(t, npm.ClaudeCode).Module("@anthropic-ai/*/claude"))
@@ -146,7 +147,7 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members returns one string member of each object in a list. The list is a member of the object raw.
+// members returns a string member of each object in a list. raw is an object, and the list is one of its members.
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()
 	var whole map[string]jsontext.Value
@@ -163,7 +164,7 @@ func members(t testing.TB, raw jsontext.Value, list, member string) (all []strin
 		all = append(all, text)
 	}
 	if err != nil {
-		t.Fatalf("no list of %s is %s: %v", list, raw, err)
+		t.Fatalf("%s is not in %s: %v", list, raw, err)
 	}
 	return all
 }

@@ -17,8 +17,8 @@ import (
 // toolFailed is the exit code of the inspector for a result with isError.
 const toolFailed = 5
 
-// Inspector is the official MCP inspector on its command line. Each call runs its own process in its own session.
-// The command line has no option for progress or for a time limit, so calls use neither. Its methods are safe for
+// Inspector runs the command line of the official MCP inspector. Each call starts a process with a session of its own.
+// The command line has no option for progress or for a time limit, so calls use neither. The methods are safe for
 // concurrent use.
 type Inspector struct {
 	t                testing.TB
@@ -36,7 +36,7 @@ func NewInspector(t testing.TB, url, token string) *Inspector {
 }
 
 // CallTool sends `tools/call` and waits for the result. It uses only the name and the arguments of the call. If the
-// inspector fails, the error is named InspectorError and has its exit code.
+// inspector fails, the error has the name InspectorError and the exit code of the inspector.
 func (i *Inspector) CallTool(call ToolCall) Reply {
 	args, err := json.Marshal(call.Arguments)
 	if err != nil {
@@ -59,7 +59,7 @@ func (i *Inspector) CallTool(call ToolCall) Reply {
 		Result jsontext.Value `json:"result"`
 	}
 	if err := json.Unmarshal(out.Bytes(), &answer); err != nil || answer.Result == nil {
-		return Reply{Error: &Error{Name: "InspectorError", Code: int64(cmd.ProcessState.ExitCode()), Message: "it printed " + out.String() + said.String()}}
+		return Reply{Error: &Error{Name: "InspectorError", Code: int64(cmd.ProcessState.ExitCode()), Message: "the inspector printed " + out.String() + said.String()}}
 	}
 	return Reply{Result: answer.Result}
 }

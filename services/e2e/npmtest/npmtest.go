@@ -1,6 +1,5 @@
-// Package npmtest gives tests the programs of package npm: Node, MCP servers to run behind the gateway, and MCP
-// clients to run in front of it. It installs missing programs. If an install fails, the test fails with an error
-// that says what to do; it is not skipped.
+// Package npmtest provides the programs of package npm to tests: Node, MCP servers and MCP clients. It installs missing
+// programs. If an install fails, the test fails with an error that says what to do; the test is not skipped.
 package npmtest
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// Install returns the folder of a set, and installs it if necessary.
+// Install returns the folder of a set, and installs the set if necessary.
 func Install(t testing.TB, set npm.Set) npm.Dir {
 	t.Helper()
 	dir, err := cache(t).Install(t.Context(), set)
@@ -29,8 +28,9 @@ func Node(t testing.TB) string {
 	return node
 }
 
-// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. It must run in its own writable
-// folder, and its environment must hold only PATH and HOME: with a provider's key it refuses to create agents.
+// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in a writable
+// folder of its own, and its environment must have only PATH and HOME, because with a provider's key it refuses to
+// create agents.
 func ClaudeFlow(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
@@ -43,8 +43,8 @@ func Conformance(t testing.TB, set npm.Set) []string {
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
 }
 
-// ConformanceOfClients returns the command of the conformance suite for clients. The caller appends `--scenario`
-// with a scenario and `--command` with the command of the client.
+// ConformanceOfClients returns the command of the official conformance suite for clients. The caller appends
+// `--scenario` with a scenario, and `--command` with the command of the client.
 func ConformanceOfClients(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return append(Conformance(t, set)[:2], "client")

@@ -9,18 +9,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Reply is the result of one command. It holds either Result or Error.
+// Reply is the response to one command. It has either Result or Error.
 type Reply struct {
 	// ID is the id of the command.
 	ID int64 `json:"id"`
-	// Result is the value that the SDK returned, marshalled again: numbers are doubles, and unknown fields are kept
-	// only where the SDK's schema allows them. [Reply.Message] returns the bytes received.
+	// Result is the value that the SDK returned. The program marshals it again: numbers are doubles, and unknown fields
+	// are present only where the SDK's schema allows them. [Reply.Message] returns the bytes that were received.
 	Result jsontext.Value `json:"result"`
 	// Error is the error that the SDK threw, or nil.
 	Error *Error `json:"error"`
 	// Progress holds the params of the progress notifications, in order and without the token.
 	Progress []jsontext.Value `json:"progress"`
-	// HTTP holds the answered POSTs of this command, in the order of their responses.
+	// HTTP holds the POST requests of this command that have a response, in the order of the responses.
 	HTTP []Exchange `json:"http"`
 }
 
@@ -30,7 +30,7 @@ type Error struct {
 	Name string `json:"name"`
 	// Code is the JSON-RPC code or the HTTP status, or 0 if there is none.
 	Code int64 `json:"code"`
-	// Message is the text for people. The SDK puts its own text before the server's.
+	// Message is the text of the error. The SDK puts its text before the server's text.
 	Message string `json:"message"`
 	// Data is the data of the JSON-RPC error, with numbers as doubles, or nil.
 	Data jsontext.Value `json:"data"`
@@ -49,10 +49,11 @@ type Exchange struct {
 	Status int `json:"status"`
 	// Headers holds the headers of the response, with names in lower case.
 	Headers map[string]string `json:"headers"`
-	// Body is the body of the response, also of an event stream: all of it, or the part received within two seconds
-	// after the SDK was done.
+	// Body is the body of the response, also of an event stream. It is complete, or the part that was received within
+	// two
+	// seconds after the SDK had returned.
 	Body string `json:"body"`
-	// Broken is the reason why the body is incomplete, or empty.
+	// Broken is the reason why the body is incomplete. It is empty if the body is complete.
 	Broken string `json:"broken"`
 }
 
@@ -98,7 +99,7 @@ func (r Reply) Message(t testing.TB) string {
 			return all[len(all)-1]
 		}
 	}
-	t.Fatalf("no JSON-RPC message came back: %+v, error %v", r.HTTP, r.Error)
+	t.Fatalf("no JSON-RPC message was received: %+v, error %v", r.HTTP, r.Error)
 	return ""
 }
 
@@ -111,7 +112,7 @@ type ToolResult struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	} `json:"content"`
-	// StructuredContent is nil if there is none. Its numbers are doubles.
+	// StructuredContent is the structured content, with numbers as doubles, or nil.
 	StructuredContent jsontext.Value `json:"structuredContent"`
 	// Meta is the result's `_meta`.
 	Meta map[string]jsontext.Value `json:"_meta"`

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// start starts a server over stdio in its own folder, with only PATH and HOME in its environment, and connects to
-// it.
+// start starts a stdio server in a new folder, with only PATH and HOME in its environment, and connects to the server.
 func start(t *testing.T, command []string) *mcp.ClientSession {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -24,7 +23,7 @@ func start(t *testing.T, command []string) *mcp.ClientSession {
 	if err != nil {
 		t.Fatalf("start %v: %v", command, err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the assertions are over
+	t.Cleanup(func() { _ = session.Close() }) // the test has no more assertions
 	return session
 }
 
@@ -52,7 +51,7 @@ func TestClaudeFlowStarts(t *testing.T) {
 	}
 	created, _ := callTool(t, session, "wasm_agent_create", map[string]any{})
 	if !strings.Contains(created, "wasm-agent-1") {
-		t.Errorf("no agent was made, is @ruvector/rvagent-wasm there? %s", created)
+		t.Errorf("no agent was created: is @ruvector/rvagent-wasm installed? %s", created)
 	}
 }
 

@@ -1,3 +1,3 @@
-// Package packages tests servers that are started with npx, from the configuration to the running program. npm
-// installs their packages from a registry that the test serves.
+// Package packages tests stdio servers that are started with npx. npm installs their packages from a registry that the
+// test serves.
 package packages

@@ -22,10 +22,10 @@ const (
 	secret = "q7Rk2vX9pLm4Tz8WcB1n"
 )
 
-// acme is a package with an install script.
+// acme is the manifest of a package with an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
-// looked is the answer of the server's tool.
+// looked is the result of the server's tool.
 type looked struct {
 	Program, Version, Cwd, Key string
 	Args, Wrote                []string
@@ -37,7 +37,7 @@ type looked struct {
 	}
 }
 
-// mesh is a configuration with npx servers, and the process that serves it.
+// mesh is a configuration with npx servers, and the process that runs with it.
 type mesh struct {
 	*stack.Stack
 	registry *registry
@@ -114,8 +114,8 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
   open: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, sandbox: {mode: off}}}
 `
 
-// The package of a server is installed once, without the server's secrets. Only the installation can write to its
-// folder, and only the server's processes can read it (X21).
+// Case X21. Checks that the package of a server is installed once, and without the server's secrets. Only the
+// installation can write to the package's folder, and only the server's processes can read it.
 func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
@@ -144,10 +144,10 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 		t.Errorf("the processes of two principals run %+v and %+v", first, got[1])
 	}
 	if !strings.HasPrefix(first.Program, filepath.Join(m.Dir, "data/gateway/programs/one")+"/") || !slices.Equal(first.Args, []string{"--flag", "value"}) || first.Key == "" {
-		t.Errorf("it runs as %+v", first)
+		t.Errorf("the server runs as %+v", first)
 	}
 	if n := len(m.installed("one")); n != 1 {
-		t.Errorf("there are %d folders: %s", n, m.installed("one"))
+		t.Errorf("the server has %d folders: %s", n, m.installed("one"))
 	}
 	if !strings.HasPrefix(two.Program, other+"/") {
 		t.Errorf("the other server with this package runs %s", two.Program)
@@ -169,11 +169,11 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	}
 	open := m.look(t, stack.AgentToken, "open")
 	if len(open.Wrote) < 6 || len(open.Install.Wrote) < 7 {
-		t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s and, while it is installed, %s", open.Wrote, open.Install.Wrote)
+		t.Errorf("without a sandbox only these attempts succeed, so the test proves little: %s, and during the installation %s", open.Wrote, open.Install.Wrote)
 	}
 	apart := m.look(t, stack.AgentToken, "apart")
 	if n := r.fetches("@acme/server", "1.0.0"); n != 4 {
-		t.Errorf("four servers were started, by several principals each, and the package was fetched %d times", n)
+		t.Errorf("the package was fetched %d times, want once for each of four servers", n)
 	}
 	if !held {
 		return
@@ -193,7 +193,7 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	}
 }
 
-// A failed installation is reported to agents and operators; operators also see npm's reason.
+// Checks that a failed installation is reported to agents and operators, and that only operators receive npm's reason.
 func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -212,28 +212,28 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 		said := fmt.Sprintf("the installation of @acme/%s@1.0.0 for server %s failed", name, name)
 		ran := m.call(t, stack.AgentToken, name)
 		if ran.Code == 0 || !strings.Contains(strings.ToLower(ran.Stdout+ran.Stderr), said) || strings.Contains(ran.Stdout+ran.Stderr, reason) {
-			t.Errorf("%s: the agent reads %s%s", name, ran.Stdout, ran.Stderr)
+			t.Errorf("%s: the agent receives %s%s", name, ran.Stdout, ran.Stderr)
 		}
 		status := m.operator(t, "status")
 		if !strings.Contains(status.Stdout, said) || !strings.Contains(status.Stdout, reason) {
-			t.Errorf("%s: status does not say %q and %q: %s", name, said, reason, status.Stdout)
+			t.Errorf("%s: status does not print %q and %q: %s", name, said, reason, status.Stdout)
 		}
 		if left := m.installed(name); len(left) != 0 {
-			t.Errorf("%s: what is left of the installation: %s", name, left)
+			t.Errorf("%s: files of the installation are left: %s", name, left)
 		}
 	}
 	doctor := m.operator(t, "doctor")
 	for _, want := range []string{"the installation of @acme/absent@1.0.0 for server absent failed", "E404", "npm reaches its registry"} {
 		if !strings.Contains(doctor.Stdout, want) {
-			t.Errorf("doctor does not say %q: %s", want, doctor.Stdout)
+			t.Errorf("doctor does not print %q: %s", want, doctor.Stdout)
 		}
 	}
 	if n := strings.Count(m.Stderr(), "package not installed; calls to the server are refused"); n < 4 || n > 12 {
-		t.Errorf("the log says %d times that a package was not installed:\n%s", n, m.Stderr())
+		t.Errorf("the log has %d lines about packages that were not installed:\n%s", n, m.Stderr())
 	}
 }
 
-// An interrupted installation is never used, and is made again.
+// Case X21. Checks that an interrupted installation is never used, and that the package is installed again.
 func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -244,25 +244,26 @@ func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	m.start(t)
 	ran := m.call(t, stack.AgentToken, "one")
 	if !strings.Contains(ran.Stdout+ran.Stderr, "still starting: its package is being installed") {
-		t.Errorf("while it is installed an agent reads %s%s", ran.Stdout, ran.Stderr)
+		t.Errorf("during the installation an agent receives %s%s", ran.Stdout, ran.Stderr)
 	}
 	<-asked
 	cut := m.installed("one")
 	if len(cut) != 1 || !strings.HasPrefix(filepath.Base(cut[0]), "new-") {
-		t.Fatalf("while it is installed there are %s", cut)
+		t.Fatalf("during the installation the folders are %s", cut)
 	}
 	m.Kill()
 	release()
 	m.restart(t, strings.Replace(entry, ", timeout: 2s", "", 1))
 	if got := m.look(t, stack.AgentToken, "one"); got.Version != "1.0.0" || got.Install == nil {
-		t.Errorf("after the restart it is %+v", got)
+		t.Errorf("after the restart the server is %+v", got)
 	}
 	if now := m.installed("one"); len(now) != 1 || now[0] == cut[0] {
-		t.Errorf("after the restart there are %s", now)
+		t.Errorf("after the restart the folders are %s", now)
 	}
 }
 
-// A package that no server uses is removed after a grace period. If its configuration comes back before, it stays.
+// Checks that a package that no server uses is removed after a grace period, and that it stays if a server uses it
+// again earlier.
 func TestNpx_UnusedFolderGoes(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -276,7 +277,7 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 		t.Helper()
 		marks, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs/one/*/unused"))
 		if len(marks) != 1 {
-			t.Fatalf("it is not noted that the folder is unused: %s", m.installed("one"))
+			t.Fatalf("the folder is not marked as unused: %s", m.installed("one"))
 		}
 		old := time.Now().Add(-8 * 24 * time.Hour)
 		if err := os.Chtimes(marks[0], old, old); err != nil {
@@ -285,13 +286,13 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	}
 	m.restart(t, none)
 	age()
-	m.restart(t, one) // with the first configuration again
+	m.restart(t, one) // the first configuration
 	if after := m.look(t, stack.AgentToken, "one").Program; after != before {
-		t.Errorf("it was installed again: %s, before %s", after, before)
+		t.Errorf("the package was installed again: %s, before %s", after, before)
 	}
 	m.restart(t, none)
 	if len(m.installed("one")) != 1 {
-		t.Error("it was removed without a grace")
+		t.Error("the package was removed before the end of the grace period")
 	}
 	age()
 	m.restart(t, none)
@@ -299,12 +300,12 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 		t.Errorf("left: %s, %v", left, err)
 	}
 	if n := r.fetches("@acme/server", "1.0.0"); n != 1 {
-		t.Errorf("it was fetched %d times", n)
+		t.Errorf("the package was fetched %d times", n)
 	}
 }
 
-// A package without an exact version is updated when its installation is a day old. If the registry is unavailable,
-// the older version stays in use.
+// Checks that a package without an exact version is updated when its installation is a day old. If the registry is
+// unavailable, the older version stays in use.
 func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -328,34 +329,34 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	}
 	m.restart(t, entry)
 	if got := m.look(t, stack.OtherToken, "one").Version; got != "1.0.0" {
-		t.Errorf("on the same day it is version %s", got)
+		t.Errorf("on the same day the version is %s", got)
 	}
 	age()
 	r.goAway(true)
 	m.restart(t, entry)
 	if got := m.look(t, stack.AgentToken, "one").Version; got != "1.0.0" {
-		t.Errorf("without the registry it is version %s", got)
+		t.Errorf("without the registry the version is %s", got)
 	}
 	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server keeps the older one") {
-		t.Errorf("the log does not say so:\n%s", log)
+		t.Errorf("the log does not report it:\n%s", log)
 	}
 	const notice = "no newer version of @acme/server@latest could be installed, so version 1.0.0 is still used: "
 	for _, command := range []string{"status", "doctor"} {
 		if said := m.operator(t, command).Stdout; !strings.Contains(said, notice) {
-			t.Errorf("%s does not say %q:\n%s", command, notice, said)
+			t.Errorf("%s does not print %q:\n%s", command, notice, said)
 		}
 	}
 	r.goAway(false)
 	m.restart(t, entry)
-	eventually.Within(t, time.Minute, "after a day there is the newer version", func() bool { return m.look(t, stack.AgentToken, "one").Version == "1.1.0" })
+	eventually.Within(t, time.Minute, "the newer version is installed after a day", func() bool { return m.look(t, stack.AgentToken, "one").Version == "1.1.0" })
 	if said := m.operator(t, "status").Stdout; strings.Contains(said, "could be installed") {
-		t.Errorf("status says of a version that was installed:\n%s", said)
+		t.Errorf("status reports a failed update after the update:\n%s", said)
 	}
-	eventually.Holds(t, "the older version goes when no process runs it", func() bool { return len(m.installed("one")) == 1 })
+	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// Commands that the gateway does not install run unchanged, and `config check` reports which of them install their
-// package at each start.
+// Checks that npx commands that the gateway does not install run unchanged, and that `config check` reports those that
+// install their package at each start.
 func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -379,18 +380,18 @@ func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 		"servers.folder installs its package at each start, in a folder of each caller's process: its package is a file or a folder of this machine",
 	} {
 		if !strings.Contains(checked.Stdout, want) {
-			t.Errorf("config check does not say %q: %s%s", want, checked.Stdout, checked.Stderr)
+			t.Errorf("config check does not print %q: %s%s", want, checked.Stdout, checked.Stderr)
 		}
 	}
 	if strings.Contains(checked.Stdout, "servers.chosen") {
-		t.Errorf("config check says of a chosen setting: %s", checked.Stdout)
+		t.Errorf("config check warns about a setting that the operator chose: %s", checked.Stdout)
 	}
 	if _, err := os.Stat(filepath.Join(m.Dir, "data/gateway/programs")); !os.IsNotExist(err) {
 		t.Errorf("packages were installed: %v", err)
 	}
 }
 
-// The server's limits apply to an installation too. If one ends it, the error names the key of the limit (X21).
+// Case X21. Checks that the server's limits apply to an installation, and that the error names the key of the limit.
 func TestX21Npx_InstallationIsHeldToLimits(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -401,7 +402,7 @@ func TestX21Npx_InstallationIsHeldToLimits(t *testing.T) {
 	ran := m.call(t, stack.AgentToken, "large")
 	said := "the installation of @acme/large@1.0.0 for server large failed: its folder reached its limit of 16 MiB, or 4096 files (servers.large.stdio.limits.disk)"
 	if !strings.Contains(strings.ToLower(ran.Stdout+ran.Stderr), strings.ToLower(said)) {
-		t.Errorf("the agent does not read %q: %s%s", said, ran.Stdout, ran.Stderr)
+		t.Errorf("the agent does not receive %q: %s%s", said, ran.Stdout, ran.Stderr)
 	}
 	if left := m.installed("large"); len(left) != 0 {
 		t.Errorf("left: %s", left)

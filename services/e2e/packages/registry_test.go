@@ -23,17 +23,17 @@ type registry struct {
 	url string
 
 	mu sync.Mutex
-	// packages holds the manifests by package and version. tarballs holds the files by path.
+	// packages holds the manifests by package and version. tarballs holds the archives by path.
 	packages map[string]map[string]map[string]any
 	latest   map[string]string
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// asked receives the path of each requested tarball, which is sent only after goOn is closed. If asked is nil,
-	// tarballs are sent at once.
+	// asked receives the path of each requested archive, which is sent only after goOn is closed. If asked is nil,
+	// archives are sent at once.
 	asked chan string
 	goOn  chan struct{}
-	// away makes the registry answer every request with an error.
+	// away makes the registry respond to every request with an error.
 	away bool
 }
 
@@ -124,7 +124,7 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// fetches returns how often a version of a package was fetched.
+// fetches returns the number of times that a version of a package was fetched.
 func (r *registry) fetches(name, version string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *registry) fetches(name, version string) (n int) {
 	return n
 }
 
-// hold delays all tarballs until release is called.
+// hold delays all archives until release is called. asked receives the path of each delayed archive.
 func (r *registry) hold() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
 package packages_test
 
-// server is an MCP server in JavaScript. Its one tool returns where it runs, which files of its own program and
-// which other places it can write to, and what the install script of its package recorded.
+// server is an MCP server in JavaScript. The result of its one tool says where the server runs, which files of its
+// program and which other places it can write to, and what the install script of its package has recorded.
 const server = `#!/usr/bin/env node
 const fs = require('fs'), path = require('path'), readline = require('readline');
 const here = path.dirname(__filename);
@@ -31,7 +31,7 @@ readline.createInterface({ input: process.stdin }).on('line', line => {
 });
 `
 
-// installScript is the install script of a package. It records what it finds and what it can write to.
+// installScript is the install script of a package. It records its environment, and the places that it can write to.
 const installScript = `
 const fs = require('fs'), os = require('os'), path = require('path'), http = require('http');
 const tries = {

@@ -1,4 +1,4 @@
-// Package rawh2 sends single HTTP/2 frames, so that tests can behave as no correct gRPC client does.
+// Package rawh2 sends single HTTP/2 frames, so that tests can do what no correct gRPC client does.
 package rawh2
 
 import (
@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// dialTimeout bounds dialing.
+	// dialTimeout is the time limit of [Dial].
 	dialTimeout = 10 * time.Second
-	// newName begins a field with a new name that is added to the dynamic table. first is the indexed field of the
-	// newest entry (RFC 7541, sections 6.1, 6.2.1).
+	// newName is the first byte of a field with a new name that is added to the dynamic table. first is the indexed
+	// field of the newest entry (RFC 7541, sections 6.1, 6.2.1).
 	newName, first = 0x40, 0x80 | 62
 )
 
-// A Conn is an HTTP/2 connection on which the client may send anything. It is not safe for concurrent use. It reads
-// and discards what the server sends, unless it was dialed as deaf.
+// A Conn is an HTTP/2 connection on which the client may send anything. It is not safe for concurrent use. Unless it
+// was dialed with deaf, it reads and discards everything that the server sends.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
@@ -35,8 +35,8 @@ type Conn struct {
 	ended chan struct{}
 }
 
-// Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If
-// deaf, it never reads what the server sends.
+// Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If deaf is
+// set, the connection never reads.
 func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
@@ -60,7 +60,7 @@ func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*
 
 func (c *Conn) listen() {
 	defer close(c.ended)
-	_, _ = io.Copy(io.Discard, c.Conn) // only the end of the connection matters
+	_, _ = io.Copy(io.Discard, c.Conn) // the content does not matter, only the end of the connection
 }
 
 // Ended returns a channel that is closed when the server has closed the connection. On a deaf connection it is
@@ -81,8 +81,8 @@ func Block(method string, fields ...hpack.HeaderField) []byte {
 	return block.Bytes()
 }
 
-// Indexed returns a header block in which a field is sent once and repeated n times: the first adds it to the
-// dynamic table, and each other is a byte that refers to it.
+// Indexed returns a header block in which a field occurs n times. The first occurrence adds the field to the dynamic
+// table, and each other one is a byte that refers to the entry. value is the length of the field's value.
 func Indexed(name string, value, n int) []byte {
 	block := hpackString([]byte{newName}, name)
 	block = hpackString(block, strings.Repeat("v", value))
@@ -97,8 +97,8 @@ func hpackString(to []byte, text string) []byte {
 	return append(binary.AppendUvarint(append(to, most), uint64(len(text)-most)), text...)
 }
 
-// Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is set,
-// the client sends nothing more on the stream.
+// Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is set, the
+// request has no body.
 func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	const frame = 16 << 10
 	id := c.next
@@ -112,7 +112,7 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 		part := rest[:min(len(rest), frame)]
 		rest = rest[len(part):]
 		if err := c.WriteContinuation(id, len(rest) == 0, part); err != nil {
-			return id, fmt.Errorf("go on with a head: %w", err)
+			return id, fmt.Errorf("continue a header block: %w", err)
 		}
 	}
 	return id, nil

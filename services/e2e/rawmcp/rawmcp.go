@@ -1,5 +1,5 @@
-// Package rawmcp is an MCP server for tests that records the exact bytes it receives and answers with the exact
-// bytes that the test sets. It parses as little as possible, so that tests assert what was sent over the wire.
+// Package rawmcp is an MCP server for tests that records the exact bytes that it receives, and responds with the exact
+// bytes that a test sets. The server parses as little as possible, so that tests compare the bytes on the wire.
 package rawmcp
 
 import (
@@ -24,9 +24,9 @@ type Request struct {
 	Name string
 }
 
-// Server is an MCP server whose answers the test controls. It is safe for concurrent use.
+// Server is an MCP server whose responses the test controls. It is safe for concurrent use.
 type Server struct {
-	// URL is its MCP endpoint.
+	// URL is the URL of the MCP endpoint.
 	URL string
 
 	web      *httptest.Server
@@ -39,13 +39,13 @@ type Server struct {
 	second   string
 }
 
-// Stop closes the server and its connections. It can't be reached afterwards.
+// Stop closes the server and its connections. Later connections are refused.
 func (s *Server) Stop() {
 	s.web.CloseClientConnections()
 	s.web.Close()
 }
 
-// Answer writes the answer to a request. id is the request's JSON-RPC id as raw JSON.
+// Answer writes the response to a request. id is the JSON-RPC id of the request as raw JSON.
 type Answer func(w http.ResponseWriter, r *http.Request, id string)
 
 // Result returns an Answer that sends the given JSON as the result.
@@ -56,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists tools, a JSON array, and answers every call with a text. It is stopped when the
-// test ends.
+// Start starts a server that lists the tools in tools, a JSON array. The server responds to every call with the text
+// "ran". It is stopped when the test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
@@ -67,7 +67,7 @@ func Start(t testing.TB, tools string) *Server {
 	return s
 }
 
-// On sets the answer to calls of a tool. An empty name stands for all methods except initialize, tools/list and
+// On sets the response to calls of a tool. An empty name means all methods except initialize, tools/list and
 // tools/call.
 func (s *Server) On(tool string, answer Answer) {
 	s.mu.Lock()
@@ -82,7 +82,8 @@ func (s *Server) List(tools string) {
 	s.tools = tools
 }
 
-// SecondPage sets the second page of the list, at the cursor "2". If tools is empty, the list has one page.
+// SecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list has
+// one page.
 func (s *Server) SecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,10 +103,10 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// ownSession is the id of the gateway's own session, in which the gateway lists the server.
+// ownSession is the session id of the sessions that the gateway opens to list the tools itself.
 const ownSession = "own-session"
 
-// Own returns the messages received in the gateway's own sessions.
+// Own returns the messages that were received in the gateway's own sessions, in which it lists the tools.
 func (s *Server) Own() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +127,7 @@ func (s *Server) Forget() {
 	s.requests, s.own = nil, nil
 }
 
-// Ended returns the sessions that were ended by DELETE.
+// Ended returns the ids of the sessions that were ended by DELETE, except the gateway's own.
 func (s *Server) Ended() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +170,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.answerTo(m, body, r)(w, r, string(m.ID))
 }
 
-// answerTo records a request and returns the answer to it.
+// answerTo records a request and returns its Answer.
 func (s *Server) answerTo(m envelope, body []byte, r *http.Request) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Apart is a mesh in which each role runs in its own process, with its own key and no other.
+// Apart is a mesh in which each role runs in its own process and holds only the key of that role.
 type Apart struct {
 	*Stack
 	// Authority is the CA that every role trusts.
@@ -39,12 +39,12 @@ type Apart struct {
 // roleProcess is the process of a role. Its log covers all starts of that role.
 type roleProcess struct {
 	cmd *exec.Cmd
-	// ended is closed when the process has ended. err is the result of its Wait, and is valid after that.
+	// ended is closed when the process has ended. After that, err holds the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 	log   *output
-	// program replaces the role's own program if it is not empty. env holds more variables for the process; see
-	// [Apart.Replace].
+	// program replaces the role's program unless it is empty. env holds more variables for the process. [Apart.Replace]
+	// sets both.
 	program string
 	env     []string
 }
@@ -177,7 +177,8 @@ func (a *Apart) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until holds returns true. After readyTimeout it fails the test with the text that known returns.
+// await polls until holds returns true. If that takes longer than readyTimeout, the test fails with the text that known
+// returns.
 func (a *Apart) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -197,15 +198,14 @@ func (a *Apart) Kill(t *testing.T, role authv1.Role) {
 	<-p.ended
 }
 
-// Stop stops the process of a role as an orchestrator does, with SIGTERM, and returns the result of its Wait.
+// Stop stops the process of a role with SIGTERM, as an orchestrator does, and returns its exit error, or nil.
 func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
 	a.Signal(t, role, syscall.SIGTERM)
 	return a.Wait(role)
 }
 
-// Wait waits until the process of a role, which was signalled to stop, has ended, and returns the result of its
-// Wait.
+// Wait waits until the process of a role, which was signalled to stop, has ended. It returns the exit error, or nil.
 func (a *Apart) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
@@ -238,7 +238,7 @@ func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 // Log returns everything that a role has logged, over all its starts.
 func (a *Apart) Log(role authv1.Role) string { return a.roles[role].log.String() }
 
-// Person returns a connection to a role that is authenticated with token. An empty token sends none.
+// Person returns a connection to a role that is authenticated with token. If token is empty, none is sent.
 func (a *Apart) Person(t *testing.T, role authv1.Role, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(a.addrs[role], token, rpc.ClientTLS(nil, a.Authority.Pool(), role))
@@ -263,8 +263,8 @@ func (a *Apart) Identity(t *testing.T, role authv1.Role) *pki.Identity {
 	return id
 }
 
-// Raw returns a connection to a role that presents cert, or no certificate if cert is nil. It does not wait for a
-// role that is unavailable.
+// Raw returns a connection to a role that presents cert, or no certificate if cert is nil. Calls fail at once while the
+// role is unavailable.
 func (a *Apart) Raw(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.RawWith(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
@@ -281,7 +281,7 @@ func (a *Apart) RawWith(t *testing.T, role authv1.Role, creds credentials.Transp
 	return conn
 }
 
-// Soon returns a context that ends after readyTimeout, the time that a start may take.
+// Soon returns a context that ends after readyTimeout, which is the longest time that a start may take.
 func Soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -289,7 +289,7 @@ func Soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// Recertify issues another key and certificate of the mesh's CA to a role while the role runs.
+// Recertify replaces the key and the certificate of a role while the role runs.
 func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
 	t.Helper()
 	if err := a.Authority.WriteRole(a.certs(role), role); err != nil {
@@ -300,9 +300,9 @@ func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
 // Certs returns the folder that holds the key of a role.
 func (a *Apart) Certs(role authv1.Role) string { return a.certs(role) }
 
-// Beside starts another process of a role, with its own data folder and addresses, and waits until it serves. For
-// each role in reach, the process uses the address given there. The returned Apart controls only that process; for
-// all other roles it has the addresses of a.
+// Beside starts another process of a role and waits until the process serves. The process has a data folder and
+// addresses of its own. For each role in reach, it uses the address given there. The returned Apart controls only that
+// process, and has the addresses of a for all other roles.
 func (a *Apart) Beside(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Apart {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Client is an MCP client that sends exactly the bytes it is given, in its own session.
+// Client is an MCP client that sends exactly the bytes that a test passes. It is not safe for concurrent use, except
+// Try.
 type Client struct {
 	t       testing.TB
 	url     string
@@ -43,7 +44,7 @@ type Decision struct {
 	Retryable    bool   `json:"retryable"`
 	RetryAfterMs int64  `json:"retryAfterMs"`
 	SessionKey   string `json:"sessionKey"`
-	// PolicyRevision is the policy revision that made the decision.
+	// PolicyRevision is the revision of the policy that made the decision.
 	PolicyRevision string `json:"policyRevision"`
 }
 
@@ -62,7 +63,7 @@ func Connect(t testing.TB, url, token string) *Client {
 	return c
 }
 
-// Open opens a session of protocol revision 2025-11-25. It replaces the session that the client had, if any.
+// Open opens a session of protocol revision 2025-11-25 and replaces the client's previous session, if any.
 func (c *Client) Open() error {
 	c.session, c.Version = "", ""
 	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
@@ -88,7 +89,7 @@ func (c *Client) With(token string) *Client {
 	return &other
 }
 
-// Post sends one message. The test fails on a transport error.
+// Post sends one message and returns the response. The test fails on a transport error.
 func (c *Client) Post(body string) Response {
 	c.t.Helper()
 	resp, err := c.Try([]byte(body))
@@ -98,7 +99,7 @@ func (c *Client) Post(body string) Response {
 	return resp
 }
 
-// Try sends one message and returns the transport error, if any.
+// Try sends one message and returns the response, or the transport error.
 func (c *Client) Try(body []byte) (Response, error) {
 	req, err := http.NewRequest(http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
@@ -140,7 +141,7 @@ func (c *Client) do(req *http.Request) (Response, error) {
 		for event := range strings.SplitSeq(string(raw), "\n\n") {
 			var data []string
 			for line := range strings.SplitSeq(event, "\n") {
-				if text, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(text) != "" { // otherwise it is the empty event that opens a stream
+				if text, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(text) != "" { // an empty event opens a stream
 					data = append(data, text)
 				}
 			}
@@ -155,7 +156,7 @@ func (c *Client) do(req *http.Request) (Response, error) {
 	return out, nil
 }
 
-// Call calls a tool. Its arguments are JSON text.
+// Call calls a tool. The arguments are JSON text.
 func (c *Client) Call(tool, arguments string) Response {
 	c.t.Helper()
 	return c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":` + quote(tool) + `,"arguments":` + arguments + `}}`)
@@ -184,7 +185,7 @@ func (r Response) parse(t testing.TB) answer {
 	t.Helper()
 	var a answer
 	if err := json.Unmarshal(r.Body, &a); err != nil {
-		t.Fatalf("the answer is no JSON: %v: %q", err, r.Body)
+		t.Fatalf("the response is not JSON: %v: %q", err, r.Body)
 	}
 	return a
 }
@@ -200,7 +201,7 @@ func (r Response) Decision(t testing.TB) Decision {
 	var d Decision
 	if raw != nil {
 		if err := json.Unmarshal(raw, &d); err != nil {
-			t.Fatalf("the decision is no JSON: %v: %q", err, raw)
+			t.Fatalf("the decision is not JSON: %v: %q", err, raw)
 		}
 	}
 	return d

@@ -46,7 +46,7 @@ type Span struct {
 	Failed bool
 }
 
-// NewCollector starts a receiver. It is stopped when the test ends.
+// NewCollector starts a receiver, which is stopped when the test ends.
 func NewCollector(t *testing.T) *Collector {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

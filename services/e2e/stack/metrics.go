@@ -35,7 +35,7 @@ type Point struct {
 	Sum float64
 }
 
-// source identifies a metric: the service.instance.id of its process, and its name.
+// source identifies a metric by the service.instance.id of its process and by its name.
 type source struct{ instance, name string }
 
 // receiver receives metrics for a collector. It is a type of its own because both services have a method Export.

@@ -26,7 +26,7 @@ type Process struct {
 	cmd *exec.Cmd
 	// line receives the first line of standard output, or the part of it that was written before the process ended.
 	line chan []byte
-	// ended is closed when the process has ended. err is the result of its Wait, and is valid after that.
+	// ended is closed when the process has ended. After that, err holds the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 
@@ -145,7 +145,7 @@ func (p *Process) read(t *testing.T, line []byte) {
 	}
 }
 
-// Serves waits until the mesh serves or has ended, and reports whether it serves.
+// Serves waits until the mesh serves or has ended, and reports whether the mesh serves.
 func (p *Process) Serves() bool {
 	select {
 	case line := <-p.line:
@@ -179,14 +179,14 @@ func (p *Process) Interrupt(t *testing.T) {
 	}
 }
 
-// Stop stops the process as Ctrl-C does, and returns the result of its Wait.
+// Stop stops the process with SIGINT, as Ctrl-C does, and returns its exit error, or nil.
 func (p *Process) Stop(t *testing.T) error {
 	t.Helper()
 	p.Interrupt(t)
 	return p.Wait()
 }
 
-// Wait waits until a process that was signalled to stop has ended, and returns the result of its Wait.
+// Wait waits until a process that was signalled to stop has ended. It returns the exit error, or nil.
 func (p *Process) Wait() error {
 	select {
 	case <-p.ended:

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// runTimeout bounds a command that ends by itself.
+// runTimeout is the longest time that [Run] lets a command run.
 const runTimeout = time.Minute
 
 // builds holds the programs that tests run. Each program is built once for each run of a test package.
@@ -27,7 +27,7 @@ type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
-	// self is the launcher with which this process starts servers over stdio.
+	// self is the launcher with which the test process starts stdio servers.
 	self sandbox.Launcher
 }
 
@@ -139,8 +139,8 @@ func Run(t *testing.T, c Command) Ran {
 	return Ran{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// given holds the addresses that FreeAddr has returned in this process. A test keeps its address even if it stops
-// listening for a while.
+// given holds the addresses that FreeAddr has returned in this process. An address is returned only once, because a
+// test may stop listening on it for a while.
 var given sync.Map
 
 // FreeAddr returns a free loopback address that no other test of this process was given. Its port is below the

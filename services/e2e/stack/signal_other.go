@@ -4,7 +4,7 @@ package stack
 
 import "syscall"
 
-// A process can't be stopped on this system. These values are not signals; sending one is an error.
+// SIGSTOP and SIGCONT are not signals on this system, which cannot stop a process. Sending one returns an error.
 const (
 	SIGSTOP = syscall.Signal(-1)
 	SIGCONT = syscall.Signal(-2)

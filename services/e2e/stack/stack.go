@@ -30,7 +30,7 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// readyTimeout bounds a start.
+// readyTimeout is the longest time that a start may take.
 const readyTimeout = 20 * time.Second
 
 // Options describes what a stack serves.
@@ -62,15 +62,15 @@ type Stack struct {
 	Config, Policy string
 	// Tokens is the path of the generated tokens. Only a [Process] sets it.
 	Tokens string
-	// Program is the path of the `sluice` that [Launch] starts. If it is empty, Launch starts the program that
-	// users run. Env holds more environment variables for it.
+	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch starts the program that
+	// [Program] builds. Env holds more environment variables for the program.
 	Program string
 	Env     []string
 	// Args holds more arguments for [Start].
 	Args []string
 	// OwnGroup starts the program in its own process group, which does not receive Ctrl-C of a terminal.
 	OwnGroup bool
-	// Under is the command that runs the program, such as nice or chrt. Empty means none.
+	// Under is the command that runs the program, for example nice or chrt. Empty means none.
 	Under []string
 }
 
@@ -80,10 +80,10 @@ func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
 // Journal returns the folder of the gateway's journal.
 func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway", "journal") }
 
-// Operator returns a connection of the operator. It is closed when the test ends.
+// Operator returns a gRPC connection with the operator's token, which is closed when the test ends.
 func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.Person(t, OperatorToken) }
 
-// Person returns a connection that is authenticated with token. An empty token sends none.
+// Person returns a gRPC connection that is authenticated with token. If token is empty, none is sent.
 func (s *Stack) Person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)

@@ -1,4 +1,4 @@
-// Package story holds test scenarios that run against every deployment: programs on this machine, and containers.
+// Package story holds test scenarios that several test packages run, against programs on this machine and containers.
 package story
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The limit that the scenario verifies: `rate_limit: {max: 4, window: 6}` on [LimitedTool], for each session.
+// The scenario verifies this limit: `rate_limit: {max: 4, window: 6}` on [LimitedTool], for each session.
 const (
 	// LimitedTool is a tool of the demo server.
 	LimitedTool = "create_note"
@@ -25,15 +25,16 @@ const (
 	sessions    = 3
 )
 
-// Limit describes a mesh whose policy has the limit.
+// Limit describes a mesh whose policy has the limit above.
 type Limit struct {
 	// MCP is the URL of the demo server behind the gateway, and Token is an agent's token.
 	MCP, Token string
-	// Decisions returns the journal's records of the tool, as `sluice decisions tail --output json` prints them.
+	// Decisions returns the journal's records of calls of the tool, as `sluice decisions tail --output json` prints
+	// them.
 	Decisions func(t *testing.T) string
 }
 
-// CallAtRandom calls at random times from several sessions until length has passed. It then checks, by the
+// CallAtRandom makes calls at random times in several sessions until length has passed. After that it checks, with the
 // limiter's clock, that each closed interval of 6 s has at most 4 calls of a session.
 func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Helper()
@@ -68,16 +69,16 @@ func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 		}
 	}
 	if int64(total) < passed.Load() {
-		t.Errorf("%d calls passed, and only %d are on record", passed.Load(), total)
+		t.Errorf("%d calls passed, but only %d are recorded", passed.Load(), total)
 	}
 	if least := int(length/limitWindow) * limitMax * sessions * 2 / 3; total < least || len(granted) < sessions {
 		t.Errorf("%d calls of %d sessions passed, want %d or more: the limiter refuses too much", total, len(granted), least)
 	}
-	t.Logf("in %v: %d passed, %d refused; the closest that 5 calls of a session came is %v", length, passed.Load(), refused.Load(), closest)
+	t.Logf("in %v: %d passed, %d refused; the shortest interval with 5 calls of a session is %v", length, passed.Load(), refused.Load(), closest)
 }
 
-// callAtRandom calls once and returns the pause before the next call: random, or, if heedful, the time that a
-// refusal names.
+// callAtRandom makes one call and returns the pause before the next call. The pause is random, or, if heedful is set,
+// the time that a refusal names.
 func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
 	t.Helper()
 	reply := client.CallTool(npmtest.ToolCall{Name: LimitedTool, Arguments: map[string]any{"title": "at random"}})
@@ -96,7 +97,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
 	switch {
 	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
-		return time.Second // a busy machine refuses too, which does not violate the limit
+		return time.Second // a busy machine may refuse, which does not violate the limit
 	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > limitWindow.Milliseconds():
 		t.Errorf("refused with %s: %v", reply.Result, err)
 		return time.Second
@@ -107,7 +108,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// grants returns the times at which calls were reserved, by the limiter's clock, for each session.
+// grants returns the times at which the limiter reserved calls, by session and with the limiter's clock.
 func grants(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {

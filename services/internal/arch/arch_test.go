@@ -1,6 +1,5 @@
-// Package arch_test holds the import rules of the project as a test. It reads the
-// files itself: a test that asked `go list` would keep a cached pass after a
-// forbidden import was added.
+// Package arch_test checks the import rules and other conventions of the project. It parses the source files instead of
+// asking `go list`, because the go command would cache a pass and miss an import that is added later.
 package arch_test
 
 import (
@@ -19,8 +18,7 @@ const module = "github.com/sluice-mesh/sluice/services/"
 // root is the folder of the services module.
 const root = "../.."
 
-// outside are the folders that look at the mesh from outside. What of e2e runs and watches
-// things is for the tests of all.
+// outside lists the folders that test the mesh from outside. Tests of every service may use the helpers in e2e.
 var outside = map[string]bool{"e2e": true, "bench": true}
 
 func TestServicesDoNotImportEachOther(t *testing.T) {
@@ -67,7 +65,7 @@ func TestDecisionCodeNeverImportsEncodingJSON(t *testing.T) {
 	})
 }
 
-// pure are the packages that decide: values in, values out.
+// pure lists the packages that decide. Their functions depend only on their arguments.
 var pure = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
 
 func TestCoresArePure(t *testing.T) {
@@ -80,7 +78,7 @@ func TestCoresArePure(t *testing.T) {
 			switch {
 			case imp == "context", imp == "os", imp == "net", strings.HasPrefix(imp, "net/"),
 				strings.HasPrefix(imp, "google.golang.org/"), strings.HasPrefix(imp, "go.opentelemetry.io/"):
-				t.Errorf("%s must not import %s: a core does no I/O", file, imp)
+				t.Errorf("%s must not import %s: a package that decides does no I/O", file, imp)
 			}
 		}
 	})
@@ -94,13 +92,12 @@ func TestPlumbingKnowsNoService(t *testing.T) {
 			return
 		}
 		if to := first(target); to != "internal" && (to != "e2e" || !isTest(file)) {
-			t.Errorf("%s must not import %s: shared plumbing knows no service", file, imp)
+			t.Errorf("%s must not import %s: packages below internal know no service", file, imp)
 		}
 	})
 }
 
-// eachImport calls f for every import of every Go file, with the file's path
-// below the module.
+// eachImport calls f for every import of every Go file, with the file's path relative to the module.
 func eachImport(t *testing.T, f func(file, imp string)) {
 	t.Helper()
 	eachFile(t, parser.ImportsOnly, func(file string, parsed *ast.File) {
@@ -114,7 +111,7 @@ func eachImport(t *testing.T, f func(file, imp string)) {
 	})
 }
 
-// eachFile calls f for every Go file, with its path below the module.
+// eachFile calls f for every Go file, with the file's path relative to the module.
 func eachFile(t *testing.T, mode parser.Mode, f func(file string, parsed *ast.File)) {
 	t.Helper()
 	seen := 0
@@ -144,7 +141,7 @@ func eachFile(t *testing.T, mode parser.Mode, f func(file string, parsed *ast.Fi
 		t.Fatal(err)
 	}
 	if seen < 100 {
-		t.Fatalf("only %d files were read: the test looks in the wrong place", seen)
+		t.Fatalf("only %d files were read: the test reads the wrong folder", seen)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of pages in docs")
 
-// casesPage is where people read which attacks are tried, and where.
+// casesPage is the document that lists the attacks that are tested, and the tests of each attack.
 const casesPage = "../../../docs/security-cases.md"
 
 var (
@@ -25,12 +25,14 @@ var (
 	caseInName = regexp.MustCompile(`^Test[A-Za-z]*?([PHITARNUSX][0-9]{1,2})(?:[A-Z]|$)`)
 	// caseInText is the id before the name of a subtest, as in "T3: a hidden tool".
 	caseInText = regexp.MustCompile(`^([PHITARNUSX][0-9]{1,2})[: ]`)
+	// casesInComment matches the ids in a comment of a test, as in "Case X3." and "Cases A1, A2.".
+	casesInComment = regexp.MustCompile(`\bCases? ([PHITARNUSX][0-9]{1,2}(?:, [PHITARNUSX][0-9]{1,2})*)\.`)
 	// caseSection is a section of the page: its id, and the lines of its tests.
 	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests:.*(?:\n(?:\* |  ).*)*)$`)
 )
 
-// TestSecurityCases holds the page of security cases against the tests that name one:
-// each case has a section, and each section all its tests.
+// TestSecurityCases compares the page of security cases with the tests that name a case: each case must have a section,
+// and each section must list all tests of its case.
 func TestSecurityCases(t *testing.T) {
 	t.Parallel()
 	found := casesInTests(t)
@@ -39,22 +41,22 @@ func TestSecurityCases(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(raw)
-	told := make(map[string]bool)
+	sections := make(map[string]bool)
 	for _, section := range caseSection.FindAllStringSubmatch(page, -1) {
 		id, lines := section[1], section[2]
-		told[id] = true
+		sections[id] = true
 		want := testList(found[id])
 		switch {
 		case len(found[id]) == 0:
-			t.Errorf("no test names %s: take its section out, or name its test after it", id)
+			t.Errorf("no test names %s: remove its section, or write `Case %[1]s.` in the comment of its test", id)
 		case lines != want && *update:
 			page = strings.Replace(page, section[0], strings.TrimSuffix(section[0], lines)+want, 1)
 		case lines != want:
-			t.Errorf("the tests of %s are others (-update writes them)\n got %s\nwant %s", id, lines, want)
+			t.Errorf("the page has a wrong list of tests for %s (-update writes it)\n got %s\nwant %s", id, lines, want)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
-		if !told[id] {
+		if !sections[id] {
 			t.Errorf("%s has no section `### %s …` with `Tests:` in %s; its tests are %v", id, id, casesPage, found[id])
 		}
 	}
@@ -65,7 +67,7 @@ func TestSecurityCases(t *testing.T) {
 	}
 }
 
-// testList lists tests by their folders, in lines of at most 120 characters.
+// testList returns the list of tests as Markdown, grouped by folder, in lines of at most 120 characters.
 func testList(tests [][2]string) string {
 	var out strings.Builder
 	out.WriteString("Tests:")
@@ -88,11 +90,11 @@ func testList(tests [][2]string) string {
 	return out.String()
 }
 
-// casesInTests returns the tests that name each case, by folder and name, as the page shows them.
+// casesInTests returns the folder and the name of each test that names a case, by the id of the case.
 func casesInTests(t *testing.T) map[string][][2]string {
 	t.Helper()
 	found := make(map[string][][2]string)
-	eachFile(t, parser.SkipObjectResolution, func(file string, parsed *ast.File) {
+	eachFile(t, parser.ParseComments|parser.SkipObjectResolution, func(file string, parsed *ast.File) {
 		if !isTest(file) {
 			return
 		}
@@ -101,7 +103,7 @@ func casesInTests(t *testing.T) map[string][][2]string {
 			if !ok || !tests(f) {
 				continue
 			}
-			for id := range casesOf(f) {
+			for id := range casesOf(f, parsed.Comments) {
 				found[id] = append(found[id], [2]string{path.Dir(file), f.Name.Name})
 			}
 		}
@@ -112,7 +114,8 @@ func casesInTests(t *testing.T) map[string][][2]string {
 	return found
 }
 
-// tests reports whether a function is a test or part of one.
+// tests reports whether a function is a test or a helper of one, which is a function with a parameter of type
+// *testing.T.
 func tests(f *ast.FuncDecl) bool {
 	for _, param := range f.Type.Params.List {
 		if star, ok := param.Type.(*ast.StarExpr); ok {
@@ -124,16 +127,26 @@ func tests(f *ast.FuncDecl) bool {
 	return false
 }
 
-// casesOf are the cases that a function's name or the texts in it name.
-func casesOf(f *ast.FuncDecl) map[string]bool {
+// casesOf returns the ids of the cases that a function names: in its comments, in its name, or in a string.
+func casesOf(f *ast.FuncDecl, comments []*ast.CommentGroup) map[string]bool {
 	ids := make(map[string]bool)
 	if m := caseInName.FindStringSubmatch(f.Name.Name); m != nil {
 		ids[m[1]] = true
 	}
+	for _, group := range comments {
+		if group != f.Doc && (group.Pos() < f.Pos() || group.End() > f.End()) {
+			continue
+		}
+		for _, m := range casesInComment.FindAllStringSubmatch(strings.Join(strings.Fields(group.Text()), " "), -1) {
+			for id := range strings.SplitSeq(m[1], ", ") {
+				ids[id] = true
+			}
+		}
+	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		if text, ok := n.(*ast.BasicLit); ok {
-			if said, err := strconv.Unquote(text.Value); err == nil {
-				if m := caseInText.FindStringSubmatch(said); m != nil {
+			if value, err := strconv.Unquote(text.Value); err == nil {
+				if m := caseInText.FindStringSubmatch(value); m != nil {
 					ids[m[1]] = true
 				}
 			}

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// TestConfigurationPage writes configurationPage from configurationText, in which {{keys "servers.NAME."}} stands
-	// for a table.
+	// TestConfigurationPage writes configurationPage from configurationText, in which {{keys "servers.NAME."}} is
+	// replaced by a table.
 	configurationPage = "../../../docs/configuration.md"
 	configurationText = "testdata/configuration.md.tmpl"
 )
 
-// configurationSample sets what has no default, so that all keys exist.
+// configurationSample sets a value for each key without a default, so that [configurationWalk] visits all keys.
 const configurationSample = `
 auth: {tokens: [{name: name, sha256: "HASH", role: agent}]}
 servers:
@@ -39,11 +39,11 @@ approvals:
   notify: {webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
 `
 
-// configurationKey is a row of a table.
+// configurationKey is a row of a table: the path of the key, its type and default, and its meaning.
 type configurationKey struct{ path, kind, meaning string }
 
-// TestConfigurationPage compares docs/configuration.md with the code: its tables are the comments, types and defaults of
-// the configuration. Every key is in one table. Run it with -update after a change.
+// TestConfigurationPage compares docs/configuration.md with the code. The tables show the comments, types and defaults
+// of the configuration's fields, and every key is in one table. Run it with -update after a change.
 func TestConfigurationPage(t *testing.T) {
 	t.Parallel()
 	var rows []configurationKey
@@ -160,7 +160,7 @@ func (w configurationWalk) walk(part reflect.Value, prefix string) {
 	}
 }
 
-// entryOf returns the part of a value that has keys of its own, and what stands for its name in a path.
+// entryOf returns the part of a value that has keys, and the placeholder for its name in a path.
 func entryOf(value reflect.Value) (reflect.Value, string) {
 	switch {
 	case value.Kind() == reflect.Pointer:
@@ -173,10 +173,11 @@ func entryOf(value reflect.Value) (reflect.Value, string) {
 	return value, ""
 }
 
-// zeroMeans is the part of a comment that names the default of a key whose zero value stands for it.
+// zeroMeans matches the sentence of a comment that says which default the zero value of a key selects.
 var zeroMeans = regexp.MustCompile(`(?:;|[.]) (?:0|Empty) means ([^.]+)[.]`)
 
-// row returns the row of a field. Its comment begins with its name, and says at the end if the key is required.
+// row returns the row of a field. The field's comment begins with the field's name, and ends with "Required." if the
+// key is required.
 func (w configurationWalk) row(of, name, key string, value reflect.Value) configurationKey {
 	meaning, ok := strings.CutPrefix(w.docs[of+"."+name], name+" ")
 	if !ok {
@@ -204,8 +205,8 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
 }
 
-// kindOf returns the type of a value as the page calls it, and the value as YAML; empty for texts, lists and maps that
-// are empty.
+// kindOf returns the name of a value's type on the page, and the value as YAML. For an empty text, list or map the
+// second result is empty.
 func kindOf(value reflect.Value) (kind, standard string) {
 	if value.Kind() == reflect.Pointer && value.Elem().Kind() != reflect.Struct {
 		value = value.Elem()
@@ -245,8 +246,8 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configurationTables executes the page's text. {{keys "a" "b."}} is a table of the key a, or all keys in it, and of all
-// keys in b without its name.
+// configurationTables executes the template of the page. {{keys "a" "b."}} becomes a table with the key a, or all keys
+// below it, and with all keys below b. In the rows of b the prefix "b." is left out.
 func configurationTables(rows []configurationKey) ([]byte, error) {
 	text, err := os.ReadFile(configurationText)
 	if err != nil {
@@ -284,7 +285,7 @@ func configurationTables(rows []configurationKey) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// tableParts returns the arguments of all tables of the page's text.
+// tableParts returns the arguments of all {{keys}} actions in the template.
 func tableParts(text []byte) (parts []string) {
 	for _, call := range regexp.MustCompile(`{{keys ([^}]*)}}`).FindAllSubmatch(text, -1) {
 		for part := range strings.FieldsSeq(string(call[1])) {
@@ -294,7 +295,7 @@ func tableParts(text []byte) (parts []string) {
 	return parts
 }
 
-// partOf returns the longest part that a key belongs to; empty for none.
+// partOf returns the longest part that a key belongs to, or an empty string if the key belongs to no part.
 func partOf(key string, parts []string) (found string) {
 	for _, part := range parts {
 		within := key == part || strings.HasPrefix(key, strings.TrimSuffix(part, ".")+".") || strings.HasPrefix(key, part+"[")

@@ -19,25 +19,26 @@ import (
 
 var shrink = flag.Bool("shrink", false, "write the smaller counts of words to testdata/language.txt")
 
-// avoided are words that make a text hard to read: pronouns without a noun, and old forms. Callers, clients, servers,
-// operators and approvers have names; "again", "recently", "otherwise" and "reports whether" say the rest.
+// avoided matches words that make a text hard to read: pronouns without a noun, and old forms. Write "callers",
+// "clients", "servers", "operators" and "approvers" for people and programs, and "again", "recently" and "otherwise"
+// for the rest.
 var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
 	`(?:is|are|was|were) told|tells whether|is none|are none|beside)\b`)
 
-// plain has the avoided words in a form that is plain: "nil if there is none".
+// plain matches the avoided words in a form that is easy to read, as in "nil if there is none".
 var plain = regexp.MustCompile(`(?i)\bthere (?:is|are) none\b`)
 
-// count returns how many avoided words a text has.
+// count returns the number of avoided words in a text.
 func count(text string) int {
 	return len(avoided.FindAllString(text, -1)) - len(plain.FindAllString(text, -1))
 }
 
-// exceptions is the list of files that still have avoided words, with their number. It only shrinks: a file that is not
-// in it has none.
+// exceptions is the file that lists the number of avoided words that each file may have. A file that it does not list
+// may have none. The numbers only decrease.
 const exceptions = "testdata/language.txt"
 
-// TestLanguage_AvoidedWordsOnlyGetFewer counts avoided words in comments and texts of Go files, in contracts and in
-// documents. Run it with -shrink after some have gone.
+// TestLanguage_AvoidedWordsOnlyGetFewer counts the avoided words in the comments and strings of Go files, in .proto
+// files and in documents. Run it with -shrink after words were removed.
 func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	t.Parallel()
 	may := readExceptions(t)
@@ -50,7 +51,7 @@ func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	smaller := false
 	for file, n := range have {
 		if n > may[file] {
-			t.Errorf("%s has %d avoided words, and may have %d; the words are %s", file, n, may[file], avoided)
+			t.Errorf("%s has %d avoided words, and may have %d; the words match %s", file, n, may[file], avoided)
 		}
 	}
 	for file, n := range may {
@@ -65,10 +66,10 @@ func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	}
 }
 
-// top is the folder of the whole project.
+// top is the root folder of the repository.
 var top = filepath.Join(root, "..")
 
-// texts are the files that people read.
+// texts returns the paths of all Go files, .proto files and documents of the repository.
 func texts(t *testing.T) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
@@ -93,7 +94,7 @@ func texts(t *testing.T) (files []string) {
 	return files
 }
 
-// avoidedIn counts the avoided words of a file: of Go those in comments and texts.
+// avoidedIn returns the number of avoided words in a file. In a Go file only comments and strings count.
 func avoidedIn(t *testing.T, file string) (n int) {
 	t.Helper()
 	if filepath.Ext(file) != ".go" {
@@ -119,7 +120,7 @@ func avoidedIn(t *testing.T, file string) (n int) {
 	return n
 }
 
-// readExceptions reads the list, of which each line is a number and a file.
+// readExceptions returns the allowed numbers by file. Each line of the list has a number and a path.
 func readExceptions(t *testing.T) map[string]int {
 	t.Helper()
 	raw, err := os.ReadFile(exceptions)
@@ -138,7 +139,7 @@ func readExceptions(t *testing.T) map[string]int {
 	return may
 }
 
-// writeExceptions writes the list, the most words first.
+// writeExceptions writes the list, sorted by descending number.
 func writeExceptions(t *testing.T, have map[string]int) {
 	t.Helper()
 	var lines []string
@@ -151,7 +152,8 @@ func writeExceptions(t *testing.T, have map[string]int) {
 	}
 }
 
-// TestLanguage_LinesOfDocumentsFit holds lines of documents to 120 characters. Tables and code may have longer ones.
+// TestLanguage_LinesOfDocumentsFit checks that the lines of documents have at most 120 characters, except in tables and
+// code.
 func TestLanguage_LinesOfDocumentsFit(t *testing.T) {
 	t.Parallel()
 	for _, file := range texts(t) {
@@ -168,7 +170,7 @@ func TestLanguage_LinesOfDocumentsFit(t *testing.T) {
 				inCode = !inCode
 			}
 			if !inCode && !strings.HasPrefix(strings.TrimSpace(line), "|") && utf8.RuneCountInString(line) > 120 {
-				t.Errorf("%s:%d has %d characters; 120 fit", file, i+1, utf8.RuneCountInString(line))
+				t.Errorf("%s:%d has %d characters; at most 120 are allowed", file, i+1, utf8.RuneCountInString(line))
 			}
 		}
 	}

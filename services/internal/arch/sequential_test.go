@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// The tests of packages that the Makefile calls sequential run without the race detector, because such a package starts
-// nothing that could race: it has no goroutine, no channel, and no lock or atomic value.
+// TestSequentialPackagesStartNothing checks the packages in the variable SEQUENTIAL of the Makefile. Their tests run
+// without the race detector, so these packages must have no goroutine, no channel, and no lock or atomic value.
 func TestSequentialPackagesStartNothing(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "..", "Makefile"))
@@ -21,7 +21,7 @@ func TestSequentialPackagesStartNothing(t *testing.T) {
 	}
 	line := regexp.MustCompile(`(?m)^SEQUENTIAL := (.*)$`).FindSubmatch(makefile)
 	if line == nil {
-		t.Fatal("the Makefile does not say which packages are sequential")
+		t.Fatal("the Makefile has no variable SEQUENTIAL")
 	}
 	packages := strings.Fields(string(line[1]))
 	found := make(map[string]bool)
@@ -32,18 +32,18 @@ func TestSequentialPackagesStartNothing(t *testing.T) {
 		}
 		found[dir] = true
 		if why := concurrent(parsed); why != "" {
-			t.Errorf("%s has %s: take %s out of SEQUENTIAL in the Makefile", file, why, dir)
+			t.Errorf("%s has %s: remove %s from SEQUENTIAL in the Makefile", file, why, dir)
 		}
 	})
 	for _, dir := range packages {
 		if !found[dir] {
-			t.Errorf("SEQUENTIAL in the Makefile names %s, which is no package", dir)
+			t.Errorf("SEQUENTIAL in the Makefile names %s, which is not a package", dir)
 		}
 	}
 }
 
-// concurrent returns what a file has that can race; empty for nothing. A value that is made once ([sync.OnceValues])
-// can't.
+// concurrent returns a description of the first construct in a file that can cause a data race, or an empty string. A
+// value that [sync.OnceValues] makes cannot cause one.
 func concurrent(file *ast.File) (why string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// Every attribute of ours is named in a file telemetry.go and nowhere else, and
-// docs/telemetry.md lists exactly these.
+// TestAttributesAreDocumented checks that each attribute of the project is named only in files called telemetry.go, and
+// that docs/telemetry.md lists exactly these attributes.
 func TestAttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := make(map[string]bool)
@@ -29,7 +29,7 @@ func TestAttributesAreDocumented(t *testing.T) {
 		}
 		emitted[name] = true
 		if filepath.Base(file) != "telemetry.go" {
-			t.Errorf("%s names the attribute %q: that is for a file telemetry.go", file, name)
+			t.Errorf("%s names the attribute %q: move the name to a file telemetry.go", file, name)
 		}
 		if !documented[name] {
 			t.Errorf("%s: docs/telemetry.md does not list the attribute %q", file, name)
@@ -42,7 +42,7 @@ func TestAttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// attributeName returns the name that a call of package attribute gives as text.
+// attributeName returns the attribute's name if the call is a call of package attribute with a literal name.
 func attributeName(call *ast.CallExpr) (string, bool) {
 	of, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
@@ -57,11 +57,11 @@ func attributeName(call *ast.CallExpr) (string, bool) {
 	return name, err == nil
 }
 
-// instruments are the calls that make one.
+// instruments matches the names of the OpenTelemetry methods that create an instrument.
 var instruments = regexp.MustCompile(`^(Int64|Float64)(Observable)?(Counter|UpDownCounter|Gauge|Histogram)$`)
 
-// Every instrument is made in a file telemetry.go and nowhere else, with a name, a
-// unit and a description.
+// TestInstrumentsAreMadeInOnePlace checks that instruments are created only in files called telemetry.go, and that each
+// one has a name, a unit and a description.
 func TestInstrumentsAreMadeInOnePlace(t *testing.T) {
 	t.Parallel()
 	eachCall(t, func(file string, call *ast.CallExpr) {
@@ -70,7 +70,7 @@ func TestInstrumentsAreMadeInOnePlace(t *testing.T) {
 			return
 		}
 		if filepath.Base(file) != "telemetry.go" {
-			t.Errorf("%s makes an instrument: that is for a file telemetry.go", file)
+			t.Errorf("%s makes an instrument: move it to a file telemetry.go", file)
 		}
 		options := make(map[string]bool)
 		for _, arg := range call.Args {
@@ -86,7 +86,7 @@ func TestInstrumentsAreMadeInOnePlace(t *testing.T) {
 	})
 }
 
-// eachCall calls f for every call in every Go file but tests.
+// eachCall calls f for every call in every Go file, except in tests.
 func eachCall(t *testing.T, f func(file string, call *ast.CallExpr)) {
 	t.Helper()
 	eachFile(t, parser.SkipObjectResolution, func(file string, parsed *ast.File) {

@@ -9,17 +9,17 @@ import (
 
 const (
 	upstream = "gateway/internal/upstream"
-	// forwards is the one file that makes a request of what a client wrote, and replies the one
-	// by which a client's words to a server's own request go.
+	// forwards is the only file that builds an upstream request from a client's request. replies is the only file that
+	// sends a client's response to a request of the server.
 	forwards = "gateway/internal/pipeline/forward.go"
 	replies  = "gateway/internal/edge/asked.go"
 )
 
-// alone are the names of each package by which something could reach a server, and who may
-// say them beside the tests and beside the package itself.
+// alone maps a package to its names that could reach a server. The value lists the files, by the start of their paths,
+// that may use the name in addition to tests and to the package itself.
 var alone = map[string]map[string][]string{
 	module + upstream: {
-		"Transport": {"gateway/gateway.go"}, // which says how each server is reached
+		"Transport": {"gateway/gateway.go"}, // configures how each server is reached
 		"Conn":      nil,
 		"Request{":  {forwards},
 	},
@@ -32,13 +32,13 @@ var alone = map[string]map[string][]string{
 	"os/exec":                        {"Command": nil, "CommandContext": nil, "Cmd": nil},
 }
 
-// TestThereIsOneWayToAnUpstream: what goes to a server goes through a session of package
-// upstream, and what a client wrote through the pipeline.
+// TestThereIsOneWayToAnUpstream checks that all traffic to a server goes through a session of package upstream, and
+// that a client's request goes there only through the pipeline.
 func TestThereIsOneWayToAnUpstream(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
 		if strings.HasPrefix(imp, module+upstream+"/") && path.Dir(file) != "gateway" && !strings.HasPrefix(file, upstream+"/") && !isTest(file) {
-			t.Errorf("%s must not import %s: only the gateway says how its servers are reached", file, imp)
+			t.Errorf("%s must not import %s: only package gateway configures how servers are reached", file, imp)
 		}
 	})
 	said := make(map[string]bool)
@@ -52,12 +52,12 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 			case *ast.CallExpr:
 				if called, ok := n.Fun.(*ast.SelectorExpr); ok && called.Sel.Name == "Forward" {
 					if said[file] = true; file != forwards && file != "gateway/internal/session/calls.go" {
-						t.Errorf("%s must not call Forward: what is judged goes through the pipeline", file)
+						t.Errorf("%s must not call Forward: a call that policy decides goes through the pipeline", file)
 					}
 				}
 				if called, ok := n.Fun.(*ast.SelectorExpr); ok && called.Sel.Name == "Reply" {
 					if said[file] = true; file != replies {
-						t.Errorf("%s must not call Reply: the server's request was judged elsewhere", file)
+						t.Errorf("%s must not call Reply: only the file that judged the server's request replies to it", file)
 					}
 				}
 			case *ast.CompositeLit:
@@ -70,12 +70,12 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 	})
 	for _, file := range []string{forwards, replies, "gateway/gateway.go", "gateway/internal/wire/dial.go", upstream + "/streamable/streamable.go"} {
 		if !said[file] {
-			t.Errorf("%s is no way to a server any more: mend this test", file)
+			t.Errorf("%s does not reach a server any more: change this test", file)
 		}
 	}
 }
 
-// check complains of a name that a file must not say, and notes one that it may.
+// check reports an error if a file must not use a name. If the file may use it, check marks the file in said.
 func check(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
 	selector, ok := expr.(*ast.SelectorExpr)
@@ -97,10 +97,10 @@ func check(t *testing.T, file string, names map[string]string, expr ast.Expr, su
 			return
 		}
 	}
-	t.Errorf("%s must not say %s.%s%s: it is a way to a server past the one", file, pkg.Name, selector.Sel.Name, suffix)
+	t.Errorf("%s must not use %s.%s%s: it reaches a server without package upstream", file, pkg.Name, selector.Sel.Name, suffix)
 }
 
-// namesOf returns the imports of a file by their names.
+// namesOf returns the import paths of a file by the names under which the file uses them.
 func namesOf(parsed *ast.File) map[string]string {
 	out := make(map[string]string)
 	for _, spec := range parsed.Imports {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNames_TheGatewayRefusesAndPolicyDenies checks the names of functions, methods and types of the gateway: policy
-// and people deny, and everything else refuses. No other word says no.
+// TestNames_TheGatewayRefusesAndPolicyDenies checks the names of functions, methods and types of the gateway. Policy
+// and approvers deny, and every other component refuses. Synonyms of the two words are errors.
 func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 	t.Parallel()
 	refuses := 0
@@ -18,7 +18,7 @@ func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 		for _, name := range declared(parsed) {
 			lower := strings.ToLower(name)
 			for _, other := range []string{"reject", "turnaway", "turnback", "turndown", "forbid", "prohibit", "decline", "veto"} {
-				if strings.Contains(lower, other) && lower != "declined" { // which whoever sits at an agent does
+				if strings.Contains(lower, other) && lower != "declined" { // the result of an elicitation that the user declines
 					t.Errorf("%s: %s: say deny or refuse", file, name)
 				}
 			}
@@ -28,11 +28,11 @@ func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 		}
 	})
 	if refuses == 0 {
-		t.Error("nothing is refused: the test looks in the wrong place")
+		t.Error("no name contains `refuse`: the test reads the wrong folder")
 	}
 }
 
-// declared are the names of the functions, methods and types of a file.
+// declared returns the names of the functions, methods and types that a file declares.
 func declared(parsed *ast.File) (names []string) {
 	for _, decl := range parsed.Decls {
 		switch d := decl.(type) {

@@ -1,5 +1,5 @@
-// Command npm-warm installs every npm package that the tests need into the user's cache, so that the tests later
-// run without a network. It prints the folder of each set and the time its install took.
+// Command npm-warm installs every npm package that the tests need into the user's cache, so that the tests run without
+// a network. It prints the folder of each set and the time of its install.
 package main
 
 import (
