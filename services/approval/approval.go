@@ -1,5 +1,8 @@
 // Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
 // and approvers, and lets one caller claim an approved call, once.
+//
+// A move is a change of an approval that its history records, such as a vote, or the step from pending to approved. Some
+// moves are due by time, such as the step from pending to expired.
 package approval
 
 import (
@@ -19,24 +22,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/notice"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
-	// sweepTime is how often the moves that are due by time are made, even if no request comes.
+	// sweepTime is how often the service makes the moves that are due by time.
 	sweepTime = time.Second
-	// kept is how long an approval is stored after its end, and pruneEvery how often older approvals are deleted.
+	// kept is how long the store has an approval after the approval's end. pruneEvery is how often older approvals are
+	// deleted.
 	kept       = 30 * 24 * time.Hour
 	pruneEvery = time.Hour
-	// healthTime limits a health check of the store, and countTime a count of the open approvals.
+	// healthTime limits a health check of the store. countTime limits a count of the open approvals.
 	healthTime = time.Second
 	countTime  = 5 * time.Second
-	// ownersApprove is the warning that is logged at the start if owners may decide on the calls of their agents.
+	// ownersApprove is the warning that New logs if owners may decide on the calls of their agents.
 	ownersApprove = config.OwnersApprove
 )
 
@@ -46,7 +50,7 @@ type Deps struct {
 	Tokens *authn.Tokens
 	// Policy reports which revision is active, and Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
-	Verifier *attest.Verifier
+	Verifier *signeddecision.Verifier
 	// Meter creates the metrics, and Tracer the spans.
 	Meter  metric.Meter
 	Tracer trace.Tracer
@@ -67,10 +71,10 @@ type Service struct {
 	dir      *datadir.Dir // nil for a store outside of the data folder
 	meters   *meters
 	tracer   trace.Tracer
-	// reading gives time slices for reading calls, and drawing for drawing views. Both work on up to 4 MiB that a
-	// caller wrote, so the slices are shared out by requester.
+	// reading allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the time
+	// is divided among the requesters.
 	reading, drawing *turn.Turns[string]
-	// counting reads the open approvals from the store for the metrics; nil until the store is open.
+	// counting is the registration of countOpen as a callback of the metrics; nil until the store is open.
 	counting metric.Registration
 }
 
@@ -139,7 +143,7 @@ func (s *Service) sweep(ctx context.Context) {
 			do, pruned = prune, time.Now()
 		}
 		if err := s.store.Do(ctx, do); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "the moves that are due could not be made; they are tried again", "error", err)
+			s.log.WarnContext(ctx, "the approvals that are due were not moved; the service tries again in a second", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -156,7 +160,7 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	return tx.ForgetAsked(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
 }
 
-// nothing does nothing: a transaction makes the moves that are due by time itself.
+// nothing is the work of a transaction that only makes the moves that are due by time, as every transaction does.
 func nothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.
@@ -181,8 +185,8 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// countOpen reports the number of open approvals to the metrics. It logs an error instead of returning the error,
-// because an error would suppress every metric of the process.
+// countOpen reports the number of open approvals to the metrics. If the store can't be read, countOpen logs the error and
+// returns nil, because a returned error would suppress every metric of the process.
 func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
@@ -192,7 +196,7 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 		return err
 	})
 	if err != nil {
-		s.log.WarnContext(ctx, "open approvals were not counted", "error", err)
+		s.log.WarnContext(ctx, "the open approvals were not counted; they are counted again at the next export", "error", err)
 		return nil
 	}
 	s.meters.observe(o, counts)

@@ -14,28 +14,28 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// judge is a fake policy service: it sends revisions, and signs any decision.
+// judge is a fake policy service. It sends the revisions that the test shows, and signs every decision.
 type judge struct {
 	policyv1.PolicyServiceClient
 
-	signer   *attest.Signer
-	verifier *attest.Verifier
+	signer   *signeddecision.Signer
+	verifier *signeddecision.Verifier
 	active   chan *policyv1.Revision
 }
 
-// active returns the revision that a judge sends first.
+// active returns the revision that the fake policy service sends first.
 func active() *policyv1.Revision {
 	return &policyv1.Revision{Id: "r1", Activation: "b-r1", Active: true}
 }
 
 func judges(t *testing.T) *judge {
 	t.Helper()
-	signer, verifier, err := attest.Pair()
+	signer, verifier, err := signeddecision.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (j *judge) deps(d approval.Deps) approval.Deps {
 	return d
 }
 
-// starts makes a service watch the revisions, and returns when it has the first one.
+// starts makes a service watch the revisions, and returns when the service has the first revision.
 func (j *judge) starts(t *testing.T, svc *approval.Service) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
@@ -58,10 +58,10 @@ func (j *judge) starts(t *testing.T, svc *approval.Service) {
 	j.show(t, svc, active())
 }
 
-// show sends a revision, and returns when the service has it.
+// show sends a revision, and returns when the service has handled it.
 func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
 	t.Helper()
-	for range 2 { // a service that receives the second has handled the first
+	for range 2 { // when the service receives the second message, it has handled the first
 		select {
 		case j.active <- r:
 		case <-soon(t).Done():
@@ -94,7 +94,7 @@ func (s *shown) Recv() (*policyv1.WatchRevisionResponse, error) {
 	}
 }
 
-// sign signs a decision on a call, with changes by the test.
+// sign signs a decision on a call. The functions in change modify the statement before it is signed.
 func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
 	t.Helper()
 	out, err := j.statement(who, call, d, change...)
@@ -107,7 +107,7 @@ func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Cal
 func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
 	digest, _ := binding.Alike(who, call) // empty if the params can't be read
 	s := &policyv1.DecisionStatement{
-		CallDigest: digest[:], PrincipalDigest: attest.Principal(who), DefinitionDigest: call.GetDefinitionDigest(),
+		CallDigest: digest[:], PrincipalDigest: signeddecision.Principal(who), DefinitionDigest: call.GetDefinitionDigest(),
 		Decision: proto.CloneOf(d), Activation: "c-later than all", Time: timestamppb.New(time.Now()),
 	}
 	for _, f := range change {
@@ -116,7 +116,7 @@ func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *pol
 	return j.signer.Sign(s)
 }
 
-// honest is the client of a gateway that sends each decision as policy signed it.
+// honest is the client of a gateway that sends a decision which policy signed for the request.
 type honest struct {
 	approvalv1.ApprovalServiceClient
 

@@ -11,7 +11,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
 const (
@@ -19,36 +19,36 @@ const (
 	// may be ahead of the local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is the maximum number of used decisions that are remembered, each for as long as its signature could be
-	// valid. If that number is reached, no decision is accepted. It is more than a store handles in that time.
+	// maxUsed is the maximum number of used decisions that are remembered. A used decision is remembered for
+	// maxAge+maxAhead. At the maximum, no decision is accepted. The maximum is more than a store handles in that time.
 	maxUsed = 1 << 16
 )
 
 // verdicts checks decisions that the policy service signed, and accepts each only once. It is safe for concurrent use.
 type verdicts struct {
-	verifier  *attest.Verifier
+	verifier  *signeddecision.Verifier
 	revisions revisions
-	// began is when this service started. Decisions that were used before then are not remembered, so a decision from
-	// before then is refused.
+	// began is when this service started. A decision from before the start is refused, because the service does not know
+	// whether it was used.
 	began time.Time
 
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]struct{}
-	// order lists the used decisions by the time of their use. Each is remembered for longer than it could be used
-	// again.
+	// order lists the used decisions by the time of their use, oldest first.
 	order []usedOne
 }
 
+// usedOne is a used decision: the digest of its statement, and when it was used.
 type usedOne struct {
 	statement [sha256.Size]byte
 	at        time.Time
 }
 
-func newVerdicts(policy policyv1.PolicyServiceClient, verifier *attest.Verifier) *verdicts {
+func newVerdicts(policy policyv1.PolicyServiceClient, verifier *signeddecision.Verifier) *verdicts {
 	return &verdicts{revisions: revisions{policy: policy}, verifier: verifier, began: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
 }
 
-// use describes the request that presents a decision: a request for an approval, a vote at the agent or a claim.
+// use describes the request that contains a decision: a request for an approval, a vote at the agent or a claim.
 type use struct {
 	// signed is the signed decision, and said is the unsigned copy in the same request.
 	signed *policyv1.SignedDecision
@@ -58,14 +58,14 @@ type use struct {
 	// identity is the identity of the called server, and definition the digest of the called tool's definition.
 	identity   string
 	definition []byte
-	// approval and attempt are the approval's id and the attempt of a claim or of a vote at the agent; empty and 0 for
-	// a new request.
+	// approval is the approval's id in a claim or in a vote at the agent; empty for a new request. attempt is the attempt
+	// of a claim; 0 for other requests.
 	approval string
 	attempt  int32
 }
 
-// accept returns the decision that policy signed, and marks it as used. The caller must check by [ofCall] that the
-// decision is about the call. Errors: [errRefused], [errStale], [errUnseen] and [errFull].
+// accept returns the statement that policy signed, and marks it as used. The caller must check with [ofCall] that the
+// statement is about the call. Errors: [errRefused], [errStale], [errUnseen] and [errFull].
 func (v *verdicts) accept(u use) (*policyv1.DecisionStatement, error) {
 	statement, err := v.verifier.Verify(u.signed)
 	if err != nil {
@@ -81,12 +81,12 @@ func (v *verdicts) accept(u use) (*policyv1.DecisionStatement, error) {
 	return statement, v.spend(u.signed.GetStatement(), now)
 }
 
-// differs names the part of a statement that differs from the use, or returns "".
+// differs returns the name of the part in which a statement differs from the use, or "" if they agree.
 func (u *use) differs(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.said):
 		return "decision"
-	case !bytes.Equal(s.GetPrincipalDigest(), attest.Principal(u.who)):
+	case !bytes.Equal(s.GetPrincipalDigest(), signeddecision.Principal(u.who)):
 		return "principal"
 	case s.GetServerIdentity() != u.identity:
 		return "server"
@@ -118,7 +118,7 @@ func (v *verdicts) fresh(s *policyv1.DecisionStatement, now time.Time) error {
 	}
 }
 
-// spend marks a statement as used, or returns an error if it is used already.
+// spend marks a statement as used. It returns [errStale] if the statement was used already, or [errFull].
 func (v *verdicts) spend(statement []byte, now time.Time) error {
 	one := usedOne{sha256.Sum256(statement), now}
 	v.mu.Lock()
@@ -138,7 +138,7 @@ func (v *verdicts) spend(statement []byte, now time.Time) error {
 	return nil
 }
 
-// ofCall returns an error if a statement is not about the call whose [binding.Alike] digest is alike.
+// ofCall returns [errRefused] unless the statement is about the call whose [binding.Alike] digest is alike.
 func ofCall(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errRefused)

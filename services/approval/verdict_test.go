@@ -13,12 +13,12 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// forgery is how a compromised gateway may present a decision that policy did not sign for this use.
+// forgery is one way in which a compromised gateway sends a decision that policy did not sign for the request.
 type forgery struct {
 	// signed changes what policy signs, and brought changes the signed decision that the gateway sends.
 	signed  func(*policyv1.DecisionStatement)
@@ -34,14 +34,14 @@ func isStale(f forgery) forgery { f.code, f.why = codes.FailedPrecondition, "DEC
 
 func signs(f func(*policyv1.DecisionStatement)) forgery { return refuses(forgery{signed: f}) }
 
-// ofWho signs for another principal.
+// ofWho returns a forgery with a signature for another principal.
 func ofWho(change func(*identityv1.Principal)) forgery {
 	who := bot()
 	change(who)
-	return signs(func(s *policyv1.DecisionStatement) { s.PrincipalDigest = attest.Principal(who) })
+	return signs(func(s *policyv1.DecisionStatement) { s.PrincipalDigest = signeddecision.Principal(who) })
 }
 
-// ofText signs for another call.
+// ofText returns a forgery with a signature for another call.
 func ofText(change func(*policyv1.Call)) forgery {
 	call := bound(params).GetCall()
 	change(call)
@@ -56,7 +56,7 @@ func at(ago time.Duration) func(*policyv1.DecisionStatement) {
 	return func(s *policyv1.DecisionStatement) { s.Time = timestamppb.New(time.Now().Add(-ago)) }
 }
 
-// forgeries returns those that apply to requests and to claims.
+// forgeries returns the forgeries that a request and a claim must both refuse, by name.
 func forgeries(t *testing.T) map[string]forgery {
 	t.Helper()
 	other := judges(t)
@@ -116,7 +116,8 @@ func resign(t *testing.T, j *judge, s *policyv1.SignedDecision) {
 	proto.Merge(s, again)
 }
 
-// make returns the decision and the signed decision that a gateway sends, starting from what policy signs for the use.
+// make returns the decision and the signed decision that a gateway sends. use sets the fields of the statement that policy
+// signs for the request.
 func (f *forgery) make(t *testing.T, s *site, use func(*policyv1.DecisionStatement)) (*policyv1.Decision, *policyv1.SignedDecision) {
 	t.Helper()
 	change := []func(*policyv1.DecisionStatement){use}
@@ -134,8 +135,8 @@ func (f *forgery) make(t *testing.T, s *site, use func(*policyv1.DecisionStateme
 	return said, signed
 }
 
-// I5: the decision in a gateway's request does not count. What counts is what policy signed for this use, once, while
-// it is current.
+// Case I5. The service accepts only a current decision that policy signed for this request, and accepts it once. The
+// unsigned decision in a gateway's request does not count.
 func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -181,7 +182,7 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	_, err := direct.ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.SignedDecision = signed }))
 	wanted(t, err, codes.InvalidArgument, "DECISION_REFUSED")
 	if is := s.get(t, a.GetId()); is.GetVersion() != a.GetVersion() {
-		t.Errorf("it has moved: %v", is)
+		t.Errorf("a refused claim moved the approval: %v", is)
 	}
 	d, good := claim.make(t, s, claims)
 	for n := range 2 {
@@ -195,8 +196,8 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	}
 }
 
-// I5: decisions of the last revision that was seen are accepted, whichever of its activations they name. Decisions of
-// earlier revisions are refused, and those of later ones accepted.
+// Case I5. The service accepts decisions of the last revision that it saw, with any activation, and of later revisions. It
+// refuses decisions of earlier revisions.
 func TestI5RevisionsAreNoOlderThanWasShown(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -219,7 +220,7 @@ func TestI5RevisionsAreNoOlderThanWasShown(t *testing.T) {
 	}
 }
 
-// Before a revision was seen to be active, requests are refused and the service reports that it is not healthy.
+// Case I5. Until the service has seen an active revision, it refuses requests and reports that it is not healthy.
 func TestI5NothingIsAcceptedBeforeARevisionWasSeen(t *testing.T) {
 	t.Parallel()
 	cfg, j := approvalConfig(t), judges(t)

@@ -7,14 +7,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// attest signs a decision about a call of a service's principal. The definition and the server's identity are not
-// known to the policy service, so it signs them as the gateway sent them; the approval service compares them with what
-// approvers see.
+// attest signs a decision about a call of the principal that a service asserts. The policy service can't check the
+// definition and the server's identity, so it signs them as the gateway sent them. The approval service compares them
+// with the definition and the identity that approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	who := authn.CallerOf(ctx).Principal
 	if who == nil {
@@ -25,7 +25,7 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
 	return s.deps.Signer.Sign(&policyv1.DecisionStatement{
-		CallDigest: digest[:], PrincipalDigest: attest.Principal(who),
+		CallDigest: digest[:], PrincipalDigest: signeddecision.Principal(who),
 		ServerIdentity: req.GetAttest().GetServerIdentity(), DefinitionDigest: req.GetCall().GetDefinitionDigest(),
 		ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt(),
 		Decision: d, Activation: set.activation(), Time: timestamppb.Now(),

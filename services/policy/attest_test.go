@@ -8,10 +8,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
 // The signed statement has the decision, the principal and the use. Without a request nothing is signed.
@@ -41,7 +41,7 @@ func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !proto.Equal(st.GetDecision(), plain.GetDecision()) || !proto.Equal(resp.GetDecision(), plain.GetDecision()) ||
-			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), attest.Principal(who)) ||
+			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), signeddecision.Principal(who)) ||
 			!bytes.Equal(st.GetDefinitionDigest(), c.GetDefinitionDigest()) || st.GetServerIdentity() != "http x" ||
 			st.GetApprovalId() != "a-1" || st.GetAttempt() != 3 || st.GetActivation() == "" || st.GetTime() == nil {
 			t.Errorf("%s: signed %v", tool, st)

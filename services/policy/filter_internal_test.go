@@ -15,9 +15,9 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
@@ -30,7 +30,7 @@ func bareService(t testing.TB) *Service {
 		"  pay: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.sum == 1'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	signer, _, err := attest.Pair()
+	signer, _, err := signeddecision.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}

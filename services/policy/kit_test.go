@@ -12,9 +12,9 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
@@ -113,9 +113,9 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 }
 
 // signer returns a signer of decisions that are not verified.
-func signer(t testing.TB) *attest.Signer {
+func signer(t testing.TB) *signeddecision.Signer {
 	t.Helper()
-	s, _, err := attest.Pair()
+	s, _, err := signeddecision.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}

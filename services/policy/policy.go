@@ -20,10 +20,10 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
@@ -33,15 +33,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// home is the tenant of the installation. Its operators manage the whole mesh.
+// homeTenant is the tenant of the installation. Its operators manage the whole mesh.
 const home = "default"
 
-// Errors that clients act on.
+// Errors that toStatus maps to a gRPC code and a reason.
 var (
-	errNoPolicy       = errors.New("no policy is active: the documents did not load; see the log of the policy service")
-	errNoRevision     = errors.New("no such revision is stored: only the active one is, because the policies come from files")
+	errNoPolicy       = errors.New("no policy is active because the documents did not load: see the log of the policy service")
+	errNoRevision     = errors.New("this revision is not stored: the policies come from files, so only the active revision is stored")
 	errTooOld         = errors.New("the requested revision is not active here yet")
-	errSubject        = errors.New("only operators may name a subject: a service's caller is the principal of its metadata")
+	errSubject        = errors.New("only operators may name a subject: for a service, the subject is the principal in the request's metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
 	errTenant         = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
 	errInFiles        = errors.New("the policies come from files: change those")
@@ -55,7 +55,7 @@ type Deps struct {
 	// Tokens receives the configured tokens.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
-	Signer *attest.Signer
+	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
 }
@@ -67,33 +67,33 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// people are the holders of tokens, who may approve or whose calls may wait.
+	// people lists the token holders who may approve calls, and the token holders whose calls may need an approval.
 	people *engine.People
 	store  *store.Store
 	dir    *datadir.Dir // nil if the store is PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// leases are the leases of gateways on cached decisions. boot is random for each start, and opened is the time of
-	// the start.
+	// epochLeases are the periods for which gateways may reuse cached decisions. boot is a random text that differs
+	// after each start. opened is the time of the start.
 	leases *lease.Register
 	boot   string
 	opened time.Time
 	// changing is held while active is replaced.
 	changing sync.Mutex
-	// reading shares reads of the store. version is the version up to which everything was read. inStore is held while
-	// the store is read or closed.
+	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the
+	// store was read. inStore is held while the store is read or closed.
 	reading singleflight.Group
 	version int64
 	inStore sync.Mutex
-	// heard is when the read began that the catalog in use comes from; never nil after open.
+	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	heard atomic.Pointer[time.Time]
-	// lists are the slots for deciding lists, separate so that calls do not wait for them.
+	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
 	lists *turn.Turns[owner]
-	// reports are the slots for receiving lists that callers got from servers. whole are those for the gateways' own
-	// lists, which thus never wait for callers.
+	// callerReportSlots limits how many lists that servers sent to callers are received at a time.
+	// gatewayReportSlots does the same for lists that gateways requested themselves, which thus never wait for callers.
 	reports, whole *turn.Turns[owner]
-	// conditions are the slots for calls whose arguments are evaluated.
+	// conditionSlots limits how many calls whose arguments are evaluated are decided at a time.
 	conditions *turn.Turns[owner]
 }
 
@@ -102,15 +102,15 @@ type activeSet struct {
 	*engine.Set
 	// number differs for every set that was active; later sets have greater numbers.
 	number uint64
-	// known is the catalog. revision identifies the documents and the catalog.
+	// catalog is the tool catalog. revision identifies the documents and the catalog.
 	known    *known
 	revision string
 	// documents are the documents that Set was compiled from.
 	documents []*policyv1.Document
 	activated time.Time
-	// warnings are logged.
+	// warnings are about the active documents. They are logged.
 	warnings strictyaml.Errors
-	// rejected says why newer documents did not replace this set; empty if there are none.
+	// rejected lists why newer documents did not load; empty if this set comes from the newest documents.
 	rejected []*policyv1.Finding
 }
 
@@ -157,7 +157,7 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	s.opened = time.Now() // if the store is SQLite, no other process has it from now on
+	s.opened = time.Now() // from now on no other process uses a SQLite store
 	began := s.opened
 	servers, err := s.readOn(ctx)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		return nil, toStatus(err)
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
-	if set.Evaluates(call) || req.GetAttest() != nil { // signing reads the params once more
+	if set.Evaluates(call) || req.GetAttest() != nil { // signing parses the params a second time
 		done, err := s.conditions.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
@@ -266,8 +266,8 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// judge returns the set that decides and the subject of the call: the principal that a service asserts, or the subject
-// that an operator names. A service may not name a subject, and an operator must.
+// resolve returns the set that decides a request, and the subject of the request. The subject is the principal that a
+// service asserts, or the principal that an operator names. A service may not name a subject, and an operator must.
 func (s *Service) judge(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	set := s.active.Load()
 	if set == nil {
@@ -277,7 +277,8 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have learnt of the revision. The first shared read may have begun before the change.
+		// Another process may have stored the revision. It reads twice because the first read may be one that began
+		// before the change and that another caller shares.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break
@@ -305,13 +306,13 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	return set, who, err
 }
 
-// ofTenant reports whether a principal and all behind it belong to a tenant.
+// ofTenant reports whether a principal and all principals in its chain belong to a tenant.
 func ofTenant(p *identityv1.Principal, tenant string) bool {
 	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
 	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)
 }
 
-// toStatus is the only place where this service's errors meet gRPC codes.
+// toStatus converts an error of this service to one with a gRPC code and a reason. It returns other errors unchanged.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errNoPolicy):

@@ -1,5 +1,5 @@
-// Package sluice runs all roles of the mesh in one process: with the same handlers, interceptors and statuses as in
-// separate processes, over pipes instead of a network.
+// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and statuses as
+// in separate processes. They are connected by pipes instead of a network.
 package sluice
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
@@ -39,14 +39,14 @@ const readyPoll = 10 * time.Millisecond
 // Options configure a mesh.
 type Options struct {
 	File *config.File
-	// Embedded names the servers of the configuration that this process serves. Such a server is the same server after
-	// a restart, at any address.
+	// Embedded names the servers of the configuration that this process serves itself. Their identity does not depend on
+	// their address, which may be different after a restart.
 	Embedded []string
 	// Env looks up environment variables, for secrets.
 	Env     config.Env
 	Log     *slog.Logger
 	Version string
-	// Launcher is how this program becomes the launcher of stdio servers; see [gateway.Deps].
+	// Launcher starts this program as the launcher of stdio servers; see [gateway.Deps].
 	Launcher sandbox.Launcher
 }
 
@@ -56,8 +56,7 @@ type Mesh struct {
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services are the roles. Each comes after those that it needs, and the gateway, which needs all of them, is one of
-	// them.
+	// services are the services of the roles, including the gateway. Each service comes after the services that it needs.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
@@ -65,7 +64,8 @@ type Mesh struct {
 	keys *pki.Source[pki.Keys]
 }
 
-// New builds every role, and takes addresses and folders. [Mesh.Run] serves.
+// New builds the services of all roles. It opens the data folders and the listeners. [Mesh.Run] serves. The caller must
+// close the Mesh.
 func New(ctx context.Context, opts Options) (*Mesh, error) {
 	if opts.File == nil || opts.Env == nil || opts.Log == nil {
 		return nil, errors.New("sluice: configuration, environment and log are required")
@@ -100,13 +100,13 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 		return err
 	}
 	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
-		return fmt.Errorf("listen for gRPC (the key `grpc`, or --grpc): %w", err)
+		return fmt.Errorf("listen for gRPC (set another address with the key `grpc` or with --grpc): %w", err)
 	}
 	return nil
 }
 
-// listenerTLS returns the TLS configuration of the gRPC listener. Without TLS in the configuration it returns nil:
-// plaintext is served only on loopback.
+// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS the
+// listener must be on loopback, which the configuration checks.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -126,7 +126,7 @@ var builds = map[authv1.Role]app.Build{
 }
 
 func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
-	signer, verifier, err := attest.Pair()
+	signer, verifier, err := signeddecision.Pair()
 	if err != nil {
 		return err
 	}
@@ -148,19 +148,19 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// add adds a role's service, to be served, run and closed.
+// add adds the service of a role, which the mesh then serves, runs and closes.
 func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	m.services = append(m.services, svc)
 	return m.server.Add(role, svc)
 }
 
-// conns returns the connections of a role to the others. They are one connection.
+// conns returns the function with which a role connects to the other roles. It returns the same connection for all roles.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
 }
 
-// conn returns the connection of a role to all roles.
+// conn connects a role to the server that serves all roles.
 func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	id, err := pki.Ephemeral(role)
 	if err != nil {
@@ -175,19 +175,20 @@ func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	return m.server.Conn(id.Peer, deps)
 }
 
-// MCP returns the address of MCP.
+// MCP returns the address of the MCP listener.
 func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 
-// Sandboxes returns what the kernel enforces for each stdio server, by name.
+// Sandboxes returns what the kernel enforces for each stdio server, by the server's name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// InFlight returns how many requests wait for each server's answer; servers without one are left out.
+// InFlight returns how many requests wait for a response, by the server's name. It leaves out servers without a request.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
 // GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves until ctx ends. Then it drains MCP first, so that calls in flight still reach the roles that they need.
+// Run serves until ctx ends. Then it first stops the gateway, which waits for calls in flight, and then the other roles,
+// which these calls need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -207,7 +208,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitReady returns when every role serves, or an error with the reasons when ctx ends.
+// WaitReady waits until every role serves. If ctx ends before, WaitReady returns an error with the reasons.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -225,7 +226,7 @@ func (m *Mesh) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Close releases everything that New took, in reverse order. Call it after Run has returned.
+// Close closes everything that New opened, in reverse order. Call Close after Run has returned.
 func (m *Mesh) Close() error {
 	var errs []error
 	for _, svc := range slices.Backward(m.services) {

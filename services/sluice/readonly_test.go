@@ -23,18 +23,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/gateway"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// Messages are read-only after they were sent: neither a call that policy has judged nor policy's decision can be
-// changed later.
+// The gateway changes no message after it has sent or received the message, so that neither a call that policy decided on
+// nor policy's decision changes later.
 func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
@@ -65,7 +65,7 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	}
 }
 
-// serveWitnessed serves a gateway whose requests to other roles are witnessed, and returns the URL of its MCP endpoint.
+// serveWitnessed serves a gateway, and returns the witness of its requests to other roles and the URL of its MCP endpoint.
 func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()
 	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)
@@ -79,7 +79,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	pcfg, err := policy.FromFile(f, os.LookupEnv)
 	must(err)
-	decisions, _, err := attest.Pair()
+	decisions, _, err := signeddecision.Pair()
 	must(err)
 	judge, err := policy.New(t.Context(), pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})
 	must(err)

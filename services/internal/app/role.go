@@ -14,11 +14,11 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
@@ -31,9 +31,9 @@ type Mesh struct {
 	// Conn returns a connection to a role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
 	// Signer signs decisions with the key of the role's certificate. Only the policy role's signatures are accepted.
-	Signer *attest.Signer
+	Signer *signeddecision.Signer
 	// Verifier verifies the policy role's signatures.
-	Verifier *attest.Verifier
+	Verifier *signeddecision.Verifier
 	// Embedded names the configured servers that this process serves itself.
 	Embedded []string
 	// Launcher starts this program again as a launcher of MCP servers over stdio.
@@ -96,11 +96,11 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel, Version: Version()},
 		Tokens:  new(authn.Tokens),
 		Conn:    net.dial,
-		Signer: attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) {
+		Signer: signeddecision.NewSigner(func() (ed25519.PrivateKey, [][]byte) {
 			keys := net.keys.Current()
 			return keys.Key, keys.Cert.Certificate
 		}),
-		Verifier: attest.ByCA(func() *x509.CertPool { return net.keys.Current().Pool }),
+		Verifier: signeddecision.ByCA(func() *x509.CertPool { return net.keys.Current().Pool }),
 	}
 	svc, err := build(ctx, mesh)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package attest signs statements of the policy role about its decisions, and verifies them. Other roles can't make a
+// Package signeddecision signs statements of the policy role about its decisions, and verifies them. Other roles can't make a
 // decision that passes the verification.
-package attest
+package signeddecision
 
 import (
 	"crypto/ed25519"
@@ -48,7 +48,7 @@ func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	key, chain := s.identity()
 	if len(key) != ed25519.PrivateKeySize {
-		return nil, errors.New("attest: the key is not Ed25519")
+		return nil, errors.New("sign a decision: the key is not Ed25519")
 	}
 	statement.Nonce = make([]byte, nonceSize)
 	rand.Read(statement.GetNonce())

@@ -1,4 +1,4 @@
-package attest_test
+package signeddecision_test
 
 import (
 	"crypto/ed25519"
@@ -13,12 +13,12 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/attest"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
 // issued returns a signer with a key and a new certificate that the authority a has issued for it.
-func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *attest.Signer {
+func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *signeddecision.Signer {
 	t.Helper()
 	certPEM, keyPEM, err := a.Issue(leaf)
 	if err != nil {
@@ -32,7 +32,7 @@ func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *attest.Signer {
 	if !ok {
 		t.Fatal("the key is not Ed25519")
 	}
-	return attest.NewSigner(func() (ed25519.PrivateKey, [][]byte) { return key, pair.Certificate })
+	return signeddecision.NewSigner(func() (ed25519.PrivateKey, [][]byte) { return key, pair.Certificate })
 }
 
 func authority(t *testing.T) *pki.Authority {
@@ -50,9 +50,9 @@ func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
 	ours, other := authority(t), authority(t)
 	expired := pki.RoleLeaf(authv1.Role_ROLE_POLICY)
 	expired.Life = -time.Minute
-	verifier := attest.ByCA(ours.Pool)
+	verifier := signeddecision.ByCA(ours.Pool)
 	for name, tt := range map[string]struct {
-		signer *attest.Signer
+		signer *signeddecision.Signer
 		change func(*policyv1.SignedDecision)
 		good   bool
 	}{
@@ -76,19 +76,19 @@ func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
 			tt.change(signed)
 		}
 		got, err := verifier.Verify(signed)
-		if tt.good != (err == nil) || err != nil && !errors.Is(err, attest.ErrNotPolicys) {
+		if tt.good != (err == nil) || err != nil && !errors.Is(err, signeddecision.ErrNotPolicys) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if tt.good && (got.GetApprovalId() != "a-1" || len(got.GetNonce()) != 16) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if _, err := attest.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
+	if _, err := signeddecision.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
 		t.Error("without a CA")
 	}
 }
 
-func sign(t *testing.T, s *attest.Signer) *policyv1.SignedDecision {
+func sign(t *testing.T, s *signeddecision.Signer) *policyv1.SignedDecision {
 	t.Helper()
 	out, err := s.Sign(&policyv1.DecisionStatement{ApprovalId: "a-1"})
 	if err != nil {
@@ -100,7 +100,7 @@ func sign(t *testing.T, s *attest.Signer) *policyv1.SignedDecision {
 // Two statements with equal contents differ, because their nonces do.
 func TestStatementsDiffer(t *testing.T) {
 	t.Parallel()
-	signer, verifier, err := attest.Pair()
+	signer, verifier, err := signeddecision.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestI5PrincipalsDiffer(t *testing.T) {
 		"a chain":       {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{}}},
 		"another chain": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Owner: "x"}}},
 	} {
-		sum := string(attest.Principal(p))
+		sum := string(signeddecision.Principal(p))
 		if other, was := seen[sum]; was {
 			t.Errorf("%s and %s are one", name, other)
 		}
