@@ -2,12 +2,10 @@ package arch_test
 
 import (
 	"flag"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"maps"
 	"os"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of pages in docs")
 
-// casesPage is the document that lists the attacks that are tested, and the tests of each attack.
+// casesPage is the document that lists the attacks that are tested, and the files of the tests of each attack.
 const casesPage = "../../../docs/security-cases.md"
 
 var (
@@ -32,7 +30,7 @@ var (
 )
 
 // TestSecurityCases compares the page of security cases with the tests that name a case: each case must have a section,
-// and each section must list all tests of its case.
+// and each section must list the files of all tests of its case.
 func TestSecurityCases(t *testing.T) {
 	t.Parallel()
 	found := casesInTests(t)
@@ -67,33 +65,29 @@ func TestSecurityCases(t *testing.T) {
 	}
 }
 
-// testList returns the list of tests as Markdown, grouped by folder, in lines of at most 120 characters.
-func testList(tests [][2]string) string {
+// testList returns a sentence that lists files of tests, in lines of at most 120 characters.
+func testList(files []string) string {
+	line := "Tests:"
 	var out strings.Builder
-	out.WriteString("Tests:")
-	folder, used := "", 0
-	for _, test := range tests {
-		switch {
-		case test[0] != folder:
-			folder = test[0]
-			line := fmt.Sprintf("* `%s`: %s", folder, test[1])
-			out.WriteString("\n" + line)
-			used = len(line)
-		case used+len(", ")+len(test[1]) >= 120:
-			out.WriteString(",\n  " + test[1])
-			used = len("  ") + len(test[1])
-		default:
-			out.WriteString(", " + test[1])
-			used += len(", ") + len(test[1])
+	for i, file := range files {
+		part := " `" + file + "`,"
+		if i == len(files)-1 {
+			part = strings.TrimSuffix(part, ",") + "."
 		}
+		if len(line)+len(part) > 120 {
+			out.WriteString(line + "\n")
+			line = " "
+		}
+		line += part
 	}
+	out.WriteString(line)
 	return out.String()
 }
 
-// casesInTests returns the folder and the name of each test that names a case, by the id of the case.
-func casesInTests(t *testing.T) map[string][][2]string {
+// casesInTests returns the files of the tests that name a case, by the id of the case.
+func casesInTests(t *testing.T) map[string][]string {
 	t.Helper()
-	found := make(map[string][][2]string)
+	found := make(map[string][]string)
 	eachFile(t, parser.ParseComments|parser.SkipObjectResolution, func(file string, parsed *ast.File) {
 		if !isTest(file) {
 			return
@@ -104,12 +98,13 @@ func casesInTests(t *testing.T) map[string][][2]string {
 				continue
 			}
 			for id := range casesOf(f, parsed.Comments) {
-				found[id] = append(found[id], [2]string{path.Dir(file), f.Name.Name})
+				found[id] = append(found[id], file)
 			}
 		}
 	})
 	for id := range found {
-		slices.SortFunc(found[id], func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+		slices.Sort(found[id])
+		found[id] = slices.Compact(found[id])
 	}
 	return found
 }
