@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/follow"
+	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
 // watchSilence is how long the stream of the policy service may be silent before it is opened again. The policy service
-// sends a beat every 500 ms.
+// sends a message at least every 500 ms.
 const watchSilence = 2 * time.Second
 
 // revisions stores the policy revision that was last seen to be active. It is safe for concurrent use.
@@ -33,8 +33,8 @@ func (r *revisions) seen() error {
 	return nil
 }
 
-// current reports whether a decision's revision is the last seen, or a later one: the policy service may be ahead of
-// what it has sent.
+// current reports whether a decision's revision is the last revision that was seen, or a later one. A later revision is
+// possible because the policy service may use a revision before it has sent that revision.
 func (r *revisions) current(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,10 +44,10 @@ func (r *revisions) current(id, activation string) (bool, error) {
 	return id == r.last.GetId() || activation > r.last.GetActivation(), nil
 }
 
-// watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision counts:
-// the policy service decides nothing then, and its older decisions soon exceed maxAge.
+// watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision counts.
+// That is safe: the policy service then makes no decisions, and its earlier decisions soon exceed maxAge.
 func (r *revisions) watch(ctx context.Context) {
-	stream := follow.Stream[policyv1.WatchRevisionResponse]{
+	stream := grpcstream.Stream[policyv1.WatchRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
 			return r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 		},
@@ -60,7 +60,7 @@ func (r *revisions) watch(ctx context.Context) {
 	stream.Run(ctx)
 }
 
-// see stores the active revision. It ignores an empty one: without an active revision policy decides nothing.
+// see stores the active revision. It ignores a revision without an identifier, which means that none is active.
 func (r *revisions) see(active *policyv1.Revision) {
 	if active.GetId() == "" {
 		return

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/internal/follow"
+	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
 // errNoSet means that the first message of a stream of tokens contains no set.
@@ -18,7 +18,7 @@ var errNoSet = errors.New("the first message of the stream contains no set of to
 // unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
-	stream := follow.Stream[identityv1.WatchTokensResponse]{
+	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
 			known = false // a message without a set confirms only the set of its own stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})

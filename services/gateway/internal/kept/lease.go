@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/follow"
+	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -71,7 +71,7 @@ func (d *Decisions) Run(ctx context.Context) error {
 	defer helpers.Wait()
 	helpers.Go(func() { d.forgetIdle(ctx) })
 	var asks *asking
-	stream := follow.Stream[policyv1.LeaseRevisionResponse]{
+	stream := grpcstream.Stream[policyv1.LeaseRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.LeaseRevisionResponse], error) {
 			stream, err := d.deps.Policy.LeaseRevision(ctx)
 			if err != nil {

@@ -1,4 +1,4 @@
-package follow_test
+package grpcstream_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-mesh/sluice/services/internal/follow"
+	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
 var errAway = errors.New("away")
@@ -42,7 +42,7 @@ func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
 		begin, opened := time.Now(), []time.Duration(nil)
 		var heard []string
 		var broken []error
-		stream := follow.Stream[string]{
+		stream := grpcstream.Stream[string]{
 			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
 				opened = append(opened, time.Since(begin))
 				switch len(opened) {
@@ -85,7 +85,7 @@ func TestAMessageThatIsRefusedBreaksTheStream(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		opened := 0
-		stream := follow.Stream[string]{
+		stream := grpcstream.Stream[string]{
 			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
 				opened++
 				return &said{ctx: ctx, words: []string{"bad", "bad"}}, nil

@@ -1,5 +1,5 @@
-// Package follow receives the messages of a gRPC stream from another role, and opens the stream again when it breaks.
-package follow
+// Package grpcstream receives the messages of a gRPC stream from another role, and opens the stream again when it breaks.
+package grpcstream
 
 import (
 	"context"
