@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -127,7 +127,7 @@ func (s *Server) identity() string {
 	case s.Target != "":
 		return "grpc " + strings.ToLower(s.Target)
 	}
-	return "stdio " + canonical.Texts(s.Command)
+	return "stdio " + canonicaljson.Texts(s.Command)
 }
 
 // isRole reports whether the server is a role of the mesh.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
@@ -133,7 +133,7 @@ func digestOf(in *stdio.Install, path string) string {
 			break
 		}
 	}
-	sum := sha256.Sum256([]byte(canonical.Texts(texts)))
+	sum := sha256.Sum256([]byte(canonicaljson.Texts(texts)))
 	return hex.EncodeToString(sum[:16])
 }
 

@@ -8,7 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
 // format is the version of the digest's fields. It is the first of these fields.
@@ -30,7 +30,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	text, err := canonical.Object(params)
+	text, err := canonicaljson.Object(params)
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
@@ -41,7 +41,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	}
 	fields = append(fields, call.GetCall().GetServer(), call.GetServerIdentity(), methodOf(call), call.GetCall().GetName(),
 		string(call.GetCall().GetDefinitionDigest()), text)
-	return canonical.Sum(fields...), params, nil
+	return canonicaljson.Sum(fields...), params, nil
 }
 
 // DigestIgnoringDefinition is like [Bind], but ignores the tool's definition and the server's identity.

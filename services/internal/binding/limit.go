@@ -6,7 +6,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
 // LimitKey returns the idempotency key for reserving the limits of one attempt to run an approved call. Concurrent
@@ -17,6 +17,6 @@ func LimitKey(a *approvalv1.Approval, limits []*ratelimitv1.Limit) string {
 		fields = append(fields, l.GetBucket(), strconv.Itoa(int(l.GetKind())), l.GetMax(),
 			strconv.FormatInt(l.GetWindow().AsDuration().Nanoseconds(), 10), l.GetCost(), strconv.FormatInt(l.GetBurst(), 10))
 	}
-	sum := canonical.Sum(fields...)
+	sum := canonicaljson.Sum(fields...)
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -16,7 +16,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
 // domain is the prefix of every text that this package signs. The policy role's key also signs for TLS, and the
@@ -140,6 +140,6 @@ func Principal(p *identityv1.Principal) []byte {
 		fields = append(fields, who.GetTenant(), who.GetSubject(), who.GetAgent(), who.GetOwner(), strconv.Itoa(len(who.GetGroups())))
 		fields = append(fields, who.GetGroups()...)
 	}
-	sum := canonical.Sum(fields...)
+	sum := canonicaljson.Sum(fields...)
 	return sum[:]
 }

@@ -1,5 +1,6 @@
-// Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction, which first
-// makes the moves that are due by time, so that an expiry counts at once. A committed change survives a crash.
+// Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
+// first makes the moves that are due by time, so that an approval never appears valid after its time. A committed change
+// survives a crash.
 package store
 
 import (
@@ -13,7 +14,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
@@ -27,11 +28,11 @@ var ErrNotFound = errors.New("no such approval")
 type Config struct {
 	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of the SQLite file.
 	Source, File string
-	// Channels are the channels that notices are written for. Their names must be unique.
+	// Channels are the channels for which the store writes notices. Their names must be unique.
 	Channels []Channel
 	// Observe is called once after each committed transaction, with its changes. Required.
 	Observe func(context.Context, Changes)
-	// Log receives the log of migrations. Required.
+	// Log receives messages about migrations. Required.
 	Log *slog.Logger
 	// Now is the clock for SQLite, for tests; nil means time.Now.
 	Now func() time.Time
@@ -66,14 +67,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do runs fn in one transaction, after the moves that are due by time. If many moves are due, earlier transactions make
-// them. Transactions of Do wait for each other. Do may run fn again, so fn must use nothing but its transaction. Errors
-// are those of fn, and [sqlstore.ErrAway].
+// Do runs fn in one transaction, after the moves that are due by time. If many moves are due, Do makes them in
+// transactions of their own first. Transactions of Do wait for each other. Do may run fn several times, so fn must have no
+// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrAway].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look is Do for an fn that changes nothing. It does not wait for other transactions.
+// Look runs fn as Do does, but fn must not change anything. Look does not wait for other transactions.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Look, fn)
 }
@@ -90,8 +91,8 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// try makes up to lapseAtOnce due moves in one transaction, and runs fn in it if no more are due. It reports whether fn
-// ran.
+// try makes up to lapseAtOnce due moves in one transaction. If no more moves are due, try runs fn in the same transaction.
+// It reports whether fn ran.
 func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the committed transaction
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
@@ -114,7 +115,8 @@ func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err e
 	return ran, nil
 }
 
-// Moved returns a channel that is closed when this process moves an approval. Moves of other processes don't close it.
+// Moved returns a channel that is closed when this process moves an approval. Moves by other processes don't close the
+// channel.
 func (s *Store) Moved() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +141,8 @@ type Tx struct {
 	changes  Changes
 }
 
-// lapseAtOnce is how many due approvals are moved in one transaction. Approvals may be large, and a caller has no time
-// to wait for all.
+// lapseAtOnce is how many due approvals are moved in one transaction. Approvals may be large, so a transaction that moved
+// all of them would let callers wait too long.
 const lapseAtOnce = 8
 
 // lapse makes moves that are due by time, and reports whether more may be due.
@@ -158,10 +160,11 @@ func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
 	return len(records) == lapseAtOnce, nil
 }
 
-// Who returns a digest of tenant, subject and agent, by which a principal's pending calls are counted.
+// Who returns a digest of the principal's tenant, subject and agent. The store counts a principal's pending calls by this
+// digest.
 func Who(p *identityv1.Principal) []byte { return hash(p.GetTenant(), p.GetSubject(), p.GetAgent()) }
 
-// Asker returns a digest of a requester and its chain, as approvals are bound to them.
+// Asker returns a digest of a requester and its chain. Only a caller with the same digest can use the approval.
 func Asker(p *identityv1.Principal) []byte {
 	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 	for _, of := range p.GetChain() {
@@ -170,8 +173,8 @@ func Asker(p *identityv1.Principal) []byte {
 	return hash(words...)
 }
 
-// hash returns a digest of a list of words. The boundaries of words are part of the digest.
+// hash returns a digest of a list of words. Lists with different boundaries between words have different digests.
 func hash(words ...string) []byte {
-	sum := canonical.Sum(words...)
+	sum := canonicaljson.Sum(words...)
 	return sum[:]
 }

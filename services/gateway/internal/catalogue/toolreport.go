@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -114,7 +114,7 @@ func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time
 
 // keyOf returns a hash of a list's bytes, its server and its protocol revision.
 func keyOf(l List, answer *gate.Answer) [sha256.Size]byte {
-	list := canonical.Hash(answer.ToolList.Of(answer.Raw))
+	list := canonicaljson.Hash(answer.ToolList.Of(answer.Raw))
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 

@@ -14,7 +14,7 @@ import (
 	"fmt"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
@@ -81,13 +81,13 @@ type Limits struct {
 
 // DefaultLimits returns the limits for messages of clients.
 func DefaultLimits() Limits {
-	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonical.MaxNumber, IDBytes: 128}
+	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonicaljson.MaxNumber, IDBytes: 128}
 }
 
 // AnswerLimits returns the limits for messages of servers. They are higher, because answers carry data. IDBytes does
 // not apply to answers.
 func AnswerLimits() Limits {
-	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonical.MaxNumber}
+	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonicaljson.MaxNumber}
 }
 
 // An Error says why a message was refused. It never quotes the message, so the Error may be logged and shown.

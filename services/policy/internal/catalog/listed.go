@@ -11,11 +11,11 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Listed is a definition in a server's list.
+// ListedTool is a tool in a server's list.
 type Listed struct {
 	Name string
 	// Text is the definition as the server sent it.
@@ -23,12 +23,13 @@ type Listed struct {
 	Digest Digest
 }
 
-// ErrName means that a tool's name is not the name in its definition.
-var ErrName = errors.New("the tool's name is not the one in its definition")
+// ErrName means that the name of a listed tool differs from the name in its definition.
+var ErrName = errors.New("the tool's name differs from the name in its definition")
 
-// Read reads a definition that is listed under a name. It returns [ErrName] if the definition has another name.
+// ParseListed parses the definition of a tool that is listed under a name. It returns [ErrName] if the definition has
+// another name.
 func Read(name, text string) (Listed, error) {
-	form, err := canonical.Object(text)
+	form, err := canonicaljson.Object(text)
 	if err != nil {
 		return Listed{}, fmt.Errorf("the definition of a tool: %w", err)
 	}
@@ -41,8 +42,8 @@ func Read(name, text string) (Listed, error) {
 	return Listed{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
-// Classify classifies a tool by its definition. A definition that can't be read as a tool's has the zero Class, and
-// only an operator can accept it.
+// Classify classifies a tool by its definition. It returns the zero Class if the text is not a tool's definition; only
+// an operator can accept the definition then.
 func Classify(text string, trusted bool) Class {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -56,12 +57,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// eraMembers are the members of a definition that older revisions of MCP do not have. A server that speaks several
-// revisions leaves them out for some.
+// newerMembers are the members of a definition that older revisions of MCP do not have. A server that supports several
+// revisions omits them under older ones.
 var eraMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// saysLess reports whether a definition equals another except for members that older revisions do not have, which it
-// may lack. It adds nothing, so it needs no review.
+// isOlderForm reports whether a definition equals another one, except that it may lack members of [newerMembers]. It
+// then contains nothing new, so it needs no review.
 func saysLess(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -81,13 +82,13 @@ func saysLess(definition, than string) bool {
 }
 
 func sameValue(a, b jsontext.Value) bool {
-	one, errA := canonical.Object(`{"v":` + string(a) + `}`)
-	two, errB := canonical.Object(`{"v":` + string(b) + `}`)
+	one, errA := canonicaljson.Object(`{"v":` + string(a) + `}`)
+	two, errB := canonicaljson.Object(`{"v":` + string(b) + `}`)
 	return errA == nil && errB == nil && one == two
 }
 
-// Look returns what a name roughly looks like: names that a reader may confuse have the same look. The letters of
-// other scripts are those of Unicode's confusables (UTS #39) that make whole words look Latin.
+// Skeleton returns a text that is equal for names which a reader may confuse (UTS #39, Confusable Detection). Of the
+// letters in Unicode's table of confusables, it maps only letters with which whole words look Latin.
 func Look(name string) string {
 	return likeOne.Replace(strings.Map(func(r rune) rune {
 		switch r {
@@ -105,7 +106,7 @@ func Look(name string) string {
 	}, strings.ToLower(name)))
 }
 
-// likeOne replaces pairs of letters that look like one letter.
+// pairs replaces pairs of letters that look like one letter.
 var likeOne = strings.NewReplacer("rn", "m", "vv", "w")
 
 var looksLatin = map[rune]rune{
@@ -114,7 +115,7 @@ var looksLatin = map[rune]rune{
 	'α': 'a', 'β': 'b', 'ε': 'e', 'η': 'n', 'ι': 'l', 'κ': 'k', 'ν': 'v', 'ο': 'o', 'ρ': 'p', 'τ': 't', 'χ': 'x', 'γ': 'y', 'ѡ': 'w', 'ı': 'l', 'ⅼ': 'l',
 }
 
-// Looks returns the names of the server's tools by their [Look]; each list is sorted.
+// NamesBySkeleton returns the names of the server's tools by their [Skeleton]. Each list is sorted.
 func (s *Server) Looks() map[string][]string {
 	out := make(map[string][]string, len(s.Tools))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {

@@ -5,45 +5,45 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// ApprovalTerms say who may approve a call, and on what terms.
+// ApprovalTerms say who must approve a call, how soon, and what an approval covers.
 type ApprovalTerms struct {
-	// Approvers are the groups whose members may decide, sorted. Empty: any approver.
+	// Approvers are the groups whose members may approve, sorted. If it is empty, any approver may.
 	Approvers []string
-	// Quorum is how many distinct people must agree, at least 1.
+	// Quorum is how many distinct people must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long people have to decide, and ExecuteWithin how long the approved call may wait to be made;
-	// 0: the configured time.
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
+	// made. Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
-	// SelfConfirm lets the person at the agent confirm. Then Quorum is 1, and Approvers and Grant are empty.
+	// SelfConfirm lets the person at the agent confirm the call. Then Quorum is 1, and Approvers and Grant are empty.
 	SelfConfirm bool
-	// Grant covers more than one call; zero: this call, once. Its Where is empty; the conditions are in Where below.
+	// Grant lets the approval cover several calls. If it is zero, the approval covers only this call. Grant.Where is
+	// always empty; the field Where has the conditions.
 	Grant Grant
-	// Where are the conditions of all rules that require approval, sorted, each once. All hold for the call. Empty if
-	// Grant is zero, or covers all calls of the tool.
+	// Where has the conditions of the grants of all rules that require approval, sorted and without duplicates. Each is
+	// true for the call. Where is empty if Grant is zero or covers all calls of the tool.
 	Where []string
 }
 
-// Scope identifies the set of calls that the grant covers, in addition to what every grant is bound to: empty for all
-// calls, otherwise the hex SHA-256 of the conditions.
+// Scope identifies the conditions of the grant. It is empty if the grant covers all calls of the tool, and otherwise
+// the hex SHA-256 of the conditions.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
 		return ""
 	}
-	sum := canonical.Sum(t.Where...)
+	sum := canonicaljson.Sum(t.Where...)
 	return hex.EncodeToString(sum[:])
 }
 
-// Times are the times of approvals for rules that set none; both positive.
+// Times are the times of approvals for rules that set no time. Both are positive.
 type Times struct {
-	// Decide is how long people have to decide, and Execute how long an approved call may wait to be made.
+	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made.
 	Decide, Execute time.Duration
 }
 
-// poolTerms sets terms that satisfy every rule that requires approval: the largest quorum, the groups that all lists
-// have in common, the shortest times, and self-confirmation and a grant only if every rule offers them.
+// poolTerms sets v.terms to terms that satisfy every rule that requires approval. The package comment describes them.
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
@@ -62,9 +62,10 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.poolApprovers(asking)
 }
 
-// poolApprovers sets the groups that all lists have in common.
+// poolApprovers sets the approvers to the groups that the lists of all rules have in common. If there are none, it sets
+// v.conflict.
 func (v *verdict) poolApprovers(asking []*rule) {
-	var listed *rule // the first that lists approvers
+	var listed *rule // the first rule that lists approvers
 	for _, r := range asking {
 		if len(r.Approvers) == 0 {
 			continue
@@ -84,30 +85,30 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	}
 }
 
-// shortest returns the shortest time of the rules, counting a rule without a time as the configured time; 0 if no rule
-// sets a time.
+// shortest returns the shortest time of the rules. A rule without a time has the configured time. The result is zero if
+// no rule sets a time.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
-	silent := false
+	unset := false
 	for _, r := range rules {
 		switch given := of(r); {
 		case given == 0:
-			silent = true
+			unset = true
 		case best == 0 || given < best:
 			best = given
 		}
 	}
-	if silent {
+	if unset {
 		return min(best, configured)
 	}
 	return best
 }
 
-// idempotent reports whether all rules that decide on a call declare it idempotent. A default does not, so at least
-// one rule must decide for each principal.
+// idempotent reports whether all rules that decide about a call declare it idempotent. A default does not declare it,
+// so at least one rule must decide for each principal.
 func idempotent(rules []*rule, subject *Subject) bool {
 	for i := range subject.size() {
-		said := false
+		declared := false
 		for _, r := range rules {
 			if r.Action == ActionNone || !r.concerns(subject.at(i)) {
 				continue
@@ -115,9 +116,9 @@ func idempotent(rules []*rule, subject *Subject) bool {
 			if !r.Idempotent {
 				return false
 			}
-			said = true
+			declared = true
 		}
-		if !said {
+		if !declared {
 			return false
 		}
 	}

@@ -1,5 +1,5 @@
-// Package events chains the events of an agent: each event contains the hash of the event before it, so an event can't
-// be changed, moved or removed without notice.
+// Package events chains the events of an agent's journal. Each event contains the hash of the event before it, so that
+// Check finds an event that was changed, moved or removed. Package agent uses the package.
 package events
 
 import (
@@ -15,24 +15,26 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// form is the beginning of the input of every event's hash.
+// form is the first input of every event's hash. It names the version of the format.
 const form = "sluice-agent-event-1"
 
-// maxShown bounds an envelope in a list, in bytes. Of longer envelopes a list has only the digest.
+// maxShown is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope, the list
+// has only the digest.
 const maxShown = 16 << 10
 
-// ErrChain means that the event does not follow the one before it. Use errors.Is.
+// ErrChain means that an event does not follow the event before it, or was changed. Use errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
-// Start returns the head of an empty journal.
+// Start returns the head of an empty journal, which is the position before its first event.
 func Start(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Seal appends an event to a head, with its envelope, which may be nil. It returns the event to store and the new head.
+// Seal appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to be
+// stored and the new head.
 func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
@@ -50,7 +52,7 @@ func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasms
 	return out, next(head, out)
 }
 
-// next returns the head behind an event.
+// next returns the head after an event.
 func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
 	return &wasmstorev1.Head{
 		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),
@@ -58,8 +60,7 @@ func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head 
 	}
 }
 
-// Check checks that an event follows a head, and returns the head behind the event. Errors: [ErrChain], with the
-// reason.
+// Check checks that an event follows head, and returns the head after the event. Errors: [ErrChain], with the reason.
 func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
 	event := e.GetEvent()
 	sequence := head.GetSequence() + 1
@@ -74,7 +75,7 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	case event.GetPreviousHash() != head.GetHash():
 		return nil, fmt.Errorf("%w: it does not follow the event before", ErrChain)
 	case event.GetSequence() != sequence, event.GetEpoch() < head.GetEpoch():
-		return nil, fmt.Errorf("%w: it stands in another place", ErrChain)
+		return nil, fmt.Errorf("%w: its epoch or its sequence does not follow the event before", ErrChain)
 	case event.GetEnvelopeDigest() != envelope:
 		return nil, fmt.Errorf("%w: its envelope was changed", ErrChain)
 	case event.GetHash() != hash(event), event.GetEnvelopeJson() != "", unknown(e):
@@ -83,12 +84,12 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	return next(head, e), nil
 }
 
-// unknown reports whether a message has fields that the hash does not cover.
+// unknown reports whether a message has unknown fields, which the hash does not cover.
 func unknown(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Shown returns an event as lists show it.
+// Shown returns an event in its form in responses.
 func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxShown && utf8.Valid(e.GetEnvelope()) {
@@ -100,7 +101,7 @@ func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 // hash returns the hash of an event as the contract defines it (sluice/wasmagent/v1/journal.proto, Event.hash).
 func hash(e *wasmagentv1.Event) string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	sum := canonical.Sum(
+	sum := canonicaljson.Sum(
 		form, n(int64(e.GetEpoch())), n(e.GetSequence()), n(int64(e.GetKind())), nanos(e.GetTime()), n(int64(e.GetEffect())),
 		e.GetEnvelopeDigest(), n(e.GetEffectSequence()), e.GetDecisionId(), n(int64(e.GetCode())), e.GetApprovalId(), n(e.GetFuel()),
 		n(int64(e.GetState())), e.GetMessage(), e.GetActor(), n(int64(e.GetFromEpoch())), n(e.GetFromSequence()), e.GetModuleDigest(),
@@ -109,7 +110,8 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanos returns a time in nanoseconds since 1970 as decimal digits, which may exceed 64 bits.
+// nanos returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time gives
+// "0".
 func nanos(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"

@@ -1,6 +1,7 @@
-// Package inventory lists what is stored of an agent by digest. Whenever an agent is stored, its journal records the
-// difference from the previous list. So the hash chain of the journal covers everything that is read of the agent, and
-// a change that was made only in the store can be named. Package agent uses it.
+// Package inventory lists the stored parts of an agent by their digests. Whenever an agent is stored, its journal
+// records the difference from the previous list. Therefore the hash chain of the journal covers every stored part, and
+// a
+// part that another program changed can be named. Package agent uses the package.
 package inventory
 
 import (
@@ -19,35 +20,37 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// maxValue is the length of a field's JSON, in bytes, up to which the journal has the field itself instead of its
-// digest.
+// maxValue is the maximum length of a field's JSON that the list has itself, in bytes. Of a longer field, the list has
+// the digest.
 const maxValue = 96
 
-// ErrRecord means that a record or a state can't be listed, for [errors.Is]. No agent that this program stored has it.
-var ErrRecord = errors.New("it has content that no agent has")
+// ErrRecord means that a record or a state can't be listed, because this program never stores its content. Use
+// errors.Is.
+var ErrRecord = errors.New("its content is not valid")
 
-// Inventory lists what is stored of an agent. The zero value lists nothing.
+// Inventory is a list of the stored parts of an agent. The zero value is the empty list.
 type Inventory struct {
-	// files is by path; guest and record have fields by name.
+	// files is by path. guest and record have fields by their names.
 	files, guest, record map[string]entry
 	todos, messages      []entry
-	// digest is the SHA-256 of the record's JSON, in hexadecimal; empty in a list that was computed from a journal.
+	// digest is the SHA-256 of the record's JSON, in hexadecimal. It is empty in a list that was computed from a
+	// journal.
 	digest string
 }
 
-// An entry is one stored value: its digest, or the value itself if it is short.
+// An entry is a stored value: its digest, or the value itself if the value is short.
 type entry struct {
 	value string
-	// found is true if the journal does not record how the value came about, because the value was stored before the
-	// journal began to list it.
+	// found is true if the value was stored before the journal began to list values. Then the journal does not record
+	// how the value came about.
 	found bool
 }
 
-// Of lists a record and a state. It leaves out of the record the head of the journal and the location of the state.
-// Errors: [ErrRecord].
+// Of lists a record and a state. From the record it leaves out the head of the journal, and the key, the digest and the
+// size of the state. Errors: [ErrRecord].
 func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {
@@ -55,7 +58,7 @@ func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 		out.files[f.GetPath()] = entry{value: hex.EncodeToString(sum[:]) + " " + f.GetModifiedAt().AsTime().Format(time.RFC3339Nano)}
 	}
 	if len(out.files) != len(s.GetFiles()) {
-		return nil, fmt.Errorf("%w: a file occurs twice", ErrRecord)
+		return nil, fmt.Errorf("%w: two files have the same path", ErrRecord)
 	}
 	for _, t := range s.GetTodos() {
 		out.todos = append(out.todos, textEntry(strconv.Itoa(int(t.GetStatus())), t.GetContent()))
@@ -71,12 +74,12 @@ func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 }
 
 func textEntry(kind, text string) entry {
-	sum := canonical.Sum(kind, text)
+	sum := canonicaljson.Sum(kind, text)
 	return entry{value: hex.EncodeToString(sum[:])}
 }
 
-// listRecord lists the fields of a record, by their names in the contract: each as JSON in the form of RFC 8785, or as
-// the digest of that.
+// listRecord lists the fields of a record by their names in the contract. Each entry has the field's JSON in the form
+// of RFC 8785, or its digest.
 func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	r = proto.CloneOf(r)
 	r.Head, r.StateDigest, r.StateBytes, r.StateKey = nil, "", 0, ""
@@ -94,7 +97,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	if err := json.Unmarshal(value, &fields); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecord, err)
 	}
-	if kept, ok := fields["kept"]; ok { // the name that documents use
+	if kept, ok := fields["kept"]; ok { // documents use this name
 		delete(fields, "kept")
 		fields["snapshots"] = kept
 	}
@@ -110,7 +113,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	return nil
 }
 
-// Size returns the approximate size of the list in memory, in bytes.
+// Size returns the approximate size of the list in memory, in bytes. The size of a nil list is 0.
 func (i *Inventory) Size() int {
 	if i == nil {
 		return 0
@@ -123,7 +126,7 @@ func (i *Inventory) Size() int {
 	return n
 }
 
-// difference returns a difference with a text for people.
+// difference returns a difference with a message for people.
 func difference(part, name, format string, args ...any) *wasmagentv1.StoredDifference {
 	return &wasmagentv1.StoredDifference{Part: part, Name: name, Message: fmt.Sprintf(format, args...)}
 }

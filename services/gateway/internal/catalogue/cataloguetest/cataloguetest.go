@@ -11,7 +11,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
 // Report is a list that was reported to the catalog.
@@ -46,11 +46,11 @@ func (c *Catalogue) Reports() []Report {
 
 // Digest returns the digest of a tool's definition.
 func Digest(definition string) []byte {
-	text, err := canonical.Object(definition)
+	text, err := canonicaljson.Object(definition)
 	if err != nil {
 		return nil
 	}
-	sum := canonical.Hash([]byte(text))
+	sum := canonicaljson.Hash([]byte(text))
 	return sum[:]
 }
 

@@ -1,4 +1,4 @@
-package canonical_test
+package canonicaljson_test
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
 func TestObject(t *testing.T) {
@@ -26,12 +26,12 @@ func TestObject(t *testing.T) {
 		`{"a":"\u0000\u001f\u007f\u2028\"\\\b\f\n\r\t\/"}`: "{\"a\":\"\\u0000\\u001f\u007f\u2028\\\"\\\\\\b\\f\\n\\r\\t/\"}",
 		`{"\uffff":1,"\ud83d\ude00":2}`:                    "{\"\uffff\":1e0,\"\U0001f600\":2e0}", // the order of UTF-8, which differs from UTF-16's
 	} {
-		if got, err := canonical.Object(text); err != nil || got != want {
+		if got, err := canonicaljson.Object(text); err != nil || got != want {
 			t.Errorf("%s is %s, %v; want %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{`[]`, `1`, `{`, `{}x`, `{} {}`, `{"a":1,"\u0061":2}`, `{"a":"\ud800"}`, "{\"a\":\"\xff\"}", `{"a":01}`, `{"a":1,}`} {
-		if got, err := canonical.Object(text); err == nil {
+		if got, err := canonicaljson.Object(text); err == nil {
 			t.Errorf("%s is %s", text, got)
 		}
 	}
@@ -45,8 +45,8 @@ func TestNumbersAreComparedExactly(t *testing.T) {
 		a, b := number.Draw(t, "a"), number.Draw(t, "b")
 		x, ok1 := new(big.Rat).SetString(a)
 		y, ok2 := new(big.Rat).SetString(b)
-		one, err1 := canonical.Object(`{"n":` + a + `}`)
-		two, err2 := canonical.Object(`{"n":` + b + `}`)
+		one, err1 := canonicaljson.Object(`{"n":` + a + `}`)
+		two, err2 := canonicaljson.Object(`{"n":` + b + `}`)
 		if !ok1 || !ok2 || err1 != nil || err2 != nil || (x.Cmp(y) == 0) != (one == two) {
 			t.Fatalf("%s is %s, %s is %s: %v, %v", a, one, b, two, err1, err2)
 		}
@@ -64,17 +64,17 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 		"an integer": strings.Repeat("9", 64), "a fraction": "-0." + strings.Repeat("9", 61), "zeros": "0." + strings.Repeat("0", 62),
 		"an exponent": "1e-" + strings.Repeat("9", 61), "both": "1." + strings.Repeat("9", 29) + "E+" + strings.Repeat("9", 31),
 	} {
-		if got, err := canonical.Object(`{"a":[` + number + `]}`); err != nil || len(number) != canonical.MaxNumber {
+		if got, err := canonicaljson.Object(`{"a":[` + number + `]}`); err != nil || len(number) != canonicaljson.MaxNumber {
 			t.Errorf("%s of %d bytes is %s, %v", name, len(number), got, err)
 		}
 		longer := strings.Replace(number, "9", "99", 1)
 		longer = strings.Replace(longer, "0.00", "0.000", 1)
-		if got, err := canonical.Object(`{"a":[` + longer + `]}`); err == nil {
+		if got, err := canonicaljson.Object(`{"a":[` + longer + `]}`); err == nil {
 			t.Errorf("%s of %d bytes is %s", name, len(longer), got)
 		}
 	}
 	for _, endless := range []string{"1e-", "1e", "1E+", "0.", "1", "-1"} {
-		if _, err := canonical.Object(`{"a":` + endless + strings.Repeat("9", 4<<20) + `}`); err == nil {
+		if _, err := canonicaljson.Object(`{"a":` + endless + strings.Repeat("9", 4<<20) + `}`); err == nil {
 			t.Errorf("%s and 4 MiB of digits is a number", endless)
 		}
 	}
@@ -90,7 +90,7 @@ func TestX1DepthCostsNothing(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := canonical.Object(text)
+		_, err := canonicaljson.Object(text)
 		runtime.ReadMemStats(&after)
 		if got := (after.TotalAlloc - before.TotalAlloc) >> 20; err != nil || got > 8*size>>20 {
 			t.Errorf("%s: %d MiB of text took %d MiB, %v", name, len(text)>>20, got, err)
@@ -127,7 +127,7 @@ func TestMembersAreInOrder(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &tree); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := canonical.Object(text); err != nil || got != inOrder(tree) {
+		if got, err := canonicaljson.Object(text); err != nil || got != inOrder(tree) {
 			t.Fatalf("%s is %s, %v; want %s", text, got, err, inOrder(tree))
 		}
 	})
@@ -167,7 +167,7 @@ func BenchmarkObject(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				if _, err := canonical.Object(text); err != nil {
+				if _, err := canonicaljson.Object(text); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -184,11 +184,11 @@ func FuzzObject(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		once, err := canonical.Object(text)
+		once, err := canonicaljson.Object(text)
 		if err != nil {
 			return
 		}
-		if twice, err := canonical.Object(once); (err != nil || twice != once) && !longNumber.MatchString(once) {
+		if twice, err := canonicaljson.Object(once); (err != nil || twice != once) && !longNumber.MatchString(once) {
 			t.Errorf("%q, then %q, %v", once, twice, err)
 		}
 	})

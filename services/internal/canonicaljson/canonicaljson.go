@@ -1,5 +1,5 @@
-// Package canonical writes JSON in a canonical form: equal values have equal texts.
-package canonical
+// Package canonicaljson writes JSON in a canonical form: equal values have equal texts.
+package canonicaljson
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package canonical
+package canonicaljson
 
 import (
 	"crypto/sha256"
