@@ -9,16 +9,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Digest returns the digest of a template and of the subject that added it: SHA-256 of its JSON, in lower-case
-// hexadecimal digits. It does not cover the state of quarantine and acceptance. The digest of a template that exceeds
-// the bound of one is empty.
+// Digest returns the digest of the content of a template and of the subject that added it: the SHA-256 of its JSON, in
+// lower-case hexadecimal digits. It does not cover the fields of quarantine and acceptance. It is empty if the template
+// exceeds its maximum size.
 func Digest(t *wasmagentv1.Template) string {
 	content := proto.CloneOf(t)
 	content.Builtin, content.Quarantined, content.AcceptedDigest = false, false, ""
-	text, err := msgjson.Append(nil, content.ProtoReflect(), maxTemplate)
+	text, err := strictprotojson.Append(nil, content.ProtoReflect(), maxTemplate)
 	if err != nil {
 		return ""
 	}
@@ -26,7 +26,7 @@ func Digest(t *wasmagentv1.Template) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Accept takes a template of a tenant out of quarantine if its digest is the given one. Errors: [ErrUnknown],
+// Accept takes a template of a tenant out of quarantine, if digest is the template's digest. Errors: [ErrUnknown],
 // [ErrChanged], the keeper's.
 func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
@@ -42,7 +42,7 @@ func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagent
 	}
 	var accepted *wasmagentv1.Template
 	found, err := g.keeper.Accept(ctx, of, t.GetId(), func(kept *wasmagentv1.Template) error {
-		if Digest(kept) != digest { // another process has replaced it
+		if Digest(kept) != digest { // another process has replaced the template
 			return fmt.Errorf("%w: %s", ErrChanged, t.GetId())
 		}
 		kept.Quarantined, kept.AcceptedDigest = false, digest

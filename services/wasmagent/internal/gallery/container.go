@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
 // maxContainer bounds a container, in bytes.
@@ -32,8 +32,8 @@ func PartsOf(t *wasmagentv1.Template) Parts {
 	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
 }
 
-// Container packs parts as the contract of LoadRvf defines: the magic number, the number of sections, the sections that
-// are not empty, and a SHA3-256 sum of all that.
+// Container packs parts in the format that the contract of LoadRvf defines: the magic number, the number of sections,
+// the sections that are not empty, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
 func Container(p Parts) ([]byte, error) {
 	sections := 0
 	var body []byte
@@ -62,7 +62,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section packs the parts of one kind; nil if there are none.
+// section packs the parts of one kind, or returns nil if there are none.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, things []T) ([]byte, error) {
 	if len(things) == 0 {
 		return nil, nil
@@ -73,8 +73,8 @@ func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte,
 			text = append(text, ',')
 		}
 		var err error
-		if text, err = msgjson.Append(text, thing.ProtoReflect(), maxContainer); err != nil {
-			if errors.Is(err, msgjson.ErrLarge) {
+		if text, err = strictprotojson.Append(text, thing.ProtoReflect(), maxContainer); err != nil {
+			if errors.Is(err, strictprotojson.ErrLarge) {
 				err = ErrLarge
 			}
 			return nil, err

@@ -1,5 +1,5 @@
-// Package gallery stores templates of agents: those of the installation, and those that callers add for their tenants.
-// The wasmagent service uses it.
+// Package gallery holds templates of agents: built-in templates, and templates that callers add for their tenants. The
+// wasmagent service uses the package.
 package gallery
 
 import (
@@ -15,21 +15,22 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
 const (
-	// maxTemplates bounds the added templates of a tenant, and maxOwn those of one principal.
+	// maxTemplates bounds the number of templates that were added in a tenant, and maxOwn the number of those that one
+	// principal added.
 	maxTemplates = 1000
 	maxOwn       = 200
-	// maxBytes, maxTenantBytes and maxOwnBytes bound the JSON of the added templates, in bytes: of all tenants, of a
-	// tenant, and of a principal. maxTemplate bounds one template.
+	// maxBytes, maxTenantBytes and maxOwnBytes bound the JSON of the added templates, in bytes: of all tenants, of one
+	// tenant, and of one principal. maxTemplate bounds the JSON of one template.
 	maxBytes       = 256 << 20
 	maxTenantBytes = 64 << 20
 	maxOwnBytes    = 8 << 20
 	maxTemplate    = 2 << 20
-	// maxChoices bounds the principals of a tenant whose active template is remembered.
+	// maxChoices is the number of principals in a tenant whose active templates are remembered.
 	maxChoices = 1000
 )
 
@@ -39,22 +40,22 @@ var (
 	ErrUnknown = errors.New("there is no such template")
 	// ErrExists means that there is a template with this id.
 	ErrExists = errors.New("a template with this id exists")
-	// ErrFull means that the principal or the tenant has the maximum of templates.
+	// ErrFull means that the principal or the tenant has reached the maximum number or size of templates.
 	ErrFull = fmt.Errorf("the maximum of templates is reached: %d with %d MiB of one caller, %d with %d MiB of a tenant; remove some",
 		maxOwn, maxOwnBytes>>20, maxTemplates, maxTenantBytes>>20)
-	// ErrAllFull means that the templates of all tenants together have the maximum size.
+	// ErrAllFull means that the templates of all tenants together have reached the maximum size.
 	ErrAllFull = fmt.Errorf("the templates of all tenants have the maximum of %d MiB", maxBytes>>20)
-	// ErrTemplate means that the template is too large, or that a part of it that must be JSON is not.
+	// ErrTemplate means that the template is too large, or that a part of it is not valid JSON.
 	ErrTemplate = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
-	// ErrBuiltin means that the template belongs to the installation and can't be removed.
+	// ErrBuiltin means that the template is built in, so that it can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
 	// ErrOwner means that another principal added the template.
 	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
-	// ErrQuarantined means that an operator has to accept the template first.
+	// ErrQuarantined means that an operator has to accept the template before it is used.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has not created an agent from a template yet.
+	// ErrNoneActive means that the principal has no active template, because it has not created an agent from one yet.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that no template has the category.
 	ErrCategory = errors.New("there is no such category")
@@ -63,7 +64,7 @@ var (
 //go:embed builtin.json
 var builtinJSON []byte
 
-// aliases map other names of templates to their ids.
+// aliases maps alternative ids of templates to their ids.
 var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 
 // Gallery holds templates. It is safe for concurrent use. Callers must not change the templates that it returns.
@@ -74,65 +75,65 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
-	// versions has, for each tenant, the version of the keeper's templates that was read last.
+	// versions has the version of each tenant's templates that was read last from the keeper.
 	versions map[string]int64
-	// choices has the active templates, by tenant and by the principal's subject.
+	// choices has the active templates, by tenant and by the subject of the principal.
 	choices map[string]*simplelru.LRU[string, choice]
 }
 
-// A Keeper stores added templates.
+// A Keeper stores added templates. Its methods may be called concurrently.
 type Keeper interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
-	// Templates returns the templates of a tenant and their version, which rises with each change. It returns no
-	// templates if the version is the known one. Version 0 has no templates.
+	// Templates returns the templates of a tenant and their version, which rises with each change. If the version is
+	// known, it returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// Keep stores new templates of a tenant, all or none. taken is true if one of them exists already; then none is
-	// stored. If untrusted is set, a template is quarantined if an operator has accepted another template of its id
-	// before.
+	// Keep stores new templates of a tenant, either all or none. taken is true if one of the ids exists already; then
+	// nothing is stored. If untrusted is set, Keep quarantines each template whose id an operator has accepted with
+	// other content before.
 	Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
-	// Accept changes a template by accept, in one transaction, and records that its id was accepted. found is false if
-	// the tenant does not have the template.
+	// Accept changes a template with the function accept, in one transaction, and records that its id was accepted.
+	// found is false if the tenant does not have the template.
 	Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// Discard removes a template.
 	Discard(ctx context.Context, tenant, id string) error
 }
 
-// tenant has the added templates of a tenant.
+// tenant has the templates that were added in a tenant. bytes is the size of their JSON.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// own has the quotas of principals, by subject.
+	// own has the use of each principal, by subject.
 	own map[string]*share
 }
 
 type share struct{ templates, bytes int }
 
-// added is a template with the size of its JSON.
+// added is a template with the size of its JSON in bytes.
 type added struct {
 	*wasmagentv1.Template
 
 	bytes int
 }
 
-// choice is a principal's active template with the principal's settings of it. It does not change.
+// choice is the active template of a principal, with the principal's settings of the template. It does not change.
 type choice struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
 }
 
-// ownServer is the name of the server of agents in the installation's templates.
+// ownServer is the server name of the agent service in the built-in templates. New replaces it by the configured name.
 const ownServer = "agents"
 
-// New returns a gallery with the templates of the installation and those of the keeper. server is the name of the
-// server of agents; if it is empty, templates that need that server are left out.
+// New returns a gallery with the built-in templates and those of the keeper. server is the name under which agents
+// reach the agent service. If it is empty, templates that need that server are left out.
 func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
 	}
 	builtin, err := Read(builtinJSON)
 	if err != nil {
-		return nil, fmt.Errorf("read the installation's templates: %w", err)
+		return nil, fmt.Errorf("read the built-in templates: %w", err)
 	}
 	if server == "" {
 		builtin = slices.DeleteFunc(builtin, func(t *wasmagentv1.Template) bool { return len(t.GetManifest().GetTools()) > 0 })
@@ -161,8 +162,8 @@ func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	return g, nil
 }
 
-// Follow reads the changes that other processes made to a tenant's templates: all that were acknowledged before the
-// call.
+// Follow reads the changes that other processes made to the templates of a tenant. It reads all changes that were
+// acknowledged before the call.
 func (g *Gallery) Follow(ctx context.Context, of string) error {
 	g.mu.Lock()
 	known := g.versions[of]
@@ -174,14 +175,14 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if version <= g.versions[of] {
-		return nil // nothing is new, or another call has read it
+		return nil // there is no change, or another call has read it
 	}
 	if in := g.tenants[of]; in != nil {
 		g.bytes -= in.bytes
 		delete(g.tenants, of)
 	}
 	for _, t := range all {
-		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // it is not the accepted content
+		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // the content is not the one that was accepted
 			t.Quarantined = true
 		}
 		g.put(of, &added{Template: t, bytes: sizeOf(t)})
@@ -190,9 +191,9 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 	return nil
 }
 
-// sizeOf returns the size of a template's JSON, or maxTemplate+1 if it exceeds maxTemplate.
+// sizeOf returns the size of a template's JSON in bytes. If the size exceeds maxTemplate, it returns maxTemplate+1.
 func sizeOf(t *wasmagentv1.Template) int {
-	text, err := msgjson.Append(nil, t.ProtoReflect(), maxTemplate)
+	text, err := strictprotojson.Append(nil, t.ProtoReflect(), maxTemplate)
 	if err != nil {
 		return maxTemplate + 1
 	}
@@ -216,12 +217,12 @@ func (g *Gallery) put(of string, t *added) {
 	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
-// List returns the templates that a tenant sees: the installation's, then the added ones by id.
+// List returns the templates that a tenant sees: the built-in ones, followed by the added ones sorted by id.
 func (g *Gallery) List(of string) []*wasmagentv1.Template {
 	return append(slices.Clone(g.builtin), g.Added(of)...)
 }
 
-// Added returns the templates that were added in a tenant, by id.
+// Added returns the templates that were added in a tenant, sorted by id.
 func (g *Gallery) Added(of string) []*wasmagentv1.Template {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,21 +259,22 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source is the origin of added templates.
+// Source describes where an added template comes from.
 type Source int
 
 const (
-	// Imported templates are in quarantine until [Gallery.Accept]. It is the zero value.
+	// Imported means that the template was imported. It is in quarantine until [Gallery.Accept]. Imported is the zero
+	// value.
 	Imported Source = iota
-	// Written templates are written by their author. They can be used at once, unless an operator has accepted another
-	// template of the same id before.
+	// Written means that its author added the template. It can be used at once, unless an operator has accepted another
+	// template with the same id before.
 	Written
-	// ByOperator templates can be used at once.
+	// ByOperator means that an operator added the template. It can be used at once.
 	ByOperator
 )
 
-// Add adds templates to a principal's tenant, all or none. Errors: [ErrTemplate], [ErrExists], [ErrFull], [ErrAllFull],
-// the keeper's.
+// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplate], [ErrExists], [ErrFull],
+// [ErrAllFull], the keeper's.
 func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	fresh := make(map[string]*added)
@@ -314,7 +316,7 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	switch taken, err := g.keeper.Keep(ctx, by.Tenant, from != ByOperator, all); {
 	case err != nil:
 		return err
-	case taken: // another process has added one
+	case taken: // another process has added a template with the same id
 		return ErrExists
 	}
 	for _, t := range fresh {
@@ -323,8 +325,8 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	return nil
 }
 
-// Remove removes an added template. Only the principal that added it and operators may. Errors: [ErrUnknown],
-// [ErrBuiltin], [ErrOwner], the keeper's.
+// Remove removes an added template. Only the principal that added the template, and operators, may remove it. Errors:
+// [ErrUnknown], [ErrBuiltin], [ErrOwner], the keeper's.
 func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -355,13 +357,14 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 	return nil
 }
 
-// Choose makes a template the active one of a principal. The principal's settings of another template are dropped.
+// Choose makes a template the active template of a principal. If another template was active, the settings of that
+// template are dropped.
 func (g *Gallery) Choose(by principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	of := g.choices[by.Tenant]
 	if of == nil {
-		of, _ = simplelru.NewLRU[string, choice](maxChoices, nil) // fails only if the size is not positive
+		of, _ = simplelru.NewLRU[string, choice](maxChoices, nil) // fails only for sizes below 1
 		g.choices[by.Tenant] = of
 	}
 	if now, ok := of.Get(by.Subject); !ok || now.id != id {
@@ -369,7 +372,7 @@ func (g *Gallery) Choose(by principal.Key, id string) {
 	}
 }
 
-// Configured returns a principal's settings of a template; empty if there are none.
+// Configured returns a principal's settings of a template. They are empty unless the template is the active one.
 func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateConfig {
 	if active, config, err := g.Active(by); err == nil && active == id {
 		return config
@@ -377,7 +380,7 @@ func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateC
 	return new(wasmagentv1.TemplateConfig)
 }
 
-// Active returns a principal's active template and the settings of it. Errors: [ErrNoneActive].
+// Active returns the active template of a principal, and the principal's settings of it. Errors: [ErrNoneActive].
 func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -389,7 +392,7 @@ func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateCo
 func (g *Gallery) active(by principal.Key) (choice, error) {
 	if of := g.choices[by.Tenant]; of != nil {
 		if now, ok := of.Get(by.Subject); ok {
-			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise it was removed
+			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise the template was removed
 				return now, nil
 			}
 		}
@@ -397,7 +400,7 @@ func (g *Gallery) active(by principal.Key) (choice, error) {
 	return choice{}, ErrNoneActive
 }
 
-// Configure replaces a principal's settings of its active template, and returns the template's id. Errors:
+// Configure replaces a principal's settings of its active template, and returns the id of the template. Errors:
 // [ErrNoneActive].
 func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
@@ -410,7 +413,7 @@ func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig
 	return now.id, nil
 }
 
-// Categories returns the number of templates in each category, of those that a tenant sees.
+// Categories returns the number of templates in each category, among the templates that a tenant sees.
 func (g *Gallery) Categories(of string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(of) {
@@ -419,7 +422,7 @@ func (g *Gallery) Categories(of string) map[string]int32 {
 	return out
 }
 
-// InCategory returns the templates of a category, by id. Errors: [ErrCategory].
+// InCategory returns the templates of a category that a tenant sees, sorted by id. Errors: [ErrCategory].
 func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, error) {
 	all := slices.DeleteFunc(g.List(of), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {
@@ -429,8 +432,8 @@ func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, erro
 	return all, nil
 }
 
-// Skill returns a skill by its name, from the templates that a tenant sees and that are not in quarantine; nil if there
-// is none.
+// Skill returns a skill by its name, from the templates that a tenant sees and that are not in quarantine. It returns
+// nil if there is none.
 func (g *Gallery) Skill(of, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(of) {
 		if t.GetQuarantined() {

@@ -11,16 +11,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxRead bounds the templates of a text.
+// maxRead is the maximum number of templates in one text.
 const maxRead = 1000
 
-// ErrInvalid means that a text is not an array of templates. It is wrapped with the place of the fault.
+// ErrInvalid means that a text is not a valid array of templates. The wrapping error has the position of the fault.
 var ErrInvalid = errors.New("is not an array of templates")
 
-// Read parses a JSON array of templates as strictly as tools parse their arguments. Errors: [ErrInvalid].
+// Read parses a JSON array of templates. Like the arguments of tools, it may not have unknown or duplicate fields.
+// Errors: [ErrInvalid].
 func Read(text []byte) ([]*wasmagentv1.Template, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	if dec.PeekKind() != '[' {
@@ -37,10 +38,10 @@ func Read(text []byte) ([]*wasmagentv1.Template, error) {
 			return nil, fmt.Errorf("%s: the text %w: %w", at, ErrInvalid, err)
 		}
 		if len(all) == maxRead {
-			return nil, fmt.Errorf("%s: the text %w: there may be %d", at, ErrInvalid, maxRead)
+			return nil, fmt.Errorf("%s: the text %w: it has more than %d", at, ErrInvalid, maxRead)
 		}
 		t := new(wasmagentv1.Template)
-		if err := msgjson.Read(raw, t.ProtoReflect()); err != nil {
+		if err := strictprotojson.Read(raw, t.ProtoReflect()); err != nil {
 			return nil, fmt.Errorf("the text %w: %s%w", ErrInvalid, at, err)
 		}
 		if err := protovalidate.Validate(t); err != nil {

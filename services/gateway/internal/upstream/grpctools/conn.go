@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
 // JSON-RPC 2.0, section 5.1.
@@ -107,7 +107,7 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	}
 	// The arguments are parsed strictly by the tool's schema, so the server receives what policy judged (case T5).
 	in := t.in.New()
-	if err := msgjson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail every time
+	if err := strictprotojson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail every time
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.done(ctx, req, text, err)
 	}

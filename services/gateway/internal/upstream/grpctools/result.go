@@ -16,13 +16,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
 // result encodes an answer as a CallToolResult (MCP 2025-11-25, Tool Result). The result contains the answer as
 // structured JSON, and as text for clients that read only text.
 func (t *tool) result(m protoreflect.Message) ([]byte, error) {
-	structured, err := msgjson.Append(nil, m, maxJSON)
+	structured, err := strictprotojson.Append(nil, m, maxJSON)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		if !msgjson.IsProgress(fd) || !m.Has(fd) {
+		if !strictprotojson.IsProgress(fd) || !m.Has(fd) {
 			continue
 		}
 		p := m.Get(fd).Message()
@@ -135,7 +135,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 func saysProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
-		if fd := fields.Get(i); msgjson.IsProgress(fd) && m.Has(fd) {
+		if fd := fields.Get(i); strictprotojson.IsProgress(fd) && m.Has(fd) {
 			return true
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
 // Messages are described as JSON Schemas (2020-12). A schema is never stricter than the contract. Rules that JSON
@@ -77,10 +77,10 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	fields := md.Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		if msgjson.IsProgress(fd) {
+		if strictprotojson.IsProgress(fd) {
 			continue
 		}
-		rules := msgjson.Rules(fd)
+		rules := strictprotojson.Rules(fd)
 		properties[fd.JSONName()] = s.field(fd, rules)
 		if rules.GetRequired() {
 			required = append(required, fd.JSONName())
@@ -130,7 +130,7 @@ func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 
 // value returns the schema of one element of a field.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
-	if msgjson.IsJSON(fd) {
+	if strictprotojson.IsJSON(fd) {
 		return schema{"type": "object"}
 	}
 	switch fd.Kind() { //nolint:exhaustive // the default type is a string
@@ -154,7 +154,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 			return schema{"type": "string"}
 		}
 		for i := range fd.Enum().Values().Len() {
-			if v := fd.Enum().Values().Get(i); !msgjson.IsUnspecified(v) && !isDeprecated(v) {
+			if v := fd.Enum().Values().Get(i); !strictprotojson.IsUnspecified(v) && !isDeprecated(v) {
 				names = append(names, enum.NameOf(v))
 			}
 		}

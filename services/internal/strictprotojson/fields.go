@@ -1,7 +1,7 @@
-// Package msgjson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one JSON
+// Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one JSON
 // form. The form differs from protobuf's JSON mapping as follows: a string field with the option (sluice.mcp.v1.json)
 // is a JSON object, enum values have short names, and input is not corrected.
-package msgjson
+package strictprotojson
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package msgjson
+package strictprotojson
 
 import (
 	"bytes"
