@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 const (
@@ -23,19 +23,19 @@ func reads(uri string) func(*approvalv1.BoundCall) {
 	}
 }
 
-// X9: a URI may contain a secret. An approver sees it where arguments are shown, and it is shown nowhere else.
+// Case X9. A secret in the URI of a resource is shown in the arguments in the view, and nowhere else.
 func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.askAs(t, bot(), readSecret, reads(secretURI))
 		resp, err := s.person(t, "viewer").ListApprovals(soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{Name: secretURI}})
 		if err != nil || len(resp.GetApprovals()) != 1 {
-			t.Fatalf("found by the whole URI: %v, %v", resp, err)
+			t.Fatalf("a list filtered by the whole URI has %v, %v", resp, err)
 		}
 		v := s.view(t, "ana", a.GetId())
 		if !strings.Contains(v.GetParams(), secretURI) {
 			t.Errorf("the approver sees %s", v.GetParams())
 		}
-		if facts := viewtext.Facts(v); !strings.Contains(facts, "pay resources/read https://host/plan\n") || !strings.Contains(facts, "The name above is cut") || strings.Contains(facts, "catalog") {
+		if facts := safetext.Facts(v); !strings.Contains(facts, "pay resources/read https://host/plan\n") || !strings.Contains(facts, "The name above is cut") || strings.Contains(facts, "catalog") {
 			t.Errorf("the facts are\n%s", facts)
 		}
 		v.Params = ""
@@ -49,8 +49,8 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 	})
 }
 
-// A URI that differs only in a secret needs another approval. The approval is found by the whole URI when the server
-// changes.
+// Case A1. Calls with URIs that differ only in a secret need separate approvals. A change of the server cancels only the
+// approval with the same URI.
 func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.askAs(t, bot(), readSecret, reads(secretURI))
@@ -64,22 +64,22 @@ func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
 			otherServer(c)
 		})
 		if got := s.get(t, a.GetId()); got.GetState() != cancelled {
-			t.Errorf("what waits for the server as it was: %v", got)
+			t.Errorf("the approval for the old server is %v", got)
 		}
 		if got := s.get(t, b.GetId()); got.GetState() != pending {
-			t.Errorf("another one: %v", got)
+			t.Errorf("the approval with the other URI is %v", got)
 		}
 	})
 }
 
-// A prompt is not compared with calls of a tool of the same name.
+// The view of a prompt is not compared with a call of a tool that has the same name.
 func TestMethodsAreNotComparedWithEachOther(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		s.made(t, s.ask(t, `{"n":1}`).GetApproval().GetId(), "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		a := s.askAs(t, bot(), `{"n":2}`, func(c *approvalv1.BoundCall) { c.Call.Method, c.Call.DefinitionDigest = "prompts/get", nil })
 		v := s.view(t, "ana", a.GetId())
 		if v.GetPreviousApprovalId() != "" || slices.ContainsFunc(v.GetWarnings(), func(w string) bool { return strings.Contains(w, "tool") }) {
-			t.Errorf("people are shown %v", v)
+			t.Errorf("the view is %v", v)
 		}
 	})
 }

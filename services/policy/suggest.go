@@ -8,7 +8,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
@@ -16,21 +16,24 @@ import (
 type Use struct {
 	// Calls is the number of calls that were sent, and Callers the number of principals that made them.
 	Calls, Callers int
-	// Busiest is the largest number of them that one session, including its agents, made in a minute.
+	// Busiest is the largest number of calls that one session made in a minute. The calls of the agents that belong to
+	// the session count too.
 	Busiest int
 	// Last is when the last call was sent.
 	Last time.Time
 }
 
-// Suggest writes a policy document for a server by the classification of its tools: an entry for every tool, with the
-// words of its definition that weighed most, and everything else denied. It asks a person about a tool with an
-// uncertain class, with a critical risk, or that writes with a high risk. The document is a draft that a person must
-// read.
+// Suggest returns a policy document for a server, made from the classifications of the server's tools. The document is
+// a draft that a person must read.
 //
-// If used is not nil, it has the use of the tools by name. Then only called tools get an entry, each with a limit that
-// allows its use; the others become comments.
+// Every tool has an entry, with a comment that quotes the most significant words of the tool's definition. All other
+// calls are denied. The document requires an approval for a tool with an uncertain class, for a tool with a critical
+// risk, and for a tool that writes with a high risk.
 //
-// Suggest returns an error if a server of that name can't have a document.
+// If used is not nil, it has the use of the tools by name. Then only tools that were called get an entry, each with a
+// limit that allows the use so far. The entries of the other tools are comments.
+//
+// Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
 	text := suggestion(server, tools, used)
 	for _, f := range Lint([]*policyv1.Document{{Path: "the document", Text: string(text)}}) {
@@ -41,7 +44,7 @@ func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte
 	return text, nil
 }
 
-// suggestion returns the document. used is nil if use is to be ignored.
+// suggestion returns the text of a document for [Suggest].
 func suggestion(server string, tools []ClassifiedTool, used map[string]Use) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# A first policy for the server %s, by what the definitions of its tools say.
@@ -51,9 +54,9 @@ version: 1
 name: %s
 server: %s
 default: deny
-`, viewtext.Line(server), advice.Quoted(server), advice.Quoted(server))
+`, safetext.Line(server), advice.Quoted(server), advice.Quoted(server))
 	begin := "tools:\n"
-	var idle []string
+	var unused []string
 	for _, t := range tools {
 		if !advice.NamesTool(t.Name) {
 			fmt.Fprintf(&out, "# left out, and denied: %s is not a tool's name\n", strconv.QuoteToASCII(t.Name))
@@ -62,7 +65,7 @@ default: deny
 		use := used[t.Name]
 		entry := fmt.Sprintf("%s: %s\n", advice.Quoted(t.Name), advice.RuleFor(t.Classification, use.Busiest))
 		if used != nil && use.Calls == 0 {
-			idle = append(idle, entry)
+			unused = append(unused, entry)
 			continue
 		}
 		fmt.Fprintf(&out, "%s  # %s, %s%s\n", begin, enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), because(t))
@@ -72,20 +75,20 @@ default: deny
 		}
 		out.WriteString("  " + entry)
 	}
-	if len(idle) > 0 {
+	if len(unused) > 0 {
 		out.WriteString("\n# The journal has no call of these, so they are left out, and denied:\n")
 	}
-	for _, entry := range idle {
+	for _, entry := range unused {
 		out.WriteString("#   " + entry)
 	}
 	return out.Bytes()
 }
 
-// because returns the words that weigh most for a tool's category, for a comment.
+// evidenceNote returns, for a comment, the words of a definition that weighed most for the tool's category.
 func because(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {
-			return viewtext.Line(": " + e.GetMeaning() + ": " + strconv.Quote(e.GetQuote()))
+			return safetext.Line(": " + e.GetMeaning() + ": " + strconv.Quote(e.GetQuote()))
 		}
 	}
 	return ""

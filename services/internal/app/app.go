@@ -15,8 +15,8 @@ import (
 	"syscall"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
@@ -71,7 +71,7 @@ func Signals() (context.Context, context.CancelFunc) {
 // NewLog returns a structured log that writes the records of at least the given level to w, as text if text is true,
 // otherwise as JSON. Control characters in the records are escaped, so they have no effect on a terminal.
 func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
-	w = viewtext.NewWriter(w)
+	w = safetext.NewWriter(w)
 	opts := &slog.HandlerOptions{Level: level}
 	var h slog.Handler = slog.NewJSONHandler(w, opts)
 	if text {
@@ -123,7 +123,7 @@ func run(service string, args []string, do func(context.Context, options) error)
 	ctx, stop := Signals()
 	defer stop()
 	if err := do(ctx, opts); err != nil {
-		fmt.Fprintf(viewtext.NewWriter(os.Stderr), "%s: %v\n", service, err)
+		fmt.Fprintf(safetext.NewWriter(os.Stderr), "%s: %v\n", service, err)
 		return 1
 	}
 	return 0

@@ -19,7 +19,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Mail is a mail server with lists of recipients. A mail names the caller, the call and the commands to decide. It
@@ -27,12 +27,12 @@ import (
 type Mail struct {
 	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
-	// TLS is `starttls` or empty for STARTTLS, which must succeed before anything else is sent; `tls` for TLS from the
-	// first byte; or `none`, which is allowed only for a server on the same machine.
+	// TLS is `starttls` or empty for STARTTLS, which must succeed before a mail is sent. It is `tls` for TLS from the first
+	// byte, or `none`, which is allowed only for a server on the same machine.
 	TLS string
-	// CA is a PEM file with the authorities of the server's certificate; empty for those of the system.
+	// CA is a PEM file with the certificate authorities for the server; empty for the system's authorities.
 	CA string
-	// User and Password are the account of the sender. Both are empty, or neither.
+	// User and Password are the account of the sender. Either both are empty, or both are set.
 	User     string
 	Password config.Secret
 	// From is the sender's address.
@@ -41,11 +41,11 @@ type Mail struct {
 	Lists []MailList
 }
 
-// MailList is a list of people who get a mail when a call waits for approvers, each in a mail of their own, so that an
-// address that fails does not delay the others. They get no mail when an approval ends.
+// MailList is a list of people who get a mail when a call waits for approvers. Each address gets a separate mail, so that
+// an address that fails does not delay the others. No mail is sent when an approval ends.
 type MailList struct {
 	Target
-	// To are the addresses; at least one.
+	// To contains the addresses, at least one.
 	To []string
 }
 
@@ -59,7 +59,7 @@ func (m *Mail) validate() error {
 	var errs []error
 	host, port, err := net.SplitHostPort(m.Server)
 	if n, err2 := strconv.Atoi(port); err != nil || err2 != nil || host == "" || n < 1 || n > 65535 {
-		errs = append(errs, errors.New("notices: mail: server must be `HOST:PORT`"))
+		errs = append(errs, fmt.Errorf("notices: mail: server must be `HOST:PORT`, is %q", m.Server))
 	}
 	switch m.TLS {
 	case "", startTLS, tlsAtOnce:
@@ -68,7 +68,7 @@ func (m *Mail) validate() error {
 			errs = append(errs, errors.New("notices: mail: tls may be `none` only for a server on the same machine, and without a password"))
 		}
 	default:
-		errs = append(errs, errors.New("notices: mail: tls must be `starttls`, `tls` or `none`"))
+		errs = append(errs, fmt.Errorf("notices: mail: tls must be `starttls`, `tls` or `none`, is %q", m.TLS))
 	}
 	if (m.User == "") != (m.Password == "") {
 		errs = append(errs, errors.New("notices: mail: set both user and password, or neither"))
@@ -105,7 +105,7 @@ type reader struct {
 	to string
 }
 
-// readers returns all addresses of all lists. The name of each is the list's name with a digest of the address.
+// readers returns all addresses of all lists. The channel of an address has the list's name with a digest of the address.
 func (m *Mail) readers() (out []way) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {
@@ -183,7 +183,7 @@ func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
-	client, err := mail.NewClient(b.host, b.opts...) // a client has one connection
+	client, err := mail.NewClient(b.host, b.opts...) // a new client for each mail, because a client has one connection
 	if err != nil {
 		return "", fmt.Errorf("set up mail: %w", err)
 	}
@@ -198,7 +198,7 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("%s, requested by %s", viewtext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
+	what := fmt.Sprintf("%s, requested by %s", safetext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
 	subject := "Approve? " + what
 	if m.Kind == store.Escalated {
 		subject = "Not decided yet: " + what
@@ -215,10 +215,10 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 func facts(v *approvalv1.View) string {
 	v = proto.CloneOf(v)
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = "", nil, 0
-	return viewtext.Facts(v)
+	return safetext.Facts(v)
 }
 
-// commands returns how a person decides who has seen only the facts.
+// commands returns the commands for a person to see the arguments and to decide.
 func commands(v *approvalv1.View) string {
 	return fmt.Sprintf("This shows the arguments and then asks for confirmation:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

@@ -15,20 +15,20 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Slack is a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to Slack by
-// Socket Mode, so that nothing has to be reachable from outside.
+// Socket Mode, so Slack does not need to reach Sluice.
 type Slack struct {
-	// Target has a tenant, in which people vote, and is not an escalation.
+	// Target must have a tenant, in which people vote, and must not be an escalation.
 	Target
 	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are the tokens of the Slack app.
 	AppToken, BotToken config.Secret
 	// Channel is the identifier of the channel, such as C0123456789. The app must be a member of it.
 	Channel string
-	// People are subjects by the identifiers of their Slack users. Presses of other users don't count. If People is
-	// empty, messages have no buttons.
+	// People maps the identifiers of Slack users to subjects. Presses by other users don't count. If People is empty,
+	// messages have no buttons.
 	People map[string]string
 	// API is the address of Slack's Web API, for tests; empty means Slack's.
 	API string
@@ -47,7 +47,7 @@ func (s *Slack) validate() error {
 		errs = append(errs, fmt.Errorf("notices: %s: Slack needs an app token, `xapp-…`, and a bot token, `xoxb-…`", s.Name))
 	}
 	if !channelIDs.MatchString(s.Channel) {
-		errs = append(errs, fmt.Errorf("notices: %s: channel %q must be a channel's id, such as C0123456789", s.Name, s.Channel))
+		errs = append(errs, fmt.Errorf("notices: %s: channel must be a channel's id, such as C0123456789, is %q", s.Name, s.Channel))
 	}
 	for user, subject := range s.People {
 		if user == "" || subject == "" {
@@ -69,12 +69,12 @@ type channel struct {
 	api  *slack.Client
 }
 
-// maxText is the longest text of a section in Slack. Slack counts characters; here bytes are counted, which are never
-// fewer.
+// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is never
+// higher.
 const maxText = 3000
 
-// Send implements Channel. Its receipt is the timestamp of the message, by which the message is changed when approvers
-// are asked again and when the approval ends.
+// Send implements Channel. Its receipt is the timestamp of the message. Later notices use the timestamp to change the
+// message, when approvers are asked again and when the approval ends.
 func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 	line := what(m.Approval) + ": " + standing(m)
 	for _, ts := range m.Receipts {
@@ -96,9 +96,9 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 	return ts, nil
 }
 
-// what returns an approval in one line.
+// what describes the call of an approval in one line.
 func what(a *approvalv1.Approval) string {
-	return viewtext.Escape(fmt.Sprintf("%s, requested by %s", viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
+	return safetext.Escape(fmt.Sprintf("%s, requested by %s", safetext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
 // standing returns the text that replaces an earlier message.
@@ -106,17 +106,17 @@ func standing(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people are asked again; see the newer message"
 	}
-	reason := viewtext.Escape(m.Approval.GetReason())
+	reason := safetext.Escape(m.Approval.GetReason())
 	if reason == "" || strings.HasPrefix(reason, m.Kind) {
 		return cmp.Or(reason, m.Kind)
 	}
 	return m.Kind + ", " + reason
 }
 
-// ask returns the blocks of a message that asks for a decision. It has buttons if it shows the whole view and a user
-// may press them.
+// ask returns the blocks of a message that asks for a decision. The message has buttons if it shows the whole view and
+// c.People is not empty. Otherwise it shows the commands to decide.
 func (c *channel) ask(v *approvalv1.View) []slack.Block {
-	seen, params := fenced(viewtext.Facts(v)), fenced(v.GetParams())
+	seen, params := fenced(safetext.Facts(v)), fenced(v.GetParams())
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
 		seen := fenced(facts(v))
 		if len(seen) > maxText {
@@ -133,8 +133,7 @@ func (c *channel) ask(v *approvalv1.View) []slack.Block {
 	}
 }
 
-// fenced returns a preformatted text that Slack shows as it is: without markup, and without a backtick that would end
-// it.
+// fenced returns text as a preformatted block. It escapes markup, and backticks, which would end the block.
 func fenced(text string) string {
 	return "```\n" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", `\u0060`).Replace(strings.TrimSuffix(text, "\n")) + "\n```"
 }

@@ -18,22 +18,22 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Webhook is an HTTP endpoint that is notified of approvals by signed requests, as Standard Webhooks specifies. Every
-// status but 2xx is a failure, and redirects are not followed.
+// Webhook is an HTTP endpoint that gets signed requests about approvals, as Standard Webhooks specifies. Every status other
+// than 2xx is a failure. Redirects are not followed.
 type Webhook struct {
 	Target
-	// URL is where requests are sent: https, or http on the same machine.
+	// URL is the URL of the endpoint: https, or http on the same machine.
 	URL string
 	// Secret is the signing key: `whsec_` and 24 to 64 bytes in base64.
 	Secret config.Secret
 }
 
 const (
-	// maxAnswer is how many bytes of a response body are read, so that the connection can be used again, and maxHeader
-	// how many bytes of its header.
+	// maxAnswer is how many bytes of a response body are read, so that the connection can be used again. maxHeader is the
+	// maximum size of a response header, in bytes.
 	maxAnswer = 4 << 10
 	maxHeader = 64 << 10
 )
@@ -45,7 +45,7 @@ func (w *Webhook) validate() error {
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		errs = append(errs, fmt.Errorf("notices: %s: url is not valid, or contains a user", w.Name)) // the error may quote a secret
+		errs = append(errs, fmt.Errorf("notices: %s: url is not a valid URL without a user", w.Name)) // err may quote a secret
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
 		errs = append(errs, fmt.Errorf("notices: %s: url must use https, or http on the same machine", w.Name))
 	}
@@ -87,13 +87,13 @@ type event struct {
 	Type      string            `json:"type"`
 	Timestamp time.Time         `json:"timestamp"`
 	Tenant    string            `json:"tenant"`
-	Data      viewtext.Approval `json:"data"`
+	Data      safetext.Approval `json:"data"`
 }
 
 // Send implements Channel.
 func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	body, err := json.Marshal(event{
-		Type: "approval." + m.Kind, Timestamp: m.Due, Tenant: m.Approval.GetRequester().GetTenant(), Data: viewtext.Of(m.Approval),
+		Type: "approval." + m.Kind, Timestamp: m.Due, Tenant: m.Approval.GetRequester().GetTenant(), Data: safetext.Of(m.Approval),
 	})
 	if err != nil {
 		return "", fmt.Errorf("write the request: %w", err)
@@ -116,15 +116,15 @@ func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", bare(err)
 	}
-	defer func() { _ = resp.Body.Close() }()                         // an error changes nothing
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // as above
+	defer func() { _ = resp.Body.Close() }()                         // only the status counts
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // only the status counts
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return "", fmt.Errorf("the endpoint answers %d", resp.StatusCode)
+		return "", fmt.Errorf("the endpoint answered with status %d instead of 2xx", resp.StatusCode)
 	}
 	return "", nil
 }
 
-// bare returns an error without the URL, which may contain a secret.
+// bare returns err without its URL, which may contain a secret.
 func bare(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err

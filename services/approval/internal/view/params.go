@@ -11,14 +11,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // redacted replaces a value that rules hide from people too.
 const redacted = `"[redacted]"`
 
-// render returns params as indented JSON without invisible characters. Values at the given JSON Pointers are replaced.
-// Numbers stay as they were written.
+// render returns params as indented JSON without invisible characters. It replaces the values at the JSON Pointers in
+// hidden, and does not reformat numbers.
 func render(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
@@ -59,13 +59,13 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		return err
 	}
 	if token.Kind() == '"' {
-		return enc.WriteValue(jsontext.Value(viewtext.Quote(token.String())))
+		return enc.WriteValue(jsontext.Value(safetext.Quote(token.String())))
 	}
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the next value must be replaced. It builds the pointer only at depths where something is
-// hidden, because with long keys at great depth a pointer for each value would be expensive.
+// isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which hidden
+// has a pointer, because long keys at great depth make pointers expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -75,7 +75,7 @@ func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int6
 // pointer returns the JSON Pointer of the next value.
 func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 	at := string(dec.StackPointer())
-	if kind == '[' { // StackPointer names the element before, or the array itself
+	if kind == '[' { // StackPointer names the previous element, or the array if it has none
 		if n > 0 {
 			at = at[:strings.LastIndexByte(at, '/')]
 		}
@@ -87,8 +87,8 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 const (
 	// maxChanges is the maximum number of differences in a view.
 	maxChanges = 100
-	// maxPlaces limits the pointers of all values together, in bytes. Without a limit, long keys at great depth would
-	// make a small call expensive.
+	// maxPlaces limits the total length of the pointers of all values, in bytes. Without the limit, long keys at great
+	// depth would make a small call expensive.
 	maxPlaces = 4 << 20
 	// maxValue is the maximum length of a value in a difference, in bytes.
 	maxValue = 1024
@@ -97,8 +97,8 @@ const (
 // errWide means that the pointers in the params are too many or too long to compare.
 var errWide = errors.New("the params are too wide to compare")
 
-// changes returns the differences between two params, sorted by place, and how many differences there are. It returns
-// at most maxChanges of them.
+// changes returns the differences between two params, sorted by JSON Pointer, up to maxChanges. Its second result is the
+// number of all differences.
 func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
 	was, err1 := leaves(before, hidden)
 	is, err2 := leaves(after, hidden)
@@ -119,7 +119,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 	slices.Sort(places)
 	var out []*approvalv1.ArgumentChange
 	for _, at := range places[:min(len(places), maxChanges)] {
-		c := &approvalv1.ArgumentChange{Path: viewtext.Escape(at)}
+		c := &approvalv1.ArgumentChange{Path: safetext.Escape(at)}
 		var cut1, cut2 bool
 		c.Before, cut1 = short(was[at])
 		c.After, cut2 = short(is[at])
@@ -129,7 +129,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 	return out, int32(min(len(places), 1<<30)), nil
 }
 
-// leaves returns the values of params by their JSON Pointers: scalars, and empty objects and arrays.
+// leaves returns the scalars and the empty objects and arrays in params, by their JSON Pointers.
 func leaves(params string, hidden []string) (map[string]string, error) {
 	text, err := render(params, hidden)
 	if err != nil {
@@ -158,7 +158,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 				out[at] = string(rune(next)) + string(rune(end))
 			}
 		case next == '"':
-			out[at] = viewtext.Quote(token.String())
+			out[at] = safetext.Quote(token.String())
 		default:
 			out[at] = token.String()
 		}

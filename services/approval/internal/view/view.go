@@ -17,16 +17,16 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Errors of [View.Part]. Compare with errors.Is.
 var (
-	ErrChanged = errors.New("the view has changed: begin again at 0")
+	ErrChanged = errors.New("the view has changed: begin again at offset 0")
 	ErrOffset  = errors.New("no part of the view begins at this offset")
 )
 
-// maxPart is the most bytes of the params in one part.
+// maxPart is the maximum length of the params in one part, in bytes.
 const maxPart = 1 << 20
 
 // Facts are what a view shows in addition to the record.
@@ -53,21 +53,21 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	a := r.Approval
 	who := a.GetRequester()
 	v := &approvalv1.View{
-		ApprovalId: a.GetId(), Subject: viewtext.Escape(who.GetSubject()), Agent: viewtext.Escape(who.GetAgent()), Owner: viewtext.Escape(who.GetOwner()),
-		Server: viewtext.Escape(a.GetServer()), ServerIdentity: viewtext.Escape(a.GetServerIdentity()), Method: viewtext.Escape(a.GetMethod()), Name: viewtext.Escape(a.GetName()),
-		DefinitionDigest: a.GetDefinitionDigest(), Classification: classOf(r.Decision), Rule: a.GetRule(), Message: viewtext.Escape(a.GetMessage()),
+		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()),
+		Server: safetext.Escape(a.GetServer()), ServerIdentity: safetext.Escape(a.GetServerIdentity()), Method: safetext.Escape(a.GetMethod()), Name: safetext.Escape(a.GetName()),
+		DefinitionDigest: a.GetDefinitionDigest(), Classification: classOf(r.Decision), Rule: a.GetRule(), Message: safetext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
 		Params: params, ParamsTotal: int64(len(params)),
 	}
 	for _, of := range who.GetChain() {
-		v.Chain = append(v.Chain, viewtext.Escape(of.GetSubject()))
+		v.Chain = append(v.Chain, safetext.Escape(of.GetSubject()))
 	}
 	v.Warnings = warnings(r, v, facts.Unsettled)
 	if v.Digest, err = sum(v); err != nil {
 		return nil, err
 	}
-	// The digest covers what is decided on. The comparison only helps to decide and is not covered: it changes whenever
-	// another call of the tool has run, and votes on this view would then no longer count.
+	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call of the
+	// tool has run, and a changed digest would invalidate votes on a view that shows the same call.
 	if err := compare(v, r, facts.Previous, hidden); err != nil {
 		return nil, err
 	}
@@ -97,13 +97,13 @@ func compare(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) e
 	}
 	found, total, err := changes(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
 	if errors.Is(err, errWide) {
-		return nil // no comparison is better than half of one
+		return nil // an incomplete comparison would mislead
 	}
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = before.Approval.GetId(), found, total
 	return err
 }
 
-// sum returns the digest of a view as it is so far.
+// sum returns the digest of the fields of a view that are set so far.
 func sum(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
@@ -152,14 +152,14 @@ func (v *View) end(begin int64) int64 {
 	return end
 }
 
-// warnings returns what a person should not overlook.
+// warnings returns the sentences that warn a person before the decision.
 func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []string) {
 	a := r.Approval
 	if unsettled != "" {
 		out = append(out, "An equal call, that of approval "+unsettled+", was approved before, and its outcome is not known: it may have run already.")
 	}
 	for _, text := range []string{a.GetRequester().GetSubject(), a.GetRequester().GetAgent(), a.GetName(), a.GetMessage()} {
-		if viewtext.Escape(text) != text {
+		if safetext.Escape(text) != text {
 			out = append(out, "The names above contain invisible characters; they are shown as escapes.")
 			break
 		}
@@ -186,7 +186,7 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// reach returns what else a grant allows: one line, and one for each condition.
+// reach returns the warnings about a grant: how many calls it allows, and one line for each of its conditions.
 func reach(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
@@ -194,7 +194,7 @@ func reach(g *policyv1.Grant) []string {
 	}
 	out := []string{calls + " that meet these conditions, not only this one."}
 	for _, where := range g.GetWhere() {
-		out = append(out, "Each such call meets: "+viewtext.Escape(where))
+		out = append(out, "Each such call meets: "+safetext.Escape(where))
 	}
 	return out
 }
@@ -208,14 +208,14 @@ func hidesSomething(params string) bool {
 		if err != nil {
 			return !errors.Is(err, io.EOF)
 		}
-		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return viewtext.Hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
+		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return safetext.Hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
 			return true
 		}
 	}
 }
 
-// redactions returns the places of arguments that rules hide from people too. Redactions by a detector have no place,
-// and no policy can ask for them yet.
+// redactions returns the JSON Pointers of the arguments that rules hide from people too. It skips redactions by a
+// detector, which have no path. No policy can require them yet.
 func redactions(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" {
@@ -229,7 +229,7 @@ func redactions(d *policyv1.Decision) (out []string) {
 func escapeAll(texts []string) []string {
 	out := make([]string, len(texts))
 	for i, t := range texts {
-		out[i] = viewtext.Escape(t)
+		out[i] = safetext.Escape(t)
 	}
 	return out
 }

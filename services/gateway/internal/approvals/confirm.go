@@ -12,7 +12,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 const (
@@ -108,7 +108,7 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	}
 	view = proto.CloneOf(view)
 	view.ServerIdentity = "" // an agent that knows the identity could call the server without a gateway
-	text := viewtext.Facts(view) + "\n" + view.GetParams()
+	text := safetext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
 		w.log.InfoContext(ctx, "the user at the agent was not asked: the call is too long to be shown", "approval_id", a.GetId(), "bytes", len(text))
 		return ""

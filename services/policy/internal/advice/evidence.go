@@ -9,10 +9,10 @@ import (
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Bounds of quotes, which come from servers.
+// Bounds of quotes. The quoted texts come from servers.
 const (
 	// mostEvidence is the largest number of quotes for a category.
 	mostEvidence = 3
@@ -20,7 +20,7 @@ const (
 	longestQuote = 80
 )
 
-// spoken quotes the evidence for the category.
+// evidenceText quotes the evidence for the category of the tool.
 func spoken(c *policyv1.Classification) string {
 	if pieces := quotes(c, c.GetCategory()); pieces != "" {
 		return "From the tool's definition: " + pieces + "."
@@ -28,7 +28,7 @@ func spoken(c *policyv1.Classification) string {
 	return ""
 }
 
-// stricter quotes the evidence for categories stricter than the tool's.
+// stricterEvidenceText quotes the evidence for categories that are stricter than the category of the tool.
 func stricter(c *policyv1.Classification) string {
 	var said []string
 	for _, d := range denials {
@@ -43,18 +43,18 @@ func speaksFor(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meaning and the words of the evidence with the largest weights for a category.
+// quotes returns the meanings and the words of the evidence for a category, the largest weights first.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
 		if e.GetCategory() == category && len(out) < mostEvidence {
-			out = append(out, fmt.Sprintf("%s (%s)", viewtext.Line(e.GetMeaning()), quote(e.GetQuote())))
+			out = append(out, fmt.Sprintf("%s (%s)", safetext.Line(e.GetMeaning()), quote(e.GetQuote())))
 		}
 	}
 	return strings.Join(out, "; ")
 }
 
-// quote returns a server's text, cut and in quotes, with invisible characters as escapes.
+// quote returns a server's text in quotes. Long texts are cut, and invisible characters are escaped.
 func quote(text string) string {
 	if len(text) > longestQuote {
 		end := longestQuote

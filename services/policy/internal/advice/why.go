@@ -10,10 +10,10 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// does says what tools of a category do.
+// categoryTexts says what the tools of a category do.
 var does = map[mcpv1.Category]string{
 	read:        "This tool reads: it retrieves something and leaves nothing changed.",
 	write:       "This tool writes: it creates or changes something.",
@@ -22,7 +22,7 @@ var does = map[mcpv1.Category]string{
 	financial:   "This tool deals with money: it moves it, promises it, or takes it back.",
 }
 
-// why returns why the tool needs a policy, in sentences.
+// whyText explains in sentences why the tool needs a policy.
 func why(c *policyv1.Classification) string {
 	if does[c.GetCategory()] == "" {
 		return "Nothing is known of what this tool does, so it may do any harm. " + askOf
@@ -33,7 +33,7 @@ func why(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(said, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// doubt says that the class is uncertain.
+// uncertaintyText returns a sentence if the class is uncertain; otherwise "".
 func doubt(c *policyv1.Classification) string {
 	if !unsure(c) {
 		return ""
@@ -41,7 +41,7 @@ func doubt(c *policyv1.Classification) string {
 	return "That is not sure: the definition leaves it open, and the strictest holds that anything in it speaks for."
 }
 
-// denials say what a tool does not do if it is not of the category, the mildest first.
+// denials has a phrase for tools that are not of the category. The least strict category comes first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -52,9 +52,9 @@ var denials = []struct {
 	{financial, "does not move money"},
 }
 
-// denied says which stricter things the tool does not do, if its class is certain and there is no evidence for them.
-// It says nothing for executing tools, which may do anything, and for dishonest definitions. For a tool with a raised
-// risk it does not deny that the tool deletes data.
+// denialText says for which stricter categories there is no evidence in the definition. It returns "" if the class is
+// uncertain, if the tool executes, because it may do anything, and if the definition is dishonest. It leaves out the
+// deletion of data if the risk of the tool is raised.
 func denied(c *policyv1.Classification) string {
 	if unsure(c) || c.GetCategory() == execute || dishonest(c) {
 		return ""
@@ -75,7 +75,7 @@ func denied(c *policyv1.Classification) string {
 	}
 }
 
-// dependence says that an argument chooses what is done.
+// dependenceText returns a sentence if an argument chooses what a call does; otherwise "".
 func dependence(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
@@ -87,7 +87,7 @@ func dependence(c *policyv1.Classification) string {
 	}
 }
 
-// degrees says what the axes add. An axis that was not rated adds nothing.
+// ratingTexts returns the sentences about the ratings of a tool. A missing rating adds no sentence.
 func degrees(c *policyv1.Classification) string {
 	var said []string
 	add := func(is, at policyv1.Axis, sentence string) {
@@ -111,7 +111,7 @@ func degrees(c *policyv1.Classification) string {
 	return strings.Join(said, " ")
 }
 
-// signs says what the tags mean.
+// tagTexts returns the sentences about the tags of a tool.
 func signs(c *policyv1.Classification) string {
 	var said, others []string
 	for _, tag := range c.GetTags() {
@@ -120,9 +120,9 @@ func signs(c *policyv1.Classification) string {
 			said = append(said, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
 			said = append(said, "Its definition has characters that show nothing, or text in another script than the rest.")
-		case tagDepends: // said already
+		case tagDepends: // dependenceText has the sentence
 		default:
-			others = append(others, viewtext.Line(tag))
+			others = append(others, safetext.Line(tag))
 		}
 	}
 	if len(others) > 0 {
@@ -131,21 +131,21 @@ func signs(c *policyv1.Classification) string {
 	return strings.Join(said, " ")
 }
 
-// dishonest reports whether the definition has text for a model or hidden text.
+// isDishonest reports whether the definition instructs the model or has hidden text.
 func dishonest(c *policyv1.Classification) bool { return tagged(tagSpeaks, tagHidden)(c) }
 
-// usual is the risk of a category alone.
+// usual is the risk of a tool by its category alone.
 var usual = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// raisedRisk reports whether the risk is higher than that of the category alone, or not known.
+// hasRaisedRisk reports whether the risk is unknown or higher than the usual risk of the category.
 func raisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// lifted says that the risk is raised.
+// raisedRiskText returns a sentence if the risk is raised; otherwise "".
 func lifted(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:
@@ -157,7 +157,7 @@ func lifted(c *policyv1.Classification) string {
 	}
 }
 
-// named returns an enumeration value in the form of pages, for example "Destructive".
+// displayName returns the name of an enumeration value with a capital letter, for example "Destructive".
 func named(of protoreflect.Enum) string {
 	name := enum.Name(of)
 	return strings.ToUpper(name[:1]) + name[1:]

@@ -7,18 +7,18 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// folded is a text in the form in which steering forms are compared: NFKC, lower case, marks of emphasis and quotation
-// as blanks, one blank between words, "n't" as " not", and without hidden characters.
+// folded is a text in the form that steering forms match: in NFKC and lower case, without hidden characters, with one
+// space between words, with spaces instead of [emphasis], and with " not" instead of "n't".
 type folded struct {
 	text string
-	// at has, for each byte of text, its offset in the original; nil if it was not requested.
+	// at has the offset in the original text for each byte of the folded text. It is nil if it was not requested.
 	at []int
 }
 
-// emphasis are characters that count as blanks.
+// emphasis has marks of emphasis and quotation, which count as spaces.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, places bool) folded {
@@ -49,7 +49,7 @@ func fold(text string, places bool) folded {
 			put(string(unicode.ToLower(r)), at)
 		case strings.ContainsRune(emphasis, r):
 			put(" ", at)
-		case viewtext.Hides(r):
+		case safetext.Hides(r):
 		default:
 			put(strings.ToLower(norm.NFKC.String(string(r))), at)
 		}

@@ -4,10 +4,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A script is a group of scripts that are used together.
+// A script is a group of Unicode scripts that are used together in one text.
 type script uint8
 
 const (
@@ -41,16 +41,19 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// Bounds of a passage in another script than the rest: its smallest number of letters, and the largest part of the
-// text that is in that script. A text in two languages has more of each. One ideogram counts as three letters.
+// Bounds of a passage in another script than the rest of a text.
 const (
+	// minPassage is the smallest number of letters of a passage. For a passage in ideograms it is minIdeogram.
 	minPassage  = 16
 	minIdeogram = 8
-	maxShare    = 0.35
-	ideogram    = 3
+	// maxShare is the largest part of the text's letters that is in the script of the passage. A text in two languages
+	// has more.
+	maxShare = 0.35
+	// ideogram is the number of letters as which an ideogram counts for maxShare.
+	ideogram = 3
 )
 
-// count counts the letters of a text by their scripts.
+// count adds the letters of a text to the counts by script.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
 		switch s := scriptOf(r); s { //nolint:exhaustive // all others count as one letter
@@ -63,7 +66,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether at most maxShare of the letters are of a script.
+// isRare reports whether the part of the letters in a script is at most maxShare.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -72,14 +75,15 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hides reports whether the definition has text that its reader does not see or can't read: invisible characters, a
-// word of Latin letters mixed with look-alikes of another script, or a passage in another script than the rest. For a
-// script without known steering forms the rest is the whole definition, for others the text.
+// hides reports whether the definition has text that a person does not see or can't read: invisible characters, a word
+// in which Latin letters are mixed with similar letters of another script, or a passage in another script than the
+// rest. Whether a script is rare is determined within each text. For scripts without steering forms it is determined
+// within the whole definition.
 func (c *finding) hides() bool {
 	found := false
 	var whole [scripts]int
 	for _, text := range c.tool.Texts {
-		at := viewtext.Invisible(text.Value)
+		at := safetext.Invisible(text.Value)
 		if at >= 0 && !found {
 			found = true
 			c.quote(text, at, lastOf(text.Value, at), "this character shows nothing, or changes how others show")
@@ -105,7 +109,8 @@ func (c *finding) hides() bool {
 	return found
 }
 
-// stranger finds a word of two scripts that look alike, or a passage in a rare script.
+// stranger finds a word with letters of two similar scripts, or a passage in a rare script. It returns the bounds and
+// the meaning of the evidence; the meaning is empty if there is none.
 func stranger(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int
@@ -128,7 +133,7 @@ func stranger(text string, rare func(script) bool) (from, to int, meaning string
 			word.in[s] = true
 		}
 		switch {
-		case s == noScript && !isQuote(r): // blanks and marks are part of a passage
+		case s == noScript && !isQuote(r): // spaces and punctuation are part of a passage
 		case s == noScript || s == latin || s != passage.of:
 			passage.letters, passage.of, passage.from = 0, s, at
 			if s > latin {
@@ -148,7 +153,7 @@ func stranger(text string, rare func(script) bool) (from, to int, meaning string
 	return 0, 0, ""
 }
 
-// isQuote reports whether r delimits an example within a sentence.
+// isQuote reports whether r is a quotation mark or a bracket, which can delimit an example in another script.
 func isQuote(r rune) bool {
 	switch r {
 	case '"', '\'', '`', '“', '”', '«', '»', '„', '(', ')', '（', '）', '「', '」', '‘', '’', '[', ']':

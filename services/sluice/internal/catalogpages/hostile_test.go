@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/net/html"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Untrusted texts are on the page as they were written, with hidden characters as escapes.
@@ -53,7 +53,7 @@ func noneHides(t *testing.T, file, text string) {
 		t.Errorf("%s is no UTF-8", file)
 	}
 	for at, r := range text {
-		if r != '\n' && r != 0xfe0f && viewtext.Hides(r) {
+		if r != '\n' && r != 0xfe0f && safetext.Hides(r) {
 			t.Errorf("%s has %U at %d", file, r, at)
 			return
 		}

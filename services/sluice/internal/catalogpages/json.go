@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`, in the order of their
@@ -22,7 +22,7 @@ func JSON(w io.Writer, c Catalogue) error {
 	if err != nil {
 		return err
 	}
-	enc := jsontext.NewEncoder(viewtext.NewWriter(w), jsontext.WithIndent("  "), jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true),
+	enc := jsontext.NewEncoder(safetext.NewWriter(w), jsontext.WithIndent("  "), jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true),
 		jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true), json.Deterministic(true))
 	if err := writeDocument(enc, in); err != nil {
 		return fmt.Errorf("write the catalogue: %w", err)

@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // run is a part of a text. If it is Hidden, it is the escape of characters that would be invisible, or would change how
@@ -47,7 +47,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
 		return fmt.Sprintf(`\x%02x`, text[0]), 1
 	}
-	return viewtext.Escape(string(r)), utf8.RuneLen(r)
+	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
 // hides reports whether a character is shown as an escape after another one.
@@ -58,7 +58,7 @@ func hides(r, before rune, lines bool) bool {
 	case r == 0xfe0f && unicode.Is(unicode.So, before):
 		return false // the selector makes the symbol before it an emoji
 	default:
-		return viewtext.Hides(r)
+		return safetext.Hides(r)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 func TestRuns(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAllOfATextIsShown(t *testing.T) {
 				t.Fatalf("%q is shown as %q", text, got)
 			}
 			for _, r := range got {
-				if r != '\n' && r != 0xfe0f && viewtext.Hides(r) {
+				if r != '\n' && r != 0xfe0f && safetext.Hides(r) {
 					t.Fatalf("%q is shown as %q", text, got)
 				}
 			}

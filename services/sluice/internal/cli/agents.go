@@ -17,10 +17,10 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// promptTimeout bounds a prompt, which may wait for a model, a tool or people.
+// promptTimeout limits a prompt, which may wait for a model, a tool or an approval.
 const promptTimeout = time.Hour
 
 func (t *tool) agents() *cobra.Command {
@@ -33,7 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls do with a client of the service of agents.
+// withAgents calls do with a client of the wasmagent service, and with a context that ends after within.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
 			}
-			// The first agent of a guest waits until the guest is compiled.
+			// The creation of a guest's first agent waits until the guest is compiled.
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
@@ -95,17 +95,17 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent lets a model decide, script does what prompts say, echo answers with the prompt, or a guest of the configuration (default agent if --model or agents.model names a model, otherwise script)")
+	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent asks a model what to do, script runs the commands in a prompt, echo returns the prompt; or the name of a guest in the configuration (default agent if --model or agents.model names a model, otherwise script)")
 	c.Flags().StringVar(&model, "model", "", "the model of the agent, as PROVIDER:MODEL; script:lines is built in")
-	c.Flags().StringVar(&instructions, "instructions", "", "instructions that come before all prompts")
+	c.Flags().StringVar(&instructions, "instructions", "", "instructions that the agent gets before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns the agent may take")
-	c.Flags().StringVar(&template, "template", "", "the template: coder, researcher, tester, reviewer, security, swarm-orchestrator or one that was added")
+	c.Flags().StringVar(&template, "template", "", "the template: coder, researcher, tester, reviewer, security, swarm-orchestrator or the name of an added template")
 	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call if policy allows it, as SERVER/TOOL; * in TOOL matches any text; may be repeated")
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call tools. Without tools it returns nil, which permits only the
-// agent's own files.
+// manifestOf returns the manifest of an agent that may call the given tools. Without tools it returns nil, which permits
+// the agent only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
 		return nil, nil //nolint:nilnil // nil is a valid manifest
@@ -114,7 +114,7 @@ func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	for _, one := range tools {
 		server, tool, ok := strings.Cut(one, "/")
 		if !ok || server == "" || tool == "" {
-			return nil, usageError{fmt.Errorf("--tool %s: write SERVER/TOOL, for example demo/search_notes", one)}
+			return nil, usageError{fmt.Errorf("--tool must be SERVER/TOOL, for example demo/search_notes, is %q", one)}
 		}
 		out.Tools = append(out.Tools, &wasmagentv1.ToolRight{Server: server, Tool: tool})
 	}
@@ -170,7 +170,7 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 			}
 			t.printf("%s%s continues by itself: %s agents show %s", resp.GetAgentId(), what, t.self, resp.GetAgentId())
 		default:
-			if _, err := fmt.Fprintln(t.out, viewtext.Lines(resp.GetResponse())); err != nil {
+			if _, err := fmt.Fprintln(t.out, safetext.Lines(resp.GetResponse())); err != nil {
 				return err
 			}
 		}
@@ -243,7 +243,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents returns the agents of all pages.
+// allAgents returns the agents of all pages. If ended is true, it also returns ended agents.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {
@@ -318,7 +318,7 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		}
 		return t.printJSON(out)
 	}
-	t.printf("%s  %s %s  guest %s, made by %s", row.ID, row.State, row.StopReason, row.Guest, row.Creator)
+	t.printf("%s  %s %s  guest %s, created by %s", row.ID, row.State, row.StopReason, row.Guest, row.Creator)
 	if row.Failure != "" {
 		t.printf("failed: %s", row.Failure)
 	}
@@ -333,8 +333,8 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
 	}
 	for _, m := range state.GetState().GetMessages() {
-		// Further lines of a message are indented, so that none looks like a line of this command.
-		text := strings.ReplaceAll(viewtext.Lines(m.GetContent()), "\n", "\n  ")
+		// Further lines of a message are indented, so that they can't look like lines of this command.
+		text := strings.ReplaceAll(safetext.Lines(m.GetContent()), "\n", "\n  ")
 		if _, err := fmt.Fprintf(t.out, "\n%s:\n  %s\n", enum.Name(m.GetRole()), text); err != nil {
 			return err
 		}
@@ -379,7 +379,7 @@ func (t *tool) agentsResume() *cobra.Command {
 	var turns int32
 	var snapshot string
 	c := &cobra.Command{
-		Use: "resume ID", Short: "Continue an agent that was stopped, has failed or was ended, or go back to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "resume ID", Short: "Continue an agent that was stopped, has failed or was terminated; with --snapshot, return it to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.ResumeAgentRequest{AgentId: given[0]}
 			if c.Flags().Changed("max-turns") {
@@ -394,12 +394,12 @@ func (t *tool) agentsResume() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to go back to")
+	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to return to")
 	c.Flags().Int32Var(&turns, "max-turns", 0, "the new total of turns that the agent may take")
 	return c
 }
 
-// agentsMove returns a command that moves an agent to another state.
+// agentsMove returns a command that changes the state of an agent with move.
 func (t *tool) agentsMove(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,

@@ -13,19 +13,20 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// minDigest is the least number of digits of a digest that identify a template.
+// minDigest is how many digits of a digest a person must give at least.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {
 	var digest string
 	c := &cobra.Command{
-		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can use it; shows it and asks at a terminal",
+		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can use it; shows the template and asks at a terminal",
 		Long: `Accept an imported template, so that agents can be created from it. The command prints the whole
-template, its rights first, and asks. Without a terminal, set --digest to the digest of what you
-have read. Only this content is accepted: another template of the same name is quarantined again.`,
+template, its rights first, and asks you to confirm. Without a terminal, set --digest to the digest
+of the template that you have read. The acceptance is for this content only: a different template of
+the same name is quarantined.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := t.load()
@@ -40,11 +41,11 @@ have read. Only this content is accepted: another template of the same name is q
 			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
 		},
 	}
-	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of the template that you have read, at least its first %d digits; the command does not ask then", minDigest))
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of the template that you have read, at least its first %d digits; with it, the command does not ask", minDigest))
 	return c
 }
 
-// acceptTemplate shows a template, asks, and accepts exactly what it has shown.
+// acceptTemplate shows a template, asks the person, and accepts the digest of the template that it has shown.
 func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}
@@ -63,12 +64,12 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 	whole := shown.GetDigest()
 	switch named := len(digest) <= len(whole) && strings.EqualFold(whole[:len(digest)], digest); {
 	case digest != "" && !named:
-		return fmt.Errorf("nothing was accepted: the template has the digest %s, not the one that you named; read it again", whole)
+		return fmt.Errorf("nothing was accepted: the template has the digest %s, which is not the digest in --digest; read the template again", whole)
 	case digest == "" && !asks(false):
-		return usageError{errors.New("nothing was accepted: without a terminal, read the template and name it with --digest " + whole)}
+		return usageError{errors.New("nothing was accepted: without a terminal, read the template and accept it with --digest " + whole)}
 	}
-	if err := t.confirm(ctx, digest != "", "Let agents be made of this template?"); err != nil {
-		return fmt.Errorf("%w: the template stays as it was", err)
+	if err := t.confirm(ctx, digest != "", "Let agents be created from this template?"); err != nil {
+		return fmt.Errorf("%w: the template was not accepted", err)
 	}
 	inTime, cancel = ask(ctx)
 	defer cancel()
@@ -83,7 +84,7 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 			Digest  string `json:"digest"`
 		}{resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest()})
 	}
-	t.printf("agents can be created from %s, which %s added, while its digest is %s", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest())
+	t.printf("agents can be created from %s, which %s added, as long as its digest is %s", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest())
 	return nil
 }
 
@@ -94,11 +95,11 @@ func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
 	_ = oneLine(w, "%-14s %s", "digest", shown.GetDigest())
 	rights := "its own files and todos, nothing else"
 	if t.GetManifest() != nil {
-		rights = "within those of the principal that creates an agent from it:\n" + indented(t.GetManifest())
+		rights = "limited by the rights of the principal that creates an agent from it:\n" + indented(t.GetManifest())
 	}
-	fmt.Fprint(w, viewtext.Lines(fmt.Sprintf("%-14s %s\n", "its rights", rights)))
+	fmt.Fprint(w, safetext.Lines(fmt.Sprintf("%-14s %s\n", "its rights", rights)))
 	t.Manifest = nil
-	fmt.Fprint(w, viewtext.Lines("and the rest of it:\n"+indented(t)+"\n"))
+	fmt.Fprint(w, safetext.Lines("the rest of the template:\n"+indented(t)+"\n"))
 }
 
 // indented returns a message as indented JSON.

@@ -17,15 +17,15 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 const (
-	// proofTime bounds calls that verify, export or import a whole agent.
+	// proofTime limits requests that verify, export, import or migrate a whole agent.
 	proofTime = 10 * time.Minute
-	// followTime is how long one request for more events waits.
+	// followTime is how long one request waits for more events.
 	followTime = 20 * time.Second
-	// maxArchive and maxPart bound an archive and one part of it, in bytes.
+	// maxArchive is the maximum size of an archive, and maxPart that of one part, in bytes.
 	maxArchive = 64 << 20
 	maxPart    = 1 << 20
 )
@@ -99,7 +99,7 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 	var said []string
 	for _, word := range words {
 		if word != "" {
-			said = append(said, viewtext.Line(word))
+			said = append(said, safetext.Line(word))
 		}
 	}
 	return oneLine(t.out, "%d/%-4d %s  %s", row.Epoch, row.Sequence, row.Time.Local().Format(time.TimeOnly), strings.Join(said, "  "))
@@ -107,7 +107,7 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 
 func (t *tool) agentsVerify() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 otherwise", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 if not", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
@@ -137,7 +137,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 					t.printf("%d events, %d steps run again, %d effects and %d of %d instructions the same; head %s", resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelReplayed(), resp.GetFuelRecorded(), resp.GetJournalHead())
 				}
 				if err == nil && resp.GetVerification() != wasmagentv1.Verification_VERIFICATION_MATCHES {
-					err = errors.New("the agent could not be verified")
+					err = errors.New("the agent could not be verified; the output says why")
 				}
 				return err
 			})
@@ -172,17 +172,17 @@ func (t *tool) agentsExport() *cobra.Command {
 					}{out, last.GetDigest(), len(text), hex.EncodeToString(last.GetPublicKeyBase64())})
 				}
 				t.printf("%s  %d bytes, SHA-256 %s", out, len(text), last.GetDigest())
-				t.printf("signed by %s: list it under agents.accept_keys where it is imported", hex.EncodeToString(last.GetPublicKeyBase64()))
+				t.printf("signed by %s: to import the archive elsewhere, add this key to agents.accept_keys there", hex.EncodeToString(last.GetPublicKeyBase64()))
 				return nil
 			})
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "the file to write (default ID.tar)")
-	c.Flags().BoolVar(&notCovered, "not-covered", false, "sign the archive even if the agent is older than journals that cover its whole state")
+	c.Flags().BoolVar(&notCovered, "not-covered", false, "export the agent even if its journal does not cover its whole state, because an older version created the agent")
 	return c
 }
 
-// fetchArchive fetches an archive in parts. It also returns the last part.
+// fetchArchive fetches an archive in parts. It returns the archive and the last part.
 func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string, notCovered bool) (text []byte, last *wasmagentv1.ArchivePart, err error) {
 	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	for {
@@ -199,18 +199,18 @@ func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id
 			break
 		}
 		if int(last.GetNextOffset()) != len(text) || len(last.GetDataBase64()) == 0 || len(text) > maxArchive {
-			return nil, nil, fmt.Errorf("the archive %s changed during the transfer: try again", viewtext.Quote(last.GetDigest()))
+			return nil, nil, fmt.Errorf("the archive %s changed during the transfer: try again", safetext.Quote(last.GetDigest()))
 		}
 	}
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != last.GetDigest() {
-		return nil, nil, fmt.Errorf("the archive is not what its digest %s says: try again", viewtext.Quote(last.GetDigest()))
+		return nil, nil, fmt.Errorf("the archive does not have its digest %s: try again", safetext.Quote(last.GetDigest()))
 	}
 	return text, last, nil
 }
 
 func (t *tool) agentsImport() *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE", Short: "Create an agent from an archive; it is stopped until it is resumed", Args: args(cobra.ExactArgs(1)),
+		Use: "import FILE", Short: "Create an agent from an archive; the agent is stopped until it is resumed", Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := os.Open(given[0])
 			if err != nil {
@@ -222,7 +222,7 @@ func (t *tool) agentsImport() *cobra.Command {
 			case err != nil:
 				return fmt.Errorf("read %s: %w", given[0], err)
 			case len(text) == 0 || len(text) > maxArchive:
-				return usageError{fmt.Errorf("%s is not an archive: archives have 1 byte to %d MiB", given[0], maxArchive>>20)}
+				return usageError{fmt.Errorf("%s is not an archive: an archive has 1 byte to %d MiB", given[0], maxArchive>>20)}
 			}
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				made, err := sendArchive(ctx, client, text)
@@ -233,12 +233,13 @@ func (t *tool) agentsImport() *cobra.Command {
 					return t.printJSON(agentOf(made.GetAgent()))
 				}
 				t.printf("%s", made.GetAgent().GetId())
-				return oneLine(t.errOut, "it was %s, and is stopped: %s agents resume %s", made.GetExportedId(), t.self, made.GetAgent().GetId())
+				return oneLine(t.errOut, "the exported agent was %s; the new agent is stopped: %s agents resume %s", made.GetExportedId(), t.self, made.GetAgent().GetId())
 			})
 		},
 	}
 }
 
+// sendArchive sends an archive in parts until the mesh has created the agent.
 func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, text []byte) (*wasmagentv1.ImportAgentResponse, error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {
@@ -249,7 +250,7 @@ func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, tex
 			return resp, err
 		}
 		if offset = int(resp.GetNextOffset()); offset <= 0 || offset >= len(text) {
-			return nil, errors.New("the mesh asks for a part that the archive does not have")
+			return nil, errors.New("the mesh requested a part that the archive does not have: try again")
 		}
 	}
 }
@@ -257,7 +258,7 @@ func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, tex
 func (t *tool) agentsSnapshot() *cobra.Command {
 	var label string
 	c := &cobra.Command{
-		Use: "snapshot ID", Short: "Store an agent's present state, and print the snapshot's id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "snapshot ID", Short: "Store an agent's current state, and print the snapshot's id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.SnapshotAgentRequest{AgentId: given[0]}
 			if label != "" {
@@ -306,7 +307,7 @@ func (t *tool) agentsFork() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to use in place of the present state")
+	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to use instead of the current state")
 	return c
 }
 
@@ -324,7 +325,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 				return err
 			}
 			if manifest != nil {
-				manifest.Files = nil // they are in the state of the forked agent
+				manifest.Files = nil // a grant is for tools only
 				req.Rights = manifest
 			}
 			if lasts > 0 {
@@ -348,7 +349,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 				if resp.GetGrant() != nil {
 					t.printf("%s", resp.GetGrant().GetId())
 				}
-				return oneLine(t.errOut, "it may call %s", strconv.Quote(strings.Join(may, ", ")))
+				return oneLine(t.errOut, "the agent may call %s", strconv.Quote(strings.Join(may, ", ")))
 			})
 		},
 	}

@@ -19,7 +19,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 const statePrefix = "APPROVAL_STATE_"
@@ -48,12 +48,12 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetDeniedUntil()
 	}
 	return []string{
-		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()),
+		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), safetext.Call(a.GetServer(), a.GetMethod(), a.GetName()),
 		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
 	}
 }
 
-// note returns the text of the column NOTE: how the approval was given or what its grant allows, otherwise "-".
+// note returns the text of the column NOTE: how the call was approved, or what the grant allows, or "-".
 func note(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -72,6 +72,7 @@ func note(a *approvalv1.Approval) string {
 	}
 }
 
+// clock returns a time of day in the local time zone, or "-" for nil.
 func clock(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
@@ -79,7 +80,7 @@ func clock(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// seen is an approval as it is shown to a person, with the whole view, which the digest covers.
+// seen is an approval with all parts of its view. params are the params of all parts, and digest is the digest of the view.
 type seen struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
@@ -94,7 +95,7 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 	}
 	resp, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if status.Code(err) == codes.NotFound {
-		return nil, fmt.Errorf("%w: %s prints those that there are", t.explain(err), t.listAll())
+		return nil, fmt.Errorf("%w: %s prints the approvals that exist", t.explain(err), t.listAll())
 	}
 	if err != nil {
 		return nil, t.explain(err)
@@ -119,26 +120,26 @@ func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), enum.Name(a.GetState()))
 	if until := a.GetDeniedUntil(); until != nil {
-		_ = oneLine(w, "%-14s %s, the same call too", "denied until", until.AsTime().UTC().Format(time.RFC3339))
+		_ = oneLine(w, "%-14s %s, also if the call is made again", "denied until", until.AsTime().UTC().Format(time.RFC3339))
 	}
 	if by := a.GetGrantedBy(); by != "" {
-		_ = oneLine(w, "%-14s the grant of %s covers it", "not asked", by)
+		_ = oneLine(w, "%-14s the grant of approval %s", "covered by", by)
 	}
 	if g := a.GetGrant(); g.GetExpires() != nil {
 		_ = oneLine(w, "%-14s %d of %d calls used, until %s", "grant", g.GetUsed(), g.GetCalls(), g.GetExpires().AsTime().UTC().Format(time.RFC3339))
 	}
 	if v := s.resp.GetView(); v != nil {
-		fmt.Fprint(w, viewtext.Lines(viewtext.Facts(v)))
-		fmt.Fprintf(w, "\n%s\n\n", viewtext.Lines(s.params.String()))
+		fmt.Fprint(w, safetext.Lines(safetext.Facts(v)))
+		fmt.Fprintf(w, "\n%s\n\n", safetext.Lines(s.params.String()))
 	}
 	for _, m := range s.resp.GetHistory() {
 		line := []string{clock(m.GetTime()), enum.Name(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
-		fmt.Fprintln(w, viewtext.Line(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
+		fmt.Fprintln(w, safetext.Line(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
 	}
 }
 
-// reasonOf returns the reason of a move, with the comment of the vote that caused it. After a denial the comment may be
-// the reason itself.
+// reasonOf returns the reason of a move, followed by the comment of its vote. The comment is left out if the reason
+// contains it, as it does after a denial.
 func reasonOf(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {
@@ -147,15 +148,15 @@ func reasonOf(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// document returns the approval as JSON: the view and the history as in the contract.
+// document returns the approval for the output as JSON. The view and the history have the form of sluice.approval.v1.
 func (s *seen) document() any {
 	out := struct {
-		viewtext.Approval
+		safetext.Approval
 		ViewDigest string           `json:"viewDigest,omitzero"`
 		Params     string           `json:"params,omitzero"`
 		View       jsontext.Value   `json:"view,omitzero"`
 		History    []jsontext.Value `json:"history"`
-	}{Approval: viewtext.Of(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
+	}{Approval: safetext.Of(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
 	if v := s.resp.GetView(); v != nil {
 		out.View = protoJSON(v)
 	}
@@ -168,12 +169,12 @@ func (s *seen) document() any {
 func protoJSON(m proto.Message) jsontext.Value {
 	raw, err := protojson.Marshal(m)
 	if err != nil {
-		return jsontext.Value("null") // it does not fail for a message that was received
+		return jsontext.Value("null") // a message that was received can be encoded
 	}
 	return raw
 }
 
-// away reports whether the service is unavailable.
+// away reports whether the stream of an unavailable service ended with err. A stream that ended without an error counts.
 func away(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -8,7 +8,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 func (t *tool) approvals() *cobra.Command {
@@ -30,7 +30,7 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 	return approvalv1.NewApprovalServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// filterFlags adds the flags that select approvals. forMe is the help of --for-me.
+// filterFlags adds the flags that select approvals. forMe is the help text of --for-me.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
 	c.Flags().StringVar(&f.Server, "server", "", "only this server")
 	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")
@@ -45,7 +45,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	var all bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "list", Short: "List approvals that are pending; with --all also ended ones", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List approvals that have not ended; with --all also ended approvals", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if filter.States, err = statesOf(states, all); err != nil {
@@ -65,16 +65,17 @@ func (t *tool) approvalsList() *cobra.Command {
 			return t.printApprovals(resp)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many at most, up to 1000")
-	c.Flags().StringSliceVar(&states, "state", nil, "only in these states: "+strings.Join(stateNames(), ", "))
-	c.Flags().BoolVar(&all, "all", false, "list all states")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number of approvals, up to 1000")
+	c.Flags().StringSliceVar(&states, "state", nil, "only approvals in these states: "+strings.Join(stateNames(), ", "))
+	c.Flags().BoolVar(&all, "all", false, "list approvals in all states")
 	c.MarkFlagsMutuallyExclusive("state", "all")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
-	t.filterFlags(c, filter, "only those that you may decide on now")
+	t.filterFlags(c, filter, "only approvals that you may decide on now")
 	return c
 }
 
-// statesOf returns the states of these names. Without names it returns those that wait for people.
+// statesOf returns the states with the given names. Without names it returns nil if all is true, and otherwise the states
+// of approvals that have not ended.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}
@@ -83,7 +84,7 @@ func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	for _, name := range names {
 		n, ok := approvalv1.ApprovalState_value[statePrefix+strings.ToUpper(name)]
 		if !ok || n == 0 {
-			return nil, usageError{fmt.Errorf("--state %q is not one of %s", name, strings.Join(stateNames(), ", "))}
+			return nil, usageError{fmt.Errorf("--state must be one of %s, is %q", strings.Join(stateNames(), ", "), name)}
 		}
 		out = append(out, approvalv1.ApprovalState(n))
 	}
@@ -92,12 +93,12 @@ func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 
 func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 	if resp.GetNextPageToken() != "" {
-		fmt.Fprintln(t.errOut, "sluice: there are older ones: ask for more with -n, or for fewer kinds with flags")
+		fmt.Fprintln(t.errOut, "sluice: older approvals are not listed: list more with -n, or select fewer with other flags")
 	}
 	if t.json() {
-		out := make([]viewtext.Approval, len(resp.GetApprovals()))
+		out := make([]safetext.Approval, len(resp.GetApprovals()))
 		for i, a := range resp.GetApprovals() {
-			out[i] = viewtext.Of(a)
+			out[i] = safetext.Of(a)
 		}
 		return t.printJSON(out)
 	}
@@ -110,7 +111,7 @@ func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 
 func (t *tool) approvalsShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Print everything that you decide on, and the history", Args: args(cobra.ExactArgs(1)),
+		Use: "show ID", Short: "Print an approval with its whole call and its history", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()

@@ -10,20 +10,20 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // byHand is the default reason of a cancellation.
-const byHand = "taken back on the command line"
+const byHand = "cancelled on the command line"
 
 func (t *tool) approvalsResolve() *cobra.Command {
 	var comment string
 	var ran, failed, sure bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
-		Short: "Settle a call whose outcome is unknown; shows it, and asks at a terminal",
-		Long: `Settle a call that was sent and whose outcome is not known. Look at the server first.
-Nothing is sent again.`,
+		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal",
+		Long: `Record the outcome of a call that was sent and whose outcome is not known. First find out
+at the server whether the call ran. The command does not send the call again.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -36,7 +36,7 @@ Nothing is sent again.`,
 	}
 	c.Flags().BoolVar(&ran, "done", false, "the call ran")
 	c.Flags().BoolVar(&failed, "failed", false, "the call did not run, or ran without effect")
-	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know the outcome, for the record")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know the outcome, for the history (required)")
 	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
 	c.MarkFlagsMutuallyExclusive("done", "failed")
 	c.MarkFlagsOneRequired("done", "failed")
@@ -49,10 +49,10 @@ func (t *tool) approvalsCancel() *cobra.Command {
 	var sure bool
 	c := &cobra.Command{
 		Use:   "cancel ID",
-		Short: "Withdraw an approval, or the grant that it carries; shows it, and asks at a terminal",
-		Long: `Withdraw an approval that is pending or approved, so that its call does not run.
-The next such call requests approval again. If the approval carries a grant, the grant
-ends too, in any state of the approval.`,
+		Short: "Cancel an approval and its grant; shows the approval and asks at a terminal",
+		Long: `Cancel an approval that is pending or approved, so that its call does not run. If the
+call is made again, it requests approval again. If the approval has a grant, the grant
+ends too, whatever the state of the approval is.`,
 		Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
@@ -61,12 +61,12 @@ ends too, in any state of the approval.`,
 			return t.endApproval(c.Context(), given[0], sure, t.cancelling(reason))
 		},
 	}
-	c.Flags().StringVarP(&reason, "comment", "m", byHand, "the reason, for the record")
+	c.Flags().StringVarP(&reason, "comment", "m", byHand, "the reason, for the history")
 	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
 	return c
 }
 
-// ending is an action on an approval that was shown.
+// ending is an action on an approval that the command has shown.
 type ending struct {
 	// question is the question before the action.
 	question string
@@ -81,7 +81,7 @@ func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 	}
 	return ending{"Record this call as " + enum.Name(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
-			return nil, "", fmt.Errorf("%s is %s: a person resolves only what is outcome_unknown", a.GetId(), enum.Name(s))
+			return nil, "", fmt.Errorf("%s is %s: only an approval in outcome_unknown can be resolved", a.GetId(), enum.Name(s))
 		}
 		resp, err := client.ResolveOutcome(ctx, &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
 		if err != nil {
@@ -92,22 +92,22 @@ func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
 }
 
 func (t *tool) cancelling(reason string) ending {
-	return ending{"Take this approval back?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return ending{"Cancel this approval?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		resp, err := client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: reason})
 		if status.Code(err) == codes.FailedPrecondition {
-			return nil, "", fmt.Errorf("%s is %s and stays so: %w", a.GetId(), enum.Name(a.GetState()), t.explain(err))
+			return nil, "", fmt.Errorf("%s is %s and was not cancelled: %w", a.GetId(), enum.Name(a.GetState()), t.explain(err))
 		}
 		if err != nil {
 			return nil, "", t.explain(err)
 		}
 		if resp.GetApproval().GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
-			return resp.GetApproval(), ": its grant is taken back", nil
+			return resp.GetApproval(), ": its grant was cancelled", nil
 		}
 		return resp.GetApproval(), "", nil
 	}}
 }
 
-// endApproval shows an approval, asks, and performs the action.
+// endApproval shows an approval, asks the person, and performs the action.
 func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending) error {
 	client, done, err := t.approvalClient()
 	if err != nil {
@@ -128,7 +128,7 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 		return err
 	}
 	if t.json() {
-		return t.printJSON(viewtext.Of(a))
+		return t.printJSON(safetext.Of(a))
 	}
 	err = oneLine(t.out, "%s is %s%s", a.GetId(), enum.Name(a.GetState()), told)
 	return err
@@ -154,7 +154,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		}
 		var out []string
 		for _, a := range resp.GetApprovals() {
-			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName())+", "+enum.Name(a.GetState()))))
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), safetext.Line(safetext.Call(a.GetServer(), a.GetMethod(), a.GetName())+", "+enum.Name(a.GetState()))))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

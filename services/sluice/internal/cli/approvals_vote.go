@@ -14,17 +14,17 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNothing is the error after any answer other than yes.
+// errNothing is the error if the person does not answer yes.
 var errNothing = errors.New("nothing was decided")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
 	var sure bool
 	c := &cobra.Command{
-		Use: use, Short: short + "; shows it, and asks at a terminal", Args: args(cobra.ExactArgs(1)),
+		Use: use, Short: short + "; shows the approval and asks at a terminal", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
@@ -55,7 +55,7 @@ func (b *ballot) question() string {
 	return "Deny this call?"
 }
 
-// decide shows an approval and votes on exactly what was shown.
+// decide shows an approval, asks the person, and votes on the view that it has shown.
 func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
 	seen, err := t.show(ctx, client, b.id, b.sure)
 	if err != nil {
@@ -67,7 +67,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		if before.GetReason() != "" {
 			why = ": " + before.GetReason()
 		}
-		return fmt.Errorf("%w: %s is %s since %s%s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()), viewtext.Line(why))
+		return fmt.Errorf("%w: %s has been %s since %s%s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()), safetext.Line(why))
 	}
 	if err := t.confirm(ctx, b.sure, b.question()); err != nil {
 		return err
@@ -79,29 +79,25 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		return t.explain(err)
 	}
 	if t.json() {
-		return t.printJSON(viewtext.Of(resp.GetApproval()))
+		return t.printJSON(safetext.Of(resp.GetApproval()))
 	}
 	err = oneLine(t.out, "%s is %s%s", before.GetId(), enum.Name(resp.GetApproval().GetState()), standing(before, resp))
 	return err
 }
 
-// standing returns what is still missing after a vote, what must happen before an approved call runs, and whether the
-// vote was cast before.
+// standing returns the sentences after a vote: whether the person cast the same vote before, how many votes are missing,
+// and when an approved call runs.
 func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); votedIn(before, mine) {
-		words = append(words, fmt.Sprintf("you %s this at %s already", verdictName(mine.GetVerdict()), clock(mine.GetTime())))
+		words = append(words, fmt.Sprintf("you had already %s it at %s", verdictName(mine.GetVerdict()), clock(mine.GetTime())))
 	}
 	a := resp.GetApproval()
 	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		more := "more"
-		if words != nil {
-			more = "other"
-		}
-		words = append(words, fmt.Sprintf("%d %s must agree", n, more))
+		words = append(words, fmt.Sprintf("%d more people must approve it", n))
 	}
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
-		words = append(words, "the call runs once, when its caller makes it again or still waits for it, before "+clock(a.GetExecuteBefore()))
+		words = append(words, "the call runs once if its caller still waits for it or makes it again before "+clock(a.GetExecuteBefore()))
 	}
 	if words == nil {
 		return ""
@@ -125,8 +121,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// show prints an approval, which the person then decides on. If standard output is JSON and the person is asked, it
-// also prints the approval as text on standard error.
+// show reads and prints an approval on which the person then decides. If the output is JSON and the person is asked, show
+// prints the approval as text on standard error.
 func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, sure bool) (*seen, error) {
 	inTime, cancel := ask(ctx)
 	defer cancel()
@@ -142,10 +138,10 @@ func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient
 	return seen, nil
 }
 
-// asks reports whether there is a terminal to ask at.
+// asks reports whether the command asks the person: standard input is a terminal, and --yes is not set.
 func asks(sure bool) bool { return !sure && term.IsTerminal(int(os.Stdin.Fd())) }
 
-// confirm asks at the terminal whether to continue.
+// confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or is not asked.
 func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
 	if !asks(sure) {
 		return nil
@@ -161,7 +157,7 @@ func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
 	return nil
 }
 
-// prompt prints a question and reads a line. It returns when ctx ends.
+// prompt prints a question and reads a line. If ctx ends before that, prompt returns the error of ctx.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {
@@ -169,7 +165,7 @@ func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // without an answer it ends with the process
+	go func() { // a read can't be interrupted, so without an answer the goroutine stays
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) && line != "" {
 			err = nil

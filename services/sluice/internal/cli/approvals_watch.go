@@ -13,13 +13,13 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 func (t *tool) approvalsWatch() *cobra.Command {
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "watch", Short: "Print pending approvals, and every change as it happens", Args: args(cobra.NoArgs),
+		Use: "watch", Short: "Print the approvals that have not ended, and every change as it happens", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
@@ -33,7 +33,7 @@ func (t *tool) approvalsWatch() *cobra.Command {
 			return (&watch{tool: t, conn: conn, filter: filter}).run(c.Context())
 		},
 	}
-	t.filterFlags(c, filter, "begin with those that you may decide on; later changes of the others are printed, too")
+	t.filterFlags(c, filter, "begin with the approvals that you may decide on; later changes of other approvals are printed too")
 	return c
 }
 
@@ -41,15 +41,15 @@ type watch struct {
 	*tool
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
-	// cursor is the position from which to continue after a disconnection.
+	// cursor is the position from which a new stream continues.
 	cursor string
-	// away is true if a disconnection was reported and its end was not.
+	// away is true if the command has printed that the mesh is unavailable, and not yet that it is available again.
 	away bool
-	// headed is true if the names of the columns were printed.
+	// headed is true if the head of the table was printed.
 	headed bool
 }
 
-// run prints moves until ctx ends. It reconnects after disconnections.
+// run prints changes until ctx ends. It connects again after a disconnection.
 func (w *watch) run(ctx context.Context) error {
 	const pause = time.Second
 	client := approvalv1.NewApprovalServiceClient(w.conn)
@@ -65,7 +65,7 @@ func (w *watch) run(ctx context.Context) error {
 			return w.explain(err)
 		}
 		if !w.away {
-			fmt.Fprintln(w.errOut, "sluice: the mesh is away; trying again until it is back")
+			fmt.Fprintln(w.errOut, "sluice: the mesh does not answer; trying again until it does")
 			w.away = true
 		}
 		select {
@@ -73,7 +73,7 @@ func (w *watch) run(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		w.conn.ResetConnectBackoff() // otherwise a long disconnection would prolong the next one
+		w.conn.ResetConnectBackoff() // otherwise gRPC would wait longer after each failure
 	}
 }
 
@@ -87,7 +87,7 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprova
 			return err
 		}
 		if w.away {
-			fmt.Fprintln(w.errOut, "sluice: the mesh is back")
+			fmt.Fprintln(w.errOut, "sluice: the mesh answers again")
 			w.away = false
 		}
 		if m.GetCursor() != "" {
@@ -99,13 +99,13 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprova
 	}
 }
 
-// print prints the state of an approval. Without one, as on a heartbeat, it prints at most the names of the columns.
+// print prints the state of an approval. For nil, as in a heartbeat, it prints at most the head of the table.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {
 			return nil
 		}
-		return w.printLine(viewtext.Of(a))
+		return w.printLine(safetext.Of(a))
 	}
 	if !w.headed {
 		w.headed = true
@@ -119,11 +119,11 @@ func (w *watch) print(a *approvalv1.Approval) error {
 	return w.row(approvalRow(a))
 }
 
-// row prints a row at once, with column widths that fit most rows.
+// row prints a row with fixed column widths, because it does not know later rows.
 func (w *watch) row(cells []string) error {
 	widths := [...]int{8, 15, 12, 20, 7, 8, 5, 0}
 	for i := range cells {
-		cells[i] = fmt.Sprintf("%-*s", widths[i], viewtext.Line(cells[i]))
+		cells[i] = fmt.Sprintf("%-*s", widths[i], safetext.Line(cells[i]))
 	}
 	_, err := fmt.Fprintln(w.out, strings.Join(cells, "  "))
 	return err

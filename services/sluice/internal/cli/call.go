@@ -13,10 +13,10 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// shellRun is the run that every `sluice call` declares, so that the limits of a session hold for a loop in a shell.
+// shellRun is the run id that every `sluice call` sends, so that calls in a loop of a shell share the limits of a session.
 const shellRun = "sluice-cli"
 
 func (t *tool) call() *cobra.Command {
@@ -26,7 +26,7 @@ func (t *tool) call() *cobra.Command {
 		Use:   "call SERVER TOOL",
 		Short: "Call a tool through the mesh, as the agent",
 		Long: `Call a tool through the mesh, as the agent, and print the result. The command exits
-with 1 if the call was refused or the tool reports an error.`,
+with 1 if the call is refused or the tool reports an error.`,
 		Example: "  " + t.self + " call demo list_notes\n" +
 			"  " + t.self + " call demo create_note --arg title=Milk --arg body='two bottles'\n" +
 			"  " + t.self + ` call demo run_report --args '{"save": true}'`,
@@ -41,14 +41,15 @@ with 1 if the call was refused or the tool reports an error.`,
 		},
 	}
 	c.Flags().StringArrayVar(&pairs, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
-	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads it from standard input")
+	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	return c
 }
 
-// callArguments returns the arguments of the flags as JSON.
+// callArguments returns the arguments of a call as a JSON object. pairs are the values of --arg, and raw is the value of
+// --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
-		return nil, usageError{errors.New("set --args or --arg, not both")}
+		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}
 	}
 	if raw == "-" {
 		text, err := readAll(os.Stdin)
@@ -64,7 +65,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	for _, pair := range pairs {
 		name, text, ok := strings.Cut(pair, "=")
 		if !ok || name == "" {
-			return nil, usageError{fmt.Errorf("--arg %q is not of the form NAME=VALUE", pair)}
+			return nil, usageError{fmt.Errorf("--arg must be NAME=VALUE, is %q", pair)}
 		}
 		value := jsontext.Value(text)
 		if !value.IsValid() {
@@ -79,7 +80,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	return json.Marshal(members, json.Deterministic(true))
 }
 
-// jsonObject reads the JSON object of a flag. Its error says where the JSON is wrong.
+// jsonObject parses the JSON object in a flag. Its error says where the JSON is wrong.
 func jsonObject(flag, raw string) (jsontext.Value, error) {
 	var value jsontext.Value
 	if err := json.Unmarshal([]byte(raw), &value); err != nil {
@@ -106,7 +107,7 @@ func (t *tool) runCall(ctx context.Context, server, toolName string, arguments j
 	return t.printResult(result)
 }
 
-// toolResult has the parts of a result that the command uses.
+// toolResult contains the members of a result that the command uses.
 type toolResult struct {
 	IsError bool             `json:"isError"`
 	Content []jsontext.Value `json:"content"`
@@ -118,7 +119,7 @@ type toolResult struct {
 	} `json:"_meta"`
 }
 
-// printResult prints a result, as JSON or as text, and fails if the tool failed or the call was refused.
+// printResult prints a result as JSON or as text. It returns an error if the tool failed or the call was refused.
 func (t *tool) printResult(raw jsontext.Value) error {
 	var result toolResult
 	if err := json.Unmarshal(raw, &result); err != nil {
@@ -149,7 +150,7 @@ func (t *tool) printText(result toolResult) {
 		if err := json.Unmarshal(content, &piece); err != nil || piece.Type != "text" {
 			piece.Text = string(content)
 		}
-		fmt.Fprintln(w, viewtext.Lines(piece.Text))
+		fmt.Fprintln(w, safetext.Lines(piece.Text))
 	}
 	if d := result.Meta.Decision; d.ID != "" {
 		_ = oneLine(w, "decision %s (%s): %s decisions show %s", d.ID, d.Code, t.self, d.ID)
@@ -173,8 +174,8 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	return openSession(ctx, client, t.edgeURL(f, server), token)
 }
 
-// edgeURL returns the URL of a server, or of all servers if the name is empty: below SLUICE_URL, otherwise at the
-// address of the configuration.
+// edgeURL returns the MCP URL of a server, or of all servers if the name is empty. The URL begins with SLUICE_URL if that
+// is set, and otherwise with the address in the configuration.
 func (t *tool) edgeURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + mcpPath(server)

@@ -17,11 +17,11 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// maxCatalogPage is the largest page of the catalog.
+// maxCatalogPage is the largest page size that the catalog service permits.
 const maxCatalogPage = 1000
 
 func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
@@ -36,7 +36,7 @@ func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
 	return policyv1.NewCatalogServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// withCatalog runs a command of the catalog.
+// withCatalog returns the RunE function of a command that calls do with a client of the catalog service.
 func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, given []string) error {
 		client, done, err := t.catalogClient()
@@ -50,7 +50,7 @@ func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogS
 
 func (t *tool) catalogServers() *cobra.Command {
 	return &cobra.Command{
-		Use: "servers", Short: "List servers, and their definitions that wait for a person", Args: args(cobra.NoArgs),
+		Use: "servers", Short: "List servers with the numbers of their tools and pending definitions", Args: args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
 			servers, err := t.allServers(ctx, client)
 			if err != nil {
@@ -88,8 +88,8 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nothing if the
-// gateway does not answer.
+// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nil if the gateway does
+// not answer.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
 	if err != nil {
@@ -99,7 +99,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	defer cancel()
 	status, err := t.gatewayStatus(asking, f)
 	if err != nil {
-		return nil, nil //nolint:nilnil // the catalog has its own answer
+		return nil, nil //nolint:nilnil // the catalog service answers without the gateway
 	}
 	out := make(map[string][]listFault)
 	for _, s := range status.GetServers() {
@@ -110,7 +110,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds servers whose lists can't be read, so that the catalog does not know them.
+// withUnlisted adds servers whose lists can't be read. The catalog does not have these servers.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -137,7 +137,7 @@ func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 }
 
-// catalogFlags select tools.
+// catalogFlags are the flags that select tools.
 type catalogFlags struct {
 	categories, risks []string
 	waiting           bool
@@ -168,7 +168,7 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf returns the value of an enumeration that a flag names.
+// valueOf returns the number of the enumeration value that a flag names. flag is category or risk.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -177,13 +177,13 @@ func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) 
 	if flag == "risk" {
 		known = riskNames
 	}
-	return 0, usageError{fmt.Errorf("--%s %q is not one of %s", flag, name, strings.Join(known, ", "))}
+	return 0, usageError{fmt.Errorf("--%s must be one of %s, is %q", flag, strings.Join(known, ", "), name)}
 }
 
 func (t *tool) catalogList() *cobra.Command {
 	f := new(catalogFlags)
 	c := &cobra.Command{
-		Use: "list [SERVER]", Short: "List tools: what each does, and whether it may be called", Args: args(cobra.MaximumNArgs(1)),
+		Use: "list [SERVER]", Short: "List tools with their category, risk and state", Args: args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req, err := f.request(first(given))
@@ -205,9 +205,9 @@ func (t *tool) catalogList() *cobra.Command {
 			return t.table([]string{"SERVER", "TOOL", "CATEGORY", "RISK", "STATE", "DESCRIPTION"}, clipLast(rows))
 		}),
 	}
-	c.Flags().StringSliceVar(&f.categories, "category", nil, "only these: "+strings.Join(categoryNames, ", "))
-	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only these: "+strings.Join(riskNames, ", "))
-	c.Flags().BoolVar(&f.waiting, "waiting", false, "only tools with a definition that waits for a person")
+	c.Flags().StringSliceVar(&f.categories, "category", nil, "only these categories: "+strings.Join(categoryNames, ", "))
+	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only these risks: "+strings.Join(riskNames, ", "))
+	c.Flags().BoolVar(&f.waiting, "waiting", false, "only tools with a pending definition")
 	c.Flags().StringVar(&f.text, "text", "", "only tools with this text in their name or description")
 	_ = c.RegisterFlagCompletionFunc("category", cobra.FixedCompletions(categoryNames, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("risk", cobra.FixedCompletions(riskNames, cobra.ShellCompDirectiveNoFileComp))
@@ -221,7 +221,7 @@ func first(given []string) string {
 	return given[0]
 }
 
-// clipLast cuts the last column, whose length servers choose.
+// clipLast cuts the texts in the last column, because they come from servers and may be long.
 func clipLast(rows [][]string) [][]string {
 	const most = 60
 	for _, row := range rows {
@@ -261,7 +261,7 @@ func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceC
 	return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Tools: tools, Made: time.Now()})
 }
 
-// stateOf returns whether a tool may be called, according to the catalog.
+// stateOf returns the text of the column STATE: whether the catalog lets the tool be called.
 func stateOf(tool *policyv1.CatalogTool) string {
 	switch {
 	case tool.GetServerQuarantined():
@@ -295,7 +295,7 @@ func when(at *timestamppb.Timestamp) string {
 
 func (t *tool) catalogShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SERVER TOOL", Short: "Print everything about a tool: what it does, why, what may go wrong, and the rule that stops it",
+		Use: "show SERVER TOOL", Short: "Print a tool's page: its class and the evidence, its parameters, its dangers, and a recommended rule",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -321,7 +321,8 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes a server and then one of its tools; with waits, only those with a pending definition.
+// completeCatalog completes the name of a server and then of one of its tools. If waits is true, it completes only tools
+// with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -341,19 +342,19 @@ func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 		}
 		var names []string
 		for _, one := range tools {
-			names = append(names, viewtext.Line(one.GetName()))
+			names = append(names, safetext.Line(one.GetName()))
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// short returns enough of a digest to distinguish definitions of a tool.
+// short returns the first 16 hexadecimal digits of a digest, which distinguish the definitions of a tool.
 func short(digest []byte) string {
 	text := hex.EncodeToString(digest)
 	return text[:min(len(text), 16)]
 }
 
-// printPage prints a tool's page as text. Everything in it may come from an untrusted server.
+// printPage prints a tool's page as text. The texts in the page may come from an untrusted server.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
 	held := page.GetClassification()
@@ -370,7 +371,7 @@ func printPage(w io.Writer, page *policyv1.CatalogTool) {
 		}
 	}
 	if o := page.GetOverride(); o != nil {
-		line("  said so by %s on %s: %s (the catalogue itself: %s, %s)", o.GetAuthor(), when(o.GetTime()), o.GetReason(),
+		line("  set by %s on %s: %s (the catalog's own result: %s, %s)", o.GetAuthor(), when(o.GetTime()), o.GetReason(),
 			enum.Name(page.GetDerived().GetCategory()), enum.Name(page.GetDerived().GetRisk()))
 	}
 	if page.GetQuarantined() {
@@ -412,7 +413,7 @@ func printPage(w io.Writer, page *policyv1.CatalogTool) {
 }
 
 func printSeen(line func(format string, args ...any), seen []*policyv1.SeenDefinition) {
-	line("Definitions that were seen, the newest first")
+	line("Definitions that the server has listed, the newest first")
 	for _, d := range seen {
 		who := d.GetSettledBy()
 		if who != "" {
@@ -422,7 +423,7 @@ func printSeen(line func(format string, args ...any), seen []*policyv1.SeenDefin
 	}
 }
 
-// pinWord returns what a pin state means.
+// pinWord returns the name of a pin state for people.
 func pinWord(pin policyv1.PinState) string {
 	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
 		return "waits"

@@ -15,10 +15,10 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// maxPage is the largest page of the contract.
+// maxPage is the largest page size that sluice.gateway.v1 and sluice.wasmagent.v1 permit.
 const maxPage = 1000
 
 func (t *tool) decisions() *cobra.Command {
@@ -35,11 +35,11 @@ func (t *tool) decisionsTail() *cobra.Command {
 		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
 		Long: `Print the newest records, the oldest of them first. --since and --until take a time
 such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports
-its progress on standard error; Ctrl-C ends it.
+its progress on standard error. Press Ctrl-C to end it.
 
-Without --protocol, messages of the protocol are left out: initialize, ping, lists and
-notifications that passed or that no rule allows. Messages that were refused for another
-reason, such as too many sessions, are printed.`,
+Without --protocol, the command leaves out protocol messages: initialize, ping, lists
+and notifications that passed or that no rule allows. It prints protocol messages that
+were refused for another reason, such as too many sessions.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter.WithoutProtocol = !protocol
 			if err := setTimes(filter, since, until, time.Now()); err != nil {
@@ -60,7 +60,7 @@ reason, such as too many sessions, are printed.`,
 			return t.printRecords(records)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many records")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number of records")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Tool, "tool", "", "only this tool")
@@ -78,7 +78,7 @@ func (t *tool) decisionsShow() *cobra.Command {
 	c := &cobra.Command{
 		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
 		Long: `Print the decision on a call and its outcome, on one screen. With --all, print all fields
-of all records; with -o json, the records as they are.`,
+of all records. With -o json, print the records as JSON.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {
@@ -130,7 +130,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 		if t.json() {
 			err = t.printLine(recordOf{rec})
 		} else {
-			_, err = fmt.Fprintln(t.out, viewtext.Line(strings.Join(recordRow(rec), "  ")))
+			_, err = fmt.Fprintln(t.out, safetext.Line(strings.Join(recordRow(rec), "  ")))
 		}
 		if err != nil {
 			return err
@@ -138,13 +138,13 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 	}
 }
 
-// nextRecord waits for a record. It returns nil when the command has been ended.
+// nextRecord waits for a record. It returns nil if the stream or ctx has ended.
 func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
 	for {
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
-			return nil, nil //nolint:nilerr // the end is not an error
+			return nil, nil //nolint:nilerr // the end of the command is not an error
 		case err != nil:
 			return nil, t.explain(err)
 		case resp.GetRecord() != nil:
@@ -153,7 +153,8 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. Between pages it reports its progress on standard error.
+// newestDecisions returns the newest n records, oldest first. If a page is not full, it reports the progress of the search
+// on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
@@ -165,7 +166,7 @@ func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServ
 		}
 		out, req.PageToken = append(out, resp.GetRecords()...), resp.GetNextPageToken()
 		if back := resp.GetSearched(); back != nil && req.GetPageToken() != "" && len(resp.GetRecords()) < int(req.GetPageSize()) {
-			fmt.Fprintf(t.errOut, "searched back to %s, %d found so far\n", back.AsTime().Local().Format(time.DateTime), len(out))
+			fmt.Fprintf(t.errOut, "searched back to %s, found %d records so far\n", back.AsTime().Local().Format(time.DateTime), len(out))
 		}
 	}
 	slices.Reverse(out)
@@ -193,7 +194,7 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	return t.table([]string{"TIME", "KIND", "WHO", "WHAT", "RESULT", "RULE", "DECISION"}, rows)
 }
 
-// recordRow returns a record as a row.
+// recordRow returns a record as a row of the table.
 func recordRow(r *gatewayv1.Record) []string {
 	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
 	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {

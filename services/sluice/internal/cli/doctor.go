@@ -26,17 +26,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 const (
-	// agentTokenEnv names the variable with the agent's token, which doctor needs in addition to the operator's.
+	// agentTokenEnv is the environment variable with the agent's token, which doctor needs in addition to the operator's.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
 	// waitTool is the gateway's own tool, which every server may list.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout bounds the whole command, and serverTimeout the requests to one server. maxExamined servers are
-	// asked at a time.
+	// doctorTimeout limits the whole command, and serverTimeout the requests to one server. maxExamined is how many
+	// servers are examined concurrently.
 	doctorTimeout = 5 * time.Minute
 	serverTimeout = 10 * time.Second
 	maxExamined   = 8
@@ -44,20 +44,20 @@ const (
 	expiresSoon = 14 * 24 * time.Hour
 )
 
-// States of a symptom, the worst first.
+// States of a symptom, from the worst to the best.
 const (
 	stateProblem = "problem"
 	stateWarning = "warning"
 	stateOK      = "ok"
 )
 
-// symptom is a finding about one thing.
+// symptom is the result of one check.
 type symptom struct {
 	State string `json:"state"`
-	// Of is what was examined.
+	// Of names what was checked, such as a server.
 	Of    string `json:"of"`
 	Found string `json:"found"`
-	// Do is what to do; empty if nothing is to be done.
+	// Do says what a person should do; may be empty.
 	Do string `json:"do,omitzero"`
 }
 
@@ -66,11 +66,11 @@ func (t *tool) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find problems of the mesh and its servers, and say what to do",
 		Long: `Check the configuration, its policies and certificates, the roles of the running mesh,
-each server as the gateway knows it, and what the agent would find there. Nothing is
-changed, and no tool is called. The agent is the one of the generated token, or of
-SLUICE_AGENT_TOKEN.
+the state of each server at the gateway, and the list of tools that the agent gets from
+each server. The command changes nothing and calls no tool. The agent is the holder of
+the generated token, or of the token in SLUICE_AGENT_TOKEN.
 
-The command exits with 1 if something must be repaired, but not for warnings.`,
+The command exits with 1 if it finds a problem. It exits with 0 if it finds only warnings.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
@@ -84,7 +84,7 @@ The command exits with 1 if something must be repaired, but not for warnings.`,
 	}
 }
 
-// examine examines everything, and continues after problems.
+// examine makes all checks, and continues after problems.
 func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	h := t.askAll(ctx, f)
 	out := append(t.examineFile(f, t.inventoryOf(ctx, f, h)), examineCertificates(f, time.Now())...)
@@ -100,8 +100,8 @@ func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	return out
 }
 
-// inventoryOf returns the servers and their tools: as the running mesh lists them, otherwise as the data folder knows
-// them.
+// inventoryOf returns the tools of each server. It reads them from the running mesh, or, if the mesh does not answer, from
+// the data folder.
 func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[string][]string {
 	out := inventoryOf(ctx, f)
 	if h.silence != nil {
@@ -123,7 +123,7 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[str
 		}
 	}
 	for name := range out {
-		out[name] = listed[name] // nil if the server was not listed yet, or has no tools
+		out[name] = listed[name] // nil if the mesh has no list of the server, or the list is empty
 	}
 	return out
 }
@@ -134,7 +134,7 @@ func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out [
 	warnings, err := resolveAll(f, inventory)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			out = append(out, symptom{stateProblem, of, line, "mend it, and look again with " + t.command("config check")})
+			out = append(out, symptom{stateProblem, of, line, "correct it, and check again with " + t.command("config check")})
 		}
 	}
 	for _, text := range append(f.Warnings(), warnings...) {
@@ -160,7 +160,7 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 		of := "certificate of " + name
 		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
 		if err != nil {
-			out = append(out, symptom{stateProblem, of, err.Error(), "make certificates with `sluice certs`"})
+			out = append(out, symptom{stateProblem, of, err.Error(), "create certificates with `sluice certs`"})
 			continue
 		}
 		out = append(out, expiry(of, id.Cert.Leaf, now))
@@ -168,16 +168,16 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 	return out
 }
 
-// expiry returns the symptom of a certificate's expiry.
+// expiry returns the result of the check of a certificate's expiry.
 func expiry(of string, leaf *x509.Certificate, now time.Time) symptom {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
 	case left <= 0:
-		return symptom{stateProblem, of, "it has ended, at " + ends, "make another with `sluice certs`; the role takes it without a restart"}
+		return symptom{stateProblem, of, "it expired at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	case left < expiresSoon:
-		return symptom{stateWarning, of, "it ends soon, at " + ends, "make another with `sluice certs`; the role takes it without a restart"}
+		return symptom{stateWarning, of, "it expires soon, at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	default:
-		return symptom{State: stateOK, Of: of, Found: "it counts until " + ends}
+		return symptom{State: stateOK, Of: of, Found: "it is valid until " + ends}
 	}
 }
 
@@ -188,21 +188,21 @@ func (t *tool) examineMesh(h heard) (out []symptom) {
 	}
 	for _, r := range h.roles {
 		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {
-			out = append(out, symptom{stateProblem, "role " + r.Role, strings.TrimSpace(r.Status + " " + r.Error), "its log says why"})
+			out = append(out, symptom{stateProblem, "role " + r.Role, strings.TrimSpace(r.Status + " " + r.Error), "read the log of the role, which says why"})
 		}
 	}
 	g := h.gateway
 	for _, why := range g.GetNotReady() {
-		out = append(out, symptom{stateProblem, "mesh", why, "no call passes until this is mended"})
+		out = append(out, symptom{stateProblem, "mesh", why, "all calls are refused until this is corrected"})
 	}
 	for _, why := range g.GetDegraded() {
-		out = append(out, symptom{stateWarning, "mesh", why, "calls that need it are refused meanwhile"})
+		out = append(out, symptom{stateWarning, "mesh", why, "calls that need this part of the mesh are refused meanwhile"})
 	}
 	for _, why := range toCheck(g.GetJournal().GetCheck()).Broken {
 		out = append(out, symptom{stateProblem, "journal", why, "see " + t.command("journal verify")})
 	}
 	for _, why := range h.rejected {
-		out = append(out, symptom{stateProblem, "policy", why, "the revision before stays in force; mend the file"})
+		out = append(out, symptom{stateProblem, "policy", why, "correct the file; until then the previous revision stays in force"})
 	}
 	if h.silence == nil && len(out) == 0 {
 		out = append(out, symptom{State: stateOK, Of: "mesh", Found: fmt.Sprintf("%s is ready, under policy %.12s", g.GetVersion(), g.GetPolicyRevision())})
@@ -210,12 +210,12 @@ func (t *tool) examineMesh(h heard) (out []symptom) {
 	return out
 }
 
-// examineServers checks each server, as the gateway knows it and as the agent finds it.
+// examineServers checks the state of each server at the gateway, and the list of tools that the agent gets from it.
 func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []symptom {
 	secret := agentSecret(f)
 	var out []symptom
 	if secret == "" {
-		out = append(out, symptom{stateWarning, "agent", "what it would find is not looked at: its token is not at " + tokenFile(f, agentToken), "give it as " + agentTokenEnv})
+		out = append(out, symptom{stateWarning, "agent", "the agent's lists of tools were not checked, because its token is not in " + tokenFile(f, agentToken), "set " + agentTokenEnv + " to the token"})
 	}
 	found := make([]symptom, len(servers))
 	places, all := make(chan struct{}, maxExamined), sync.WaitGroup{}
@@ -230,13 +230,13 @@ func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*ga
 	for i, s := range servers {
 		out = append(append(out, found[i]), t.listSymptoms(s)...)
 		if notice := s.GetProgramNotice(); notice != "" {
-			out = append(out, symptom{stateWarning, "program of " + s.GetName(), viewtext.Line(notice), npmAdvice})
+			out = append(out, symptom{stateWarning, "program of " + s.GetName(), safetext.Line(notice), npmAdvice})
 		}
 	}
 	return append(out, examineSandboxes(servers)...)
 }
 
-// examineSandboxes reports what is not enforced for stdio servers, once for all servers with equal results.
+// examineSandboxes returns what the kernel does not enforce for stdio servers. Servers with equal results share a symptom.
 func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -245,7 +245,7 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 		}
 	}
 	for _, alike := range sandbox.Alike(boxes) {
-		text := "not held: " + strings.Join(alike.Report.NotHeld, ", ")
+		text := "not enforced: " + strings.Join(alike.Report.NotHeld, ", ")
 		if alike.Report.Why != "" {
 			text += "; " + alike.Report.Why
 		}
@@ -254,7 +254,7 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 	return out
 }
 
-// agentSecret returns the token of the agent whose view is examined; empty without one.
+// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data folder, or "".
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
@@ -266,11 +266,12 @@ func agentSecret(f *config.File) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// examineServer checks one server and, with an agent's token, what the agent finds there.
+// examineServer checks one server. secret is the agent's token. If it is not empty, examineServer also checks the list of
+// tools that the agent gets.
 func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
 	of := "server " + s.GetName()
 	if until := s.GetRestsUntil(); until != nil {
-		return symptom{stateProblem, of, "it was not reached many times in a row: " + s.GetLastError(), "is it up, and the address right? It is tried again by itself"}
+		return symptom{stateProblem, of, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
 	}
 	if secret != "" {
 		return t.examineAsAgent(ctx, f, s, secret)
@@ -281,11 +282,11 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 	if s.GetLastError() != "" {
 		return symptom{stateWarning, of, "its last request had no usable answer: " + s.GetLastError(), notInstalled(s)}
 	}
-	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
+	return symptom{State: stateOK, Of: of, Found: "no problem is known"}
 }
 
-// examineAsAgent checks what the agent finds at a server. A server without a list is a problem, unless its program is
-// still starting.
+// examineAsAgent checks the list of tools that the agent gets from a server. A server that returns no list is a problem,
+// unless its program is still starting.
 func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
@@ -303,15 +304,15 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	case err != nil && !isAbsent(err):
 		return symptom{stateProblem, of, err.Error() + lastError(s), wayOut(s)}
 	case n == 0 && more == "":
-		return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
+		return symptom{stateWarning, of, "the agent sees no tool of this server", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for the server"}
 	default:
 		return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
 	}
 }
 
-// statusNow returns the present state of a server, or the state before if the gateway does not answer.
+// statusNow returns the current state of a server, or before if the gateway does not answer.
 func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
-	own := *t // others ask at the same time
+	own := *t // other goroutines send requests at the same time
 	ctx, cancel := ask(ctx)
 	defer cancel()
 	now, err := own.gatewayStatus(ctx, f)
@@ -329,11 +330,11 @@ func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.
 func starting(of string, since *timestamppb.Timestamp) symptom {
 	return symptom{
 		stateWarning, of, "its program is still starting, for " + startingFor(since.AsTime()),
-		"look again in a while: the first start of an npx server installs it",
+		"run this command again in a minute: the first start of an npx server installs its package",
 	}
 }
 
-// wayOut returns where to find more about a server that does not answer; empty if the cause says everything.
+// wayOut returns what to do about a stdio server that does not answer. It returns "" for other servers.
 func wayOut(s *gatewayv1.ServerStatus) string {
 	if s.GetTransport() != "stdio" {
 		return ""
@@ -341,10 +342,10 @@ func wayOut(s *gatewayv1.ServerStatus) string {
 	if advice := notInstalled(s); advice != "" {
 		return advice
 	}
-	return "log.level: debug, or --log-level debug, has the mesh log what the program writes to standard error"
+	return "set log.level to debug, or start the mesh with --log-level debug, to log what the program writes to standard error"
 }
 
-// notInstalled returns what to do if the package of a server could not be installed; empty if it was installed.
+// notInstalled returns what to do if the last error is that the server's package could not be installed; otherwise "".
 func notInstalled(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
@@ -352,7 +353,7 @@ func notInstalled(s *gatewayv1.ServerStatus) string {
 	return npmAdvice
 }
 
-const npmAdvice = "see that the package and its version exist and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); it is tried again by itself"
+const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); the gateway tries again by itself"
 
 func lastError(s *gatewayv1.ServerStatus) string {
 	if s.GetLastError() == "" {
@@ -361,8 +362,8 @@ func lastError(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// listAs returns how many tools of a server the holder of a token sees on the first page of the list, and a note if
-// there are more.
+// listAs returns how many tools the holder of a token gets on the first page of a server's list. more is a note if the
+// list has more pages.
 func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.edgeClient(f)
 	if err != nil {
@@ -397,7 +398,7 @@ func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string
 	return n, more, nil
 }
 
-// printSymptoms prints all findings, the worst first.
+// printSymptoms prints all symptoms, the worst first. It returns an error if one of them is a problem.
 func (t *tool) printSymptoms(all []symptom) error {
 	order := []string{stateProblem, stateWarning, stateOK}
 	slices.SortStableFunc(all, func(a, b symptom) int {

@@ -10,42 +10,41 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// asked describes a request for errors: its target and its token.
+// asked describes a request, for errors.
 type asked struct {
-	// target is the address, and from is where the address comes from: a flag, a variable or the configuration.
+	// target is the address. from is where the address comes from: a flag, a variable or the configuration.
 	target, from string
-	// token is where the token comes from.
+	// token is where the token comes from, such as a variable or a file.
 	token string
 }
 
-// wrongRoleError means that a token of another role is needed.
+// wrongRoleError means that the request needs a token of another role.
 type wrongRoleError struct{ error }
 
-// checkAddr refuses an address that can't be a gRPC address. from is where the address comes from. An empty address is
-// valid.
+// checkAddr returns an error if addr is neither empty nor HOST:PORT. from is the flag or variable that addr comes from.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil
 	}
 	if strings.Contains(addr, "://") {
-		return usageError{fmt.Errorf("%s %q is a URL: give the address of gRPC as HOST:PORT", from, addr)}
+		return usageError{fmt.Errorf("%s must be the gRPC address as HOST:PORT, is the URL %q", from, addr)}
 	}
 	if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-		return usageError{fmt.Errorf("%s %q names no port: give the address of gRPC as HOST:PORT", from, addr)}
+		return usageError{fmt.Errorf("%s must be the gRPC address as HOST:PORT, is %q, which has no port", from, addr)}
 	}
 	return nil
 }
 
-// explain returns what a failed request to the mesh means for the person at the command line.
+// explain returns the error of a failed gRPC request in the words of the command line, with what the person can do.
 func (t *tool) explain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
 		return err
 	}
-	reason, said := rpc.Reason(err), viewtext.Line(st.Message()) // it may quote an untrusted text
+	reason, said := rpc.Reason(err), safetext.Line(st.Message()) // it may quote an untrusted text
 	switch code := st.Code(); {
 	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
 		return t.unanswered(said)
@@ -54,24 +53,24 @@ func (t *tool) explain(err error) error {
 	case code == codes.Unauthenticated:
 		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, said)
 	case reason == "SERVER_UNKNOWN":
-		return fmt.Errorf("%s: %s lists those that there are", said, t.command("catalog servers"))
+		return fmt.Errorf("%s: %s lists the servers", said, t.command("catalog servers"))
 	case reason == "TOOL_UNKNOWN":
-		return fmt.Errorf("%s: %s lists those that there are", said, t.command("catalog list"))
+		return fmt.Errorf("%s: %s lists the tools", said, t.command("catalog list"))
 	default:
 		return errors.New(said)
 	}
 }
 
-// unanswered returns where a request went that had no answer, and possible reasons.
+// unanswered returns the error for a request without a response. why is the error of gRPC.
 func (t *tool) unanswered(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.asked.target, t.asked.from)
-	if strings.Contains(why, "frame too large") { // the first bytes of HTTP/1.1, read as a frame
-		return fmt.Errorf("what answers at %s does not speak gRPC: is that the address of MCP? %s prints both", at, t.command("up"))
+	if strings.Contains(why, "frame too large") { // the server answered in HTTP/1.1
+		return fmt.Errorf("the server at %s does not speak gRPC: is this the address of MCP? %s prints both addresses", at, t.command("up"))
 	}
-	return fmt.Errorf("the mesh does not answer at %s: is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG (%s)", at, why)
+	return fmt.Errorf("the mesh does not answer at %s: is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
 
-// refused returns which roles may make the request, and where the token came from.
+// refused returns the error for a request that needs a token of another role. facts are the details of the gRPC error.
 func (t *tool) refused(facts map[string]string) error {
 	var needs []string
 	for role := range strings.SplitSeq(facts["needs"], ",") {
@@ -82,7 +81,7 @@ func (t *tool) refused(facts map[string]string) error {
 	if last > 0 {
 		list = strings.Join(needs[:last], ", ") + " or " + list
 	}
-	return fmt.Errorf("%s needs %s token; %s is that of %q, %s", t.called, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
+	return fmt.Errorf("%s needs %s token; the token in %s is %q, the token of %s", t.called, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
 }
 
 func withArticle(word string) string {

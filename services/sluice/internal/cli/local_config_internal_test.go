@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// All that a configuration would run, connect to or read is shown before it is used, without secrets.
+// printUses prints every program, address and secret's name that a configuration uses, and no secret.
 func TestPrintUses(t *testing.T) {
 	t.Parallel()
 	const text = `listen: 127.0.0.1:1
@@ -29,7 +29,7 @@ policies: [p.yaml]
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	printUses(viewtext.NewWriter(&out), f)
+	printUses(safetext.NewWriter(&out), f)
 	shown := out.String()
 	for _, want := range []string{
 		"  listens   MCP 127.0.0.1:1, gRPC 127.0.0.1:9090\n", "  token     a, with the role operator\n", "  policies  /",

@@ -9,11 +9,12 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 func (t *tool) json() bool { return t.output == "json" }
 
+// printJSON prints indented JSON.
 func (t *tool) printJSON(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true), jsontext.WithIndent("  ")); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
@@ -22,6 +23,7 @@ func (t *tool) printJSON(v any) error {
 	return err
 }
 
+// printLine prints JSON in one line.
 func (t *tool) printLine(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true)); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
@@ -30,12 +32,12 @@ func (t *tool) printLine(v any) error {
 	return err
 }
 
-// printf prints one line. Line breaks in arguments are escaped.
+// printf prints one line on standard output. It escapes line breaks in the arguments.
 func (t *tool) printf(format string, args ...any) { _ = oneLine(t.out, format, args...) }
 
-// oneLine writes one line. Line breaks in arguments are escaped.
+// oneLine writes one line. It escapes line breaks in the arguments.
 func oneLine(w io.Writer, format string, args ...any) error {
-	_, err := fmt.Fprintln(w, viewtext.Line(fmt.Sprintf(format, args...)))
+	_, err := fmt.Fprintln(w, safetext.Line(fmt.Sprintf(format, args...)))
 	return err
 }
 
@@ -44,7 +46,7 @@ func (t *tool) table(head []string, rows [][]string) error {
 	fmt.Fprintln(w, strings.Join(head, "\t"))
 	for _, row := range rows {
 		for i := range row {
-			row[i] = viewtext.Line(row[i])
+			row[i] = safetext.Line(row[i])
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}

@@ -16,7 +16,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -28,17 +28,17 @@ func (t *tool) policyLint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check that policy documents load together, offline",
-		Long: `Check that documents load together. With --config, also check that people can give each
-approval, that the named servers are configured, and that the tools were listed when the
-mesh last ran. Nothing is sent. The command exits with 1 if a document would not load;
-warnings are not failures.`,
+		Long: `Check that documents load together. With --config, also check that there are people who can
+give each approval, that the servers in the documents are configured, and that the servers
+listed the tools in the documents when the mesh last ran. The command sends nothing over the
+network. It exits with 1 if a document would not load, and with 0 if there are only warnings.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			documents, err := policy.ReadDocuments(given)
 			if err != nil {
 				return err
 			}
-			if t.config == "" { // without it, who may approve is not known
+			if t.config == "" { // only a configuration says who may approve
 				return t.printFindings(policy.Lint(documents), len(documents))
 			}
 			f, err := t.load()
@@ -86,13 +86,13 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	return nil
 }
 
-// refuses reports whether a finding prevents a document from being loaded.
+// refuses reports whether a document with a finding does not load.
 func refuses(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
 }
 
-// placeOf returns the position of a finding as a prefix of its text; empty without a position.
+// placeOf returns the position of a finding as a prefix of its text, or "" if the finding has no position.
 func placeOf(f *policyv1.Finding) string {
 	if f.GetPath() == "" {
 		return ""
@@ -100,7 +100,7 @@ func placeOf(f *policyv1.Finding) string {
 	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
 }
 
-// adviceOf returns a finding's text, and what to do.
+// adviceOf returns the message of a finding and its suggestion.
 func adviceOf(f *policyv1.Finding) string {
 	if f.GetSuggestion() == "" {
 		return f.GetMessage()
@@ -113,15 +113,16 @@ func (t *tool) policySuggest() *cobra.Command {
 	c := useListOr(&cobra.Command{
 		Use:   "suggest --server NAME [--used | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, from the definitions of its tools",
-		Long: `Write a first policy document for a server to standard output. It names each tool, with the
-words of the definition that decided, and denies everything else. Tools that read are
-allowed. Tools that write or run something have a rate limit. Tools that remove something,
-move money, or don't say what they do need approval. It is a draft: read it before you use it.
+		Long: `Write a first policy document for a server to standard output. The document has a rule for
+each tool, with the words of the tool's definition that are the reason for the rule, and denies
+all other calls. Tools that read are allowed. Tools that write or run something have a rate
+limit. Tools that delete something, move money, or don't say what they do need approval. The
+document is a draft: read it before you use it.
 
-Without --file and --run, the server is one of the running mesh, and the document follows
-the catalog with people's decisions. With --used, the document names only tools that agents
-of your tenant have called, according to the gateway's journal, with limits that permit such
-use; the other tools are comments.` + aboutLists,
+Without --file and --run, the command reads the server's tools from the catalog of the running
+mesh, with the overrides of people. With --used, the document has rules only for tools that
+agents of your tenant have called, according to the gateway's journal, and limits that permit
+this use. The other tools are comments.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +
@@ -151,7 +152,7 @@ use; the other tools are comments.` + aboutLists,
 	return c
 }
 
-// registered returns the tools of a server of the running mesh, as its catalog classifies them.
+// registered returns the tools of a server with their classes from the catalog of the running mesh.
 func (t *tool) registered(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -171,7 +172,7 @@ func (t *tool) registered(ctx context.Context, server string) ([]policy.Classifi
 	return out, nil
 }
 
-// explainFlags describe a call and its caller.
+// explainFlags are the flags that describe a call and its caller.
 type explainFlags struct {
 	server, tool, method   string
 	prompt, uri            string
@@ -201,11 +202,11 @@ func (f *explainFlags) call() *policyv1.Call {
 	return out
 }
 
-// params returns the params of the described call; empty if no flag sets them.
+// params returns the params of the described call, or "" if no flag sets them.
 func (f *explainFlags) params() (string, error) {
 	switch {
 	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
-		return "", usageError{errors.New("give --params, or --arg or --args")}
+		return "", usageError{errors.New("--params can't be used together with --arg or --args: use one of them")}
 	case f.paramsJSON != "":
 		params, err := jsonObject("params", f.paramsJSON)
 		return string(params), err
@@ -220,7 +221,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
-		Short: "Show what the active policy decides on a call, and why; nothing is called or counted",
+		Short: "Show what the active policy decides on a call, and why, without making the call",
 		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
 			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
 			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md",
@@ -240,9 +241,9 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
-	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
+	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "print all rules that were considered, not only those that decided")
+	flags.BoolVar(&f.all, "all", false, "print all rules that policy considered, not only the rules that decided")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
@@ -282,13 +283,13 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	}
 	t.noteServer(ctx, f, flags.server)
 	for _, why := range t.rejectedPolicy(ctx, f) {
-		fmt.Fprintf(t.errOut, "sluice: this is the revision before the newest documents, which do not load: %s\n", why)
+		fmt.Fprintf(t.errOut, "sluice: the newest policy documents do not load, so this is the decision of the previous revision: %s\n", why)
 	}
 	return nil
 }
 
-// noteServer prints a note if no server of that name is configured: policy decides by name and has an answer for any.
-// If the gateway does not say which servers it has, noteServer says that.
+// noteServer prints a note if the gateway has no server with a name. The note is necessary because policy also decides on
+// calls of servers that don't exist. If the gateway does not answer, noteServer prints nothing.
 func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {
@@ -301,18 +302,18 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		}
 		known = append(known, s.GetName())
 	}
-	_ = oneLine(t.errOut, "sluice: no server %s is configured, so such a call is refused before policy decides; the servers are: %s",
+	_ = oneLine(t.errOut, "sluice: no server %s is configured, so the gateway refuses this call before policy decides; the servers are: %s",
 		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 
-// termsText returns what an approval requires, in one line.
+// termsText returns the terms of an approval in one line.
 func termsText(terms *policyv1.ApprovalTerms) string {
-	parts := []string{"by " + viewtext.Who(terms)}
+	parts := []string{"by " + safetext.Who(terms)}
 	if d := terms.GetDecideWithin(); d != nil {
 		parts = append(parts, "decided within "+d.AsDuration().String())
 	}
 	if d := terms.GetExecuteWithin(); d != nil {
-		parts = append(parts, "made within "+d.AsDuration().String())
+		parts = append(parts, "executed within "+d.AsDuration().String())
 	}
 	if g := terms.GetGrant(); g != nil {
 		text := fmt.Sprintf("for up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())

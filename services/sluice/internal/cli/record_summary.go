@@ -8,18 +8,18 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A summary fits a terminal of 80 columns and 24 lines, with the lines of the prompts around it.
+// A summary fits a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
 	summaryWidth = 80
 	summaryRows  = 20
-	// summaryEach bounds the rows of a list, such as that of votes.
+	// summaryEach is the maximum number of rows of a list, such as the list of votes.
 	summaryEach = 3
 )
 
-// printSummary prints the records of one decision together, with the newest value of each field.
+// printSummary prints the fields of all records of one decision. If records differ in a field, it prints the newest value.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	rows := summaryOf(records)
 	wide := 0
@@ -27,13 +27,13 @@ func (t *tool) printSummary(records []*gatewayv1.Record) error {
 		wide = max(wide, len(row[0])+2)
 	}
 	for _, row := range rows {
-		value := []rune(viewtext.Line(row[1]))
+		value := []rune(safetext.Line(row[1]))
 		if most := summaryWidth - wide; len(value) > most {
 			value = append(value[:most-1], '…')
 		}
 		t.printf("%-*s%s", wide, row[0], string(value))
 	}
-	t.printf("records: %d; --all prints every field of them", len(records))
+	t.printf("records: %d; --all prints every field of each record", len(records))
 	return nil
 }
 
@@ -84,7 +84,7 @@ func summaryOf(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// behind returns a text with a prefix; empty if the text is empty.
+// behind returns a text with a prefix, or "" if the text is empty.
 func behind(before, text string) string {
 	if text == "" {
 		return ""
@@ -92,7 +92,7 @@ func behind(before, text string) string {
 	return before + text
 }
 
-// merge copies the fields of a later record of the same decision.
+// merge adds the fields of a later record of the same decision.
 func merge(all, r *journal.Record) {
 	if all.Time.IsZero() {
 		all.Time = r.Time

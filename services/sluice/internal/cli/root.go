@@ -1,4 +1,4 @@
-// Package cli is the command line for people: it runs the mesh in one process, and sends requests to a running one.
+// Package cli is the command line for people. It runs the mesh in one process, and sends requests to a running mesh.
 package cli
 
 import (
@@ -15,11 +15,11 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// errSilent ends a command that has already printed what is wrong.
+// errSilent makes a command that has already printed what is wrong exit with 1.
 var errSilent = errors.New("already printed")
 
 // tool is the state that all commands share: their common flags and their output.
@@ -30,21 +30,21 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is how this program is called, for commands in messages. launcher is how it becomes the launcher of stdio
-	// servers.
+	// self is how a person calls this program, for commands in messages. launcher starts this program as the launcher of
+	// stdio servers.
 	self     string
 	launcher sandbox.Launcher
-	// addrFrom is where addr comes from, called the name of the command, and asked the target of its request, for
-	// errors.
+	// addrFrom is the flag or variable that addr comes from.
 	addrFrom string
-	// cleartextTo is another host that the agent's token may be sent to without TLS; empty for none.
+	// cleartextTo is another host to which the agent's token may be sent without TLS; may be empty.
 	cleartextTo string
-	called      string
-	asked       asked
+	// called is the name of the command, and asked describes its last request. Errors name them.
+	called string
+	asked  asked
 }
 
-// Main runs the command line and returns the exit code: 0 for success, 1 for a failure, 2 for a command line that is
-// wrong. program is the name that the process was called by, and launcher starts stdio servers.
+// Main runs the command line and returns the exit code: 0 for success, 1 for a failure, 2 for a wrong command line.
+// program is the name by which the process was called. launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -53,10 +53,10 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 	return t.run(ctx, args)
 }
 
-// newTool returns the tool for one call of the program. Its output can't control the terminal, also if it quotes an
+// newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes an
 // untrusted text.
 func newTool(program string, out, errOut io.Writer) *tool {
-	return &tool{self: selfName(program, app.Env), out: viewtext.NewWriter(out), errOut: viewtext.NewWriter(errOut)}
+	return &tool{self: selfName(program, app.Env), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
 }
 
 func (t *tool) run(ctx context.Context, args []string) int {
@@ -69,7 +69,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// Further lines are indented, so that none looks like a line of this command.
+	// Further lines are indented, so that a quoted text can't look like another line of this command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -77,8 +77,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// selfName returns how a person calls this program: SLUICE_COMMAND, which is set in containers; otherwise the path that
-// it was called by, if that is relative; otherwise its name, which PATH finds.
+// selfName returns how a person calls this program. That is SLUICE_COMMAND, which is set in containers. Otherwise it is
+// program if that is a relative path, or else "sluice".
 func selfName(program string, env config.Env) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -89,7 +89,7 @@ func selfName(program string, env config.Env) string {
 	return "sluice"
 }
 
-// command returns a command as a person types it here, in quotes.
+// command returns a command line of this program, in backquotes, for messages.
 func (t *tool) command(words string) string { return "`" + t.self + " " + words + "`" }
 
 // usageError is an error of the command line.
@@ -100,10 +100,10 @@ func (t *tool) root() *cobra.Command {
 		Use:         "sluice",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
 		Short:       "A policy mesh for MCP, which decides on every tool call before the call reaches its server",
-		Long: `Sluice stands between AI agents and MCP servers. For every tool call it decides
-whether the call runs, is refused with a reason, is held to a rate limit, or waits
-for a person. It decides before the call reaches the server, and it shows
-afterwards what happened and why.
+		Long: `Sluice is a proxy between AI agents and MCP servers. For every tool call it decides
+whether the call runs, is refused with a reason, is limited by a rate, or waits for
+the approval of a person. It decides before the call reaches the server, and records
+what happened and why.
 
 Start with:  ` + t.self + ` up`,
 		SilenceErrors:     true,
@@ -121,7 +121,7 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
 	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
 	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
-	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host to which the agent's token may be sent without TLS, where everything on the way can read it (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
+	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host to which the agent's token may be sent without TLS, although others on the network can then read it (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
 	flags.StringVarP(&t.output, "output", "o", "table", "the format of the output: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
@@ -133,7 +133,7 @@ Start with:  ` + t.self + ` up`,
 
 func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if t.output != "table" && t.output != "json" {
-		return usageError{fmt.Errorf("--output %q is neither table nor json", t.output)}
+		return usageError{fmt.Errorf("--output must be table or json, is %q", t.output)}
 	}
 	if t.config == "" {
 		t.config, _ = app.Env("SLUICE_CONFIG")
@@ -156,7 +156,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration. Flags take precedence.
+// load reads the configuration. --data takes precedence over the data folder in the file.
 func (t *tool) load() (*config.File, error) {
 	f, err := config.Load(t.config, app.Env)
 	if err != nil {
@@ -168,7 +168,7 @@ func (t *tool) load() (*config.File, error) {
 	return f, nil
 }
 
-// args returns a check of the arguments whose error is a usageError.
+// args returns the check of arguments with its errors turned into usage errors, which suggest a similar command.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -182,7 +182,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the command that an unknown word was likely meant to be; empty if none is similar.
+// suggestion returns the subcommand whose name is similar to the first argument, or "".
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {
@@ -208,7 +208,7 @@ func (t *tool) version() *cobra.Command {
 	}
 }
 
-// group returns a command that only has subcommands.
+// group returns a command that only groups subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: help}
 	c.AddCommand(children...)

@@ -15,26 +15,26 @@ import (
 	"github.com/tmaxmax/go-sse"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 const (
-	// protocolVersion is the revision that sessions request.
+	// protocolVersion is the revision of MCP that sessions request.
 	protocolVersion = "2025-11-25"
-	// maxAnswer bounds an answer, in bytes: the largest message that the gateway accepts from a server, with some more
-	// for the rest.
+	// maxAnswer is the maximum size of a response, in bytes. It is the largest message that the gateway accepts from a
+	// server, and 1 MiB for what the gateway adds.
 	maxAnswer = 17 << 20
-	// closeTimeout bounds the request that ends a session.
+	// closeTimeout limits the request that ends a session.
 	closeTimeout = 2 * time.Second
 )
 
-// session is a session with a server behind the mesh, as its agent. It stores results as they came: a client with types
-// of their own would drop unknown fields, digits of large integers, and bodies of statuses.
+// session is an MCP session with a server behind the mesh, as the agent. It returns results as raw JSON. A client library
+// with typed results would drop unknown members, digits of large integers, and the bodies of HTTP errors.
 type session struct {
 	url, token string
 	http       *http.Client
-	// id is the gateway's name for the session. version is its revision, which the server chooses.
+	// id is the Mcp-Session-Id. version is the revision of MCP that the server chose.
 	id, version string
 }
 
@@ -50,7 +50,7 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the gateway has no server of that name for the agent: none is configured, or policy hides it.
+// absentError means that the agent can't use a server of the given name: no such server is configured, or policy hides it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -84,7 +84,7 @@ func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if resp, err := s.send(ctx, http.MethodDelete, nil); err == nil {
-		_ = resp.Body.Close() // without this, the session ends by itself later
+		_ = resp.Body.Close() // if the request fails, the gateway ends the idle session later
 	}
 }
 
@@ -103,9 +103,9 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	case err != nil:
 		return nil, fmt.Errorf("%s: read the answer: %w", s.url, err)
 	case answer.Error != nil && method == "initialize" && resp.StatusCode == http.StatusNotFound:
-		return nil, absentError{s.url + ": " + viewtext.Line(answer.Error.Message)}
+		return nil, absentError{s.url + ": " + safetext.Line(answer.Error.Message)}
 	case answer.Error != nil:
-		return nil, fmt.Errorf("%s: %s", s.url, viewtext.Line(answer.Error.Message))
+		return nil, fmt.Errorf("%s: %s", s.url, safetext.Line(answer.Error.Message))
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s: %s", s.url, resp.Status)
 	default:
@@ -113,7 +113,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request, with a message or without.
+// send sends an HTTP request. m is the message in its body; nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -140,20 +140,21 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// unreached returns why an address gave no HTTP answer.
+// unreached returns the error for a request that got no HTTP response.
 func unreached(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server speaks first: the client reads that as a malformed answer, or gets it before the request.
+	// A gRPC server sends bytes before it gets a request. The HTTP client reads them as a malformed response, or fails
+	// because they arrive before the request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
-		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? The address of MCP is SLUICE_URL, or listen in the configuration", url)
+		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)
 	}
-	return fmt.Errorf("the mesh does not answer: is it up? Another address is given by SLUICE_URL, or by a configuration with --config or SLUICE_CONFIG (%w)", err)
+	return fmt.Errorf("the mesh does not answer: is it up? To use another address, set SLUICE_URL, or name a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readAnswer reads the response to a request: the body, or the last event of an event stream. Only notifications come
-// before it.
+// readAnswer reads the JSON-RPC response to a request, which is the body or the last event of an event stream. The events
+// before the last event are notifications.
 func readAnswer(resp *http.Response) (message, error) {
 	body := io.LimitReader(resp.Body, maxAnswer)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
@@ -186,7 +187,7 @@ func lastEvent(body io.Reader) ([]byte, error) {
 		}
 	}
 	if last == "" {
-		return nil, errors.New("the stream ended without the answer")
+		return nil, errors.New("the event stream ended without the response")
 	}
 	return []byte(last), nil
 }

@@ -18,12 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// statusTimeout bounds all requests of `status`, so that an operator has the answer within two seconds, also if a
-// service hangs.
+// statusTimeout limits all requests of `status`, so that the command ends within two seconds even if a service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
 // roles are the roles of the mesh in the order of the output: the gateway first.
@@ -58,23 +57,24 @@ The command exits with 1 if the mesh is not ready.`,
 	}
 }
 
-// heard has the answers of the roles to `status`.
+// heard contains the answers of the roles to the requests of `status`.
 type heard struct {
 	gateway *gatewayv1.GetStatusResponse
-	// silence is the error if the gateway did not answer.
-	silence  error
-	roles    []roleStatus
+	// silence is the error of the gateway's request; nil if the gateway answered.
+	silence error
+	roles   []roleStatus
+	// rejected says why newer policy documents did not replace the active documents, one line each.
 	rejected []string
 	// waiting is the number of pending definitions by server. Servers without pending definitions may be missing.
 	waiting map[string]int
 }
 
-// askAll asks all roles at once, so that one that hangs does not delay the others.
+// askAll sends requests to all roles concurrently, so that a role that hangs does not delay the others.
 func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	h := heard{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
 	ask := func(question func(t *tool)) {
-		own := *t // each goroutine records whom it asks
+		own := *t // each goroutine records the target of its request
 		group.Go(func() error {
 			question(&own)
 			return nil
@@ -86,9 +86,9 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
-	_ = group.Wait() // errors are in the answers
+	_ = group.Wait() // the errors are in h
 	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
-	if h.silence != nil && (silent || !f.Apart()) { // the others say the same, or run in the same process
+	if h.silence != nil && (silent || !f.Apart()) { // all roles have the same error, or run in the same process
 		h.roles = nil
 	}
 	return h
@@ -107,8 +107,8 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	return resp, nil
 }
 
-// rejectedPolicy returns why newer policy documents did not replace the active ones, one line each. It is empty if they
-// did, or if the policy service does not answer.
+// rejectedPolicy returns why newer policy documents did not replace the active documents, one line each. It returns nil if
+// no newer document was rejected or the policy service does not answer.
 func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *tool) waitingDefinitions(ctx context.Context, f *config.File) map[strin
 	return out
 }
 
-// health asks a role's health service.
+// health returns the answer of a role's health service.
 func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) roleStatus {
 	out := roleStatus{Role: authn.RoleName(role), Status: "UNKNOWN"}
 	conn, err := t.dial(f, role)
@@ -188,18 +188,18 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is the end of the pause in which nothing is sent to the server; zero without a pause.
+	// RestsUntil is the end of a pause in which the gateway sends nothing to the server; zero without a pause.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
-	// StartingSince is the start of a program that is not ready yet; zero if none is starting.
+	// StartingSince is when the server's program was started, if the program is not ready; otherwise zero.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
-	// ProgramNotice is a notice about the server's program that does not affect calls; empty without one.
+	// ProgramNotice is a notice about the server's program that does not affect calls; may be empty.
 	ProgramNotice string `json:"programNotice,omitempty"`
-	// ListFaults are the reasons why elements of its lists are hidden from clients.
+	// ListFaults are the reasons why elements of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Waiting is the number of pending definitions of its tools.
 	Waiting int `json:"waiting,omitzero"`
-	// Sandbox says what the kernel enforces for the program; nil for servers that are not started here.
+	// Sandbox says what the kernel enforces for the server's program; nil for a server that the gateway does not start.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
@@ -210,13 +210,13 @@ func (s serverStatus) String() string {
 		line += ", MCP " + strings.Join(s.Revisions, " and ")
 	}
 	if !s.RestsUntil.IsZero() {
-		line += "; not reached many times in a row, is tried again at " + s.RestsUntil.Format(time.TimeOnly)
+		line += "; could not be reached several times in a row, and is tried again at " + s.RestsUntil.Format(time.TimeOnly)
 	}
 	if !s.StartingSince.IsZero() {
 		line += "; still starting, for " + startingFor(s.StartingSince)
 	}
 	if s.ProgramNotice != "" {
-		line += "; " + viewtext.Line(s.ProgramNotice)
+		line += "; " + safetext.Line(s.ProgramNotice)
 	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
@@ -224,7 +224,7 @@ func (s serverStatus) String() string {
 	return strings.Join(append([]string{line}, faultLines(s.ListFaults)...), "; ")
 }
 
-// waitingText returns the notice about pending definitions.
+// waitingText returns the notice about n pending definitions.
 func waitingText(n int) string {
 	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
 }
@@ -234,8 +234,8 @@ func startingFor(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the answers. If the gateway did not answer, it prints the answers of the roles' health services
-// and returns the error.
+// printStatus prints the answers of the roles. If the gateway did not answer, printStatus prints the answers of the roles'
+// health services and returns the gateway's error.
 func (t *tool) printStatus(h heard) error {
 	if h.silence != nil && len(h.roles) == 0 {
 		return h.silence
@@ -329,5 +329,5 @@ func healthWord(ok bool) string {
 	if ok {
 		return "takes records"
 	}
-	return "takes no records: calls are refused"
+	return "takes no records, so calls are refused"
 }

@@ -1,4 +1,4 @@
-package viewtext
+package safetext
 
 import (
 	"time"

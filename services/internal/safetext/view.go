@@ -1,6 +1,6 @@
-// Package viewtext writes the view of a call, which people must see before they decide, as plain text. It also writes
+// Package safetext writes the view of a call, which people must see before they decide, as plain text. It also writes
 // an approval in machine-readable form. The command line, chats, mails and webhooks use the package.
-package viewtext
+package safetext
 
 import (
 	"fmt"

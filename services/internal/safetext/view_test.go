@@ -1,4 +1,4 @@
-package viewtext_test
+package safetext_test
 
 import (
 	"strings"
@@ -11,7 +11,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 func TestFacts(t *testing.T) {
@@ -37,7 +37,7 @@ since a-1      2 arguments differ, of which the first 1 are
   /arguments/sum 2, was 1 (cut here)
 redacted       /arguments/key
 `
-	if diff := cmp.Diff(want, viewtext.Facts(v)); diff != "" {
+	if diff := cmp.Diff(want, safetext.Facts(v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -51,7 +51,7 @@ asked by       bot
 rule           the default
 who decides    an operator or approver
 `
-	if diff := cmp.Diff(want, viewtext.Facts(v)); diff != "" {
+	if diff := cmp.Diff(want, safetext.Facts(v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -60,7 +60,7 @@ func TestHowManyArgumentsDiffer(t *testing.T) {
 	t.Parallel()
 	for want, n := range map[string]int{"no argument differs": 0, "1 argument differs": 1, "2 arguments differ": 2} {
 		v := &approvalv1.View{PreviousApprovalId: "a-1", ChangesTotal: int32(n), Changes: make([]*approvalv1.ArgumentChange, n)}
-		if got := viewtext.Facts(v); !strings.Contains(got, " "+want+"\n") {
+		if got := safetext.Facts(v); !strings.Contains(got, " "+want+"\n") {
 			t.Errorf("want %q in\n%s", want, got)
 		}
 	}
@@ -74,7 +74,7 @@ func TestWho(t *testing.T) {
 		"an operator or approver of a, b":                     {Quorum: 1, Approvers: []string{"a", "b"}},
 		"an operator or approver, or the person at the agent": {Quorum: 1, SelfConfirm: true},
 	} {
-		if got := viewtext.Who(terms); got != want {
+		if got := safetext.Who(terms); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -84,15 +84,15 @@ func TestWho(t *testing.T) {
 func TestOfTellsOfGrantsAndConfirmations(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	got := viewtext.Of(&approvalv1.Approval{
+	got := safetext.Of(&approvalv1.Approval{
 		Terms: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true, Grant: &policyv1.Grant{Calls: 3, Within: durationpb.New(time.Hour)}},
 		Grant: &approvalv1.GrantRecord{Calls: 3, Used: 2, Expires: timestamppb.New(until)}, GrantedBy: "a-1",
 		Votes: []*approvalv1.Vote{{Subject: "bot", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION}, {Subject: "ana"}},
 	})
-	want := viewtext.Approval{
+	want := safetext.Approval{
 		State: "unspecified", Quorum: 1, SelfConfirm: true, GrantedBy: "a-1",
-		Grant: &viewtext.Grant{Calls: 3, Used: 2, Within: 3600, Expires: until},
-		Votes: []viewtext.Vote{{Subject: "bot", Verdict: "approve", Channel: "elicitation"}, {Subject: "ana", Verdict: "unspecified"}},
+		Grant: &safetext.Grant{Calls: 3, Used: 2, Within: 3600, Expires: until},
+		Votes: []safetext.Vote{{Subject: "bot", Verdict: "approve", Channel: "elicitation"}, {Subject: "ana", Verdict: "unspecified"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -1,10 +1,10 @@
-package viewtext_test
+package safetext_test
 
 import (
 	"fmt"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Case T7. Each of these characters, in a text of Latin letters, is invisible or changes how its neighbours look.
@@ -17,7 +17,7 @@ func TestT7CharactersThatShowNothingAreFound(t *testing.T) {
 		0x0085, 0x2003, 0x1680, 0xe000, 0x10ffff,
 	} {
 		text := fmt.Sprintf("Get a n%cote.", r)
-		if at := viewtext.Invisible(text); at != 7 {
+		if at := safetext.Invisible(text); at != 7 {
 			t.Errorf("U+%04X is found at %d, want 7", r, at)
 		}
 	}
@@ -30,7 +30,7 @@ func TestInvisible_WhatEmojiAndScriptsNeedIsNone(t *testing.T) {
 		"👍🏽 yes", "👩🏽\u200d💻", "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f flag", "می\u200cخواهم", "क्\u200dष", "שלום\u200f abc", "葛\U000e0100", "a\xffb", "⚙\ufe0e",
 		"🏗\ufe0f Creates a table", "\U0001fabf",
 	} {
-		if at := viewtext.Invisible(text); at >= 0 {
+		if at := safetext.Invisible(text); at >= 0 {
 			t.Errorf("%+q: %d", text, at)
 		}
 	}
@@ -54,7 +54,7 @@ func TestInvisible_NeededCharactersAreFoundWhereNothingNeedsThem(t *testing.T) {
 		"葛\U000e0100\U000e0101": 7,
 		"a\r b":                 1,
 	} {
-		if at := viewtext.Invisible(text); at != want {
+		if at := safetext.Invisible(text); at != want {
 			t.Errorf("%+q: %d, want %d", text, at, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package viewtext_test
+package safetext_test
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
 // Case X7. No output can control a terminal, however it is split into pieces, and JSON keeps its meaning.
@@ -24,7 +24,7 @@ func FuzzX7NothingSteersTheTerminal(f *testing.F) {
 		steers := func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 		write := func(text string) string {
 			var out strings.Builder
-			w := viewtext.NewWriter(&out)
+			w := safetext.NewWriter(&out)
 			for rest := text; rest != ""; {
 				n := min(piece, len(rest))
 				if got, err := io.WriteString(w, rest[:n]); got != n || err != nil {
@@ -37,7 +37,7 @@ func FuzzX7NothingSteersTheTerminal(f *testing.F) {
 		if got := write(text); strings.ContainsFunc(got, steers) {
 			t.Errorf("%q became %q", text, got)
 		}
-		if line := viewtext.Line(text); strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if line := safetext.Line(text); strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("%q became the line %q", text, line)
 		}
 		raw, err := json.Marshal(text)
@@ -53,7 +53,7 @@ func FuzzX7NothingSteersTheTerminal(f *testing.F) {
 
 func TestLinesKeepTheirBreaks(t *testing.T) {
 	t.Parallel()
-	if got, want := viewtext.Lines("a\tb\n\x1b[m\r\nc\xff"), "a    b\n\\u001b[m\\u000d\nc\ufffd"; got != want {
+	if got, want := safetext.Lines("a\tb\n\x1b[m\r\nc\xff"), "a    b\n\\u001b[m\\u000d\nc\ufffd"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
