@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Server returns an HTTP server of the edge.
-func (e *Edge) Server() *http.Server { return e.front.HTTP(e.Handler()) }
+// HTTPServer returns an HTTP server of the edge.
+func (e *Edge) HTTPServer() *http.Server { return e.front.HTTP(e.Handler()) }
 
 // Listen returns a listener that limits the connections of lis: unauthenticated ones for each address, and the others
 // for each caller.
-func (e *Edge) Listen(lis net.Listener) (*door.Listener, error) { return e.front.Listen(lis) }
+func (e *Edge) Listen(lis net.Listener) (*connlimit.Listener, error) { return e.front.Listen(lis) }
 
 // keyOf returns the key of a caller's session with a server.
 func keyOf(c httpserver.Caller, server string) session.Key {

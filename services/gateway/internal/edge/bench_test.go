@@ -27,7 +27,7 @@ func BenchmarkCall(b *testing.B) {
 		}
 		return same, nil
 	}
-	handler := w.edge.Server().Handler
+	handler := w.edge.HTTPServer().Handler
 	header := http.Header{
 		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
 		"Mcp-Session-Id": {session}, "Mcp-Protocol-Version": {"2025-11-25"},

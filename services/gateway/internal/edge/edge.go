@@ -18,6 +18,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
@@ -79,7 +80,7 @@ type Edge struct {
 	cfg        Config
 	deps       Deps
 	front      *httpserver.Server
-	dispatcher *Dispatcher
+	dispatcher *dispatch.Dispatcher
 	targets    map[string]*servers.Server
 	limits     gate.Limits
 	inFlight   *inflight.Load
@@ -139,12 +140,12 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if e.visibility, err = visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log}); err != nil {
 		return nil, err
 	}
-	e.dispatcher = &Dispatcher{Needs{
+	e.dispatcher, err = dispatch.New(dispatch.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: e.visibility, Catalogue: deps.Catalogue, Remembered: remembered,
 		Limits: e.limits, Version: cfg.Version, Panicked: e.panicked,
 		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
-	}}
-	return e, nil
+	})
+	return e, err
 }
 
 // Discover lists every server for the catalog, and again on a schedule, until ctx ends.

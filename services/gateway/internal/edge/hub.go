@@ -21,7 +21,7 @@ import (
 
 // routeHub handles a message to all servers.
 func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
-	switch x.msg.Kind {
+	switch x.Message.Kind {
 	case gate.Response:
 		return x.answeredMember(ctx)
 	case gate.Notification:
@@ -37,10 +37,10 @@ func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 	if do == nil {
 		return x.toMember(ctx)
 	}
-	if large := x.tooLarge(); large != nil {
-		return x.refuse(ctx, large)
+	if large := x.CheckSize(); large != nil {
+		return x.Refuse(ctx, large)
 	}
-	if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+	if refused := x.Admit(ctx, x.Message.Method); refused != nil {
 		return *refused
 	}
 	return do(ctx)
@@ -48,13 +48,13 @@ func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 
 // itself returns the function with which the gateway answers the request; nil if a server answers it.
 func (x *exchange) itself() func(context.Context) dispatch.Response {
-	switch m := x.msg; {
+	switch m := x.Message; {
 	case m.Method == mcp.MethodToolsList:
 		return x.listHub
 	case aggregate.FieldOf(m.Method) != "":
 		return x.gather
 	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
-		return x.awaitApproval
+		return x.WaitForApproval
 	default:
 		return x.protocol.answersItself()
 	}
@@ -64,22 +64,22 @@ func (x *exchange) itself() func(context.Context) dispatch.Response {
 func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 	server, edits, why := x.aim(ctx)
 	if why != nil {
-		return x.refuse(ctx, why)
+		return x.Refuse(ctx, why)
 	}
 	y, refused := x.to(server, edits...)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	if large := y.tooLarge(); y.passes() && large != nil {
-		return x.refuse(ctx, large)
+	if large := y.CheckSize(); y.NeedsNoRule() && large != nil {
+		return x.Refuse(ctx, large)
 	}
 	if refused := y.protocol.restore(ctx); refused != nil {
-		return y.refuse(ctx, refused)
+		return y.Refuse(ctx, refused)
 	}
-	spans.Message(trace.SpanFromContext(ctx), y.msg, y.place())
+	spans.Message(trace.SpanFromContext(ctx), y.Message, y.Place())
 	left, why := y.enter(ctx)
 	if why != nil {
-		return y.refuse(ctx, why)
+		return y.Refuse(ctx, why)
 	}
 	x.finally.add(left)
 	return y.protocol.route(ctx)
@@ -87,20 +87,20 @@ func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 
 // aim returns the server that the request names, and the edits that replace the combined names by the server's own.
 func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, why *refusal.Refusal) {
-	server, edits, err := joint.Aim(x.msg.Method, x.msg.Raw)
+	server, edits, err := joint.Aim(x.Message.Method, x.Message.Raw)
 	if err == nil && x.isAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
 	if err != nil {
-		return "", nil, unaimed(x.msg.Method, err)
+		return "", nil, unaimed(x.Message.Method, err)
 	}
-	if found := x.protocol.viewOf(x.targets[server]).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
-		_, rest, _ := joint.Cut(x.msg.Name)
+	if found := x.protocol.viewOf(x.targets[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
+		_, rest, _ := joint.Cut(x.Message.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
 			return "", nil, &refusal.Refusal{Code: commonv1.Code_CODE_TOOL_UNKNOWN}
 		}
-		edits = []gate.Edit{joint.Say(x.msg.NameValue, name)}
+		edits = []gate.Edit{joint.Say(x.Message.NameValue, name)}
 	}
 	return server, edits, nil
 }
@@ -122,15 +122,15 @@ func unaimed(method string, err error) *refusal.Refusal {
 
 // at returns the exchange of the same message with one of the servers.
 func (x *exchange) at(server string) *exchange {
-	y := &exchange{Edge: x.Edge, header: x.header, finally: x.finally, hub: x.sess}
-	y.core = core{
-		Dispatcher: x.Dispatcher, Caller: x.Caller, client: x.client, sink: x.sink, server: server,
-		msg: x.msg, received: x.received, sess: x.sess, has: x.has, terms: x.terms,
+	y := &exchange{Edge: x.Edge, header: x.header, finally: x.finally, hub: x.Session}
+	y.Exchange = dispatch.Exchange{
+		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
+		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
 	}
-	if y.target = x.targets[server]; y.target != nil { // a stored answer may belong to all servers together
-		y.timeout, y.ownList = y.target.Timeout, y.target.Own()
+	if y.Server = x.targets[server]; y.Server != nil { // a stored answer may belong to all servers together
+		y.Timeout, y.Discovery = y.Server.Timeout, y.Server.Own()
 	}
-	y.addressing = aggregated{y}
+	y.Addressing = aggregated{y}
 	y.speak(x.protocol.forMember(y))
 	return y
 }
@@ -138,17 +138,17 @@ func (x *exchange) at(server string) *exchange {
 // to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
 func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Refusal) {
-	raw, err := gate.Splice(x.msg.Raw, edits...)
-	if err != nil || !x.has.Hold(len(raw)) {
+	raw, err := gate.Splice(x.Message.Raw, edits...)
+	if err != nil || !x.Slot.Hold(len(raw)) {
 		return nil, tooMuchInFlight(err)
 	}
-	end, err := x.has.Answer.TurnFor(x.client, len(raw))
+	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(raw))
 	if err != nil {
 		return nil, unreadable() // the caller has disconnected
 	}
 	defer end()
 	y := x.at(server)
-	if y.msg, err = gate.Parse(raw, x.limits); err != nil {
+	if y.Message, err = gate.Parse(raw, x.limits); err != nil {
 		return nil, unparsed(err)
 	}
 	return y, nil
@@ -156,21 +156,21 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 
 // answeredMember sends a client's answer to the server of the request. An answer that no request waits for is dropped.
 func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
-	server, id, ok := joint.CutID(x.id())
+	server, id, ok := joint.CutID(x.ID())
 	if _, configured := x.targets[server]; ok && configured {
-		y, refused := x.to(server, gate.Edit{Span: x.msg.ID, With: id})
+		y, refused := x.to(server, gate.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
-			return x.refuse(ctx, refused)
+			return x.Refuse(ctx, refused)
 		}
 		if done, open := y.existing(); open {
 			defer done()
 			return y.protocol.route(ctx)
 		}
 	}
-	if large := x.tooLarge(); large != nil {
-		return x.refuse(ctx, large)
+	if large := x.CheckSize(); large != nil {
+		return x.Refuse(ctx, large)
 	}
-	if refused := x.admitted(ctx, methodAnswer); refused != nil {
+	if refused := x.Admit(ctx, dispatch.MethodResponse); refused != nil {
 		return *refused
 	}
 	return dispatch.Accepted()
@@ -178,18 +178,18 @@ func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 
 // notifyHub sends a notification to the servers that it concerns.
 func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
-	m := x.msg
-	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(methodsOf(x.sess.Members.Abilities), mcp.MethodRoots)
+	m := x.Message
+	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
 	if !mcp.AlwaysPasses(m.Method) && !roots {
-		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	if refused := x.admitted(ctx, m.Method); refused != nil {
+	if refused := x.Admit(ctx, m.Method); refused != nil {
 		return *refused
 	}
 	switch m.Method {
 	case mcp.MethodCancelled:
-		x.sess.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
+		x.Session.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
 		x.noteAll(ctx)
 	case mcp.MethodRootsChanged:
 		x.noteAll(ctx)
@@ -204,7 +204,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 		}
 		if done, open := y.existing(); open {
 			defer done()
-			y.noted(ctx)
+			y.HandleNotification(ctx)
 		}
 	}
 	return dispatch.Accepted()
@@ -214,7 +214,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 func (x *exchange) noteAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	for server := range x.sess.Members.All() {
+	for server := range x.Session.Members.All() {
 		y := x.at(server)
 		x.guarded(&all, func() {
 			done, open := y.existing()
@@ -222,8 +222,8 @@ func (x *exchange) noteAll(ctx context.Context) {
 				return
 			}
 			defer done()
-			if y.notifies() {
-				y.noted(ctx)
+			if y.MayNotify() {
+				y.HandleNotification(ctx)
 			}
 		})
 	}

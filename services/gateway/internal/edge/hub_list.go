@@ -62,8 +62,8 @@ type reached struct {
 // reached returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
 // servers of which nothing is known.
 func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
-	if err := x.has.Admit(ctx); err != nil {
-		return nil, notAdmitted(err)
+	if err := x.Slot.Admit(ctx); err != nil {
+		return nil, dispatch.NotAdmitted(err)
 	}
 	var out []*reached
 	var all sync.WaitGroup
@@ -73,14 +73,14 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		s := &reached{exchange: x.at(server), part: aggregate.Part{Server: server}}
 		var err error
-		if s.access, err = s.lookupAccess(ctx); err != nil {
-			return nil, policyAway()
+		if s.access, err = s.Access(ctx); err != nil {
+			return nil, dispatch.PolicyUnavailable()
 		}
 		if !s.access.MayCall {
 			continue
 		}
-		if aggregate.FieldOf(x.msg.Method) == "" { // otherwise the server itself is asked, and that request is counted
-			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.msg.Method}); refused != nil {
+		if aggregate.FieldOf(x.Message.Method) == "" { // otherwise the server itself is asked, and that request is counted
+			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
 			}
 		}
@@ -96,11 +96,11 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 func (s *reached) find(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
-	of := s.protocol.viewOf(s.target)
-	if s.found = of.Last(); s.found == nil || !s.target.IsProgram() {
+	of := s.protocol.viewOf(s.Server)
+	if s.found = of.Last(); s.found == nil || !s.Server.IsProgram() {
 		of.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
-			s.part.Missing = s.unfound(ctx, err)
+			s.part.Missing = s.Undiscovered(ctx, err)
 		}
 		s.found = of.Last()
 	}
@@ -115,7 +115,7 @@ func (s *reached) find(ctx context.Context) {
 		s.found = nil
 		return
 	}
-	if s.target.IsProgram() || time.Since(s.found.At) <= discovery.Fresh {
+	if s.Server.IsProgram() || time.Since(s.found.At) <= discovery.Fresh {
 		s.part.Missing = nil
 	}
 }
@@ -123,15 +123,15 @@ func (s *reached) find(ctx context.Context) {
 // listHub answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
 // sessions with servers.
 func (x *exchange) listHub(ctx context.Context) dispatch.Response {
-	if x.msg.Cursor != "" {
-		return x.refuse(ctx, noCursor())
+	if x.Message.Cursor != "" {
+		return x.Refuse(ctx, noCursor())
 	}
 	now := x.lists(ctx)
 	// The client is notified of later changes.
-	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) })
+	x.Session.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) })
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	for _, s := range servers {
 		if s.found != nil {
@@ -141,9 +141,9 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 		}
 	}
 	parts := partsOf(servers)
-	if x.sess.Waits.Load() {
+	if x.Session.Waits.Load() {
 		wait := new(aggregate.Part)
-		wait.Add([]byte(waitTool))
+		wait.Add([]byte(dispatch.WaitTool))
 		parts = append(parts, wait)
 	}
 	return x.joinLists("tools", parts)
@@ -156,39 +156,39 @@ func noCursor() *refusal.Refusal {
 
 // list sets the server's part to the tools that the caller may see.
 func (s *reached) list(ctx context.Context) *refusal.Refusal {
-	seen, err := s.visibility.View(ctx, s.viewer(), s.found, s.access.Revision)
+	seen, err := s.visibility.View(ctx, s.Viewer(), s.found, s.access.Revision)
 	if err != nil {
-		return unfiltered(err)
+		return dispatch.Unfiltered(err)
 	}
 	if seen.NeedsApproval {
-		s.sess.Waits.Store(true)
+		s.Session.Waits.Store(true)
 	}
 	list, known := s.found.Joint, s.found.Known.Digests
-	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
+	end, err := s.Slot.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
-		return unfiltered(visibility.ErrBusy)
+		return dispatch.Unfiltered(visibility.ErrBusy)
 	}
 	defer end()
-	s.sess.Members.Show(s.server, func(tool string) []byte {
+	s.Session.Members.Show(s.ServerName, func(tool string) []byte {
 		if !seen.Visible[tool] {
 			return nil
 		}
 		return known[tool]
 	})
 	hides := func(t gate.Tool) bool {
-		_, one := s.found.Aliases.Shown(s.server, t.Name)
+		_, one := s.found.Aliases.Shown(s.ServerName, t.Name)
 		return seen.Hides(t) || !one
 	}
 	for _, f := range s.found.Faults {
 		if f.JointOnly && seen.Visible[f.Tool] { // a hidden tool is not named
-			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.server, Name: f.Tool, Why: f.Why})
+			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.ServerName, Name: f.Tool, Why: f.Why})
 		}
 	}
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
 		if !hides(t) {
-			name, _ := s.found.Aliases.Shown(s.server, t.Name)
-			titles, err := joint.TitlesOf(s.server, list.Raw, t.Definition)
+			name, _ := s.found.Aliases.Shown(s.ServerName, t.Name)
+			titles, err := joint.TitlesOf(s.ServerName, list.Raw, t.Definition)
 			if err != nil {
 				return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 			}
@@ -213,17 +213,17 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
-	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil && params.Cursor.Kind() != 'n' {
-		return x.refuse(ctx, noCursor())
+	if x.Message.Params.Present() && json.Unmarshal(x.Message.Params.Of(x.Message.Raw), &params) != nil || params.Cursor != nil && params.Cursor.Kind() != 'n' {
+		return x.Refuse(ctx, noCursor())
 	}
-	if x.msg.RequestState.Present() || x.msg.InputResponses.Present() {
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list has no requests for the client; send it without inputResponses and requestState."})
+	if x.Message.RequestState.Present() || x.Message.InputResponses.Present() {
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list has no requests for the client; send it without inputResponses and requestState."})
 	}
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	field := aggregate.FieldOf(x.msg.Method)
+	field := aggregate.FieldOf(x.Message.Method)
 	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(aggregate.CapabilityOf(field)) })
 	var size atomic.Int64
 	places, all := make(chan struct{}, maxGathering), sync.WaitGroup{}
@@ -235,7 +235,7 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 		x.guarded(&all, func() {
 			defer func() { <-places }()
 			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
-			s.memory = x.has.Answer.Beside()
+			s.memory = x.Slot.Answer.Beside()
 			if s.part.Missing = s.take(ctx, field, &size); s.part.Missing != nil {
 				size.Add(-int64(s.part.Size))
 				s.part.Clear(s.part.Missing)
@@ -279,7 +279,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
 	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
-	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration)
+	s.ClientCtx, s.Sink, s.finally, s.Hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration)
 	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)
@@ -289,7 +289,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	defer left()
 	given := make(map[string]bool)
 	for range maxGatheredPages {
-		if s.timeout = min(s.timeout, time.Until(until)); s.timeout <= 0 || ctx.Err() != nil {
+		if s.Timeout = min(s.Timeout, time.Until(until)); s.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
 		came := collect(s.protocol.route(ctx))
@@ -306,14 +306,14 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
-			s.target.SetFaults(field, s.part.LeftOut)
+			s.Server.SetFaults(field, s.part.LeftOut)
 			return nil
 		}
 		if given[next] { // otherwise the server could continue without end
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
-		if s.msg, err = aggregate.NextPage(s.msg, next, s.limits); err != nil {
+		if s.Message, err = aggregate.NextPage(s.Message, next, s.limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
@@ -337,10 +337,10 @@ func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 // joinLists answers with one list made of the parts of all servers.
 func (x *exchange) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
-	if x.resultType != "" {
+	if x.ResultType != "" {
 		members = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
 	}
-	return dispatch.Response{Body: aggregate.Join(x.id(), members, field, parts)}
+	return dispatch.Response{Body: aggregate.Join(x.ID(), members, field, parts)}
 }
 
 // partsOf returns the parts of the servers.

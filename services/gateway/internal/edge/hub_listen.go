@@ -24,20 +24,20 @@ const (
 // hearHub forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
 // notifies the client of lists that differ from those of which the client was last notified.
 func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
-	out := x.newRelay()
+	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
 	out.Open()
-	all.Go(func() { out.keepAlive(ctx, cancel) })
+	all.Go(func() { out.KeepOpen(ctx, cancel) })
 	// A client that has not listed yet is notified of changes from now on.
-	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx)))
-	tick := time.NewTicker(aliveEvery) // policy may have changed
+	x.Session.Members.Lists(cmp.Or(x.Session.Members.Lists(""), x.lists(ctx)))
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
-		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
-		for server, id := range x.sess.Members.All() {
+		used, changed := x.Session.Members.Opened.Wait(), x.news.Wait()
+		for server, id := range x.Session.Members.All() {
 			if heard[id] || !x.hasOpened(server, id) {
 				continue
 			}
@@ -46,8 +46,8 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 			x.guarded(&all, func() { y.hearMember(ctx, cancel, id) })
 		}
 		if now := x.lists(ctx); now != "" {
-			for _, method := range aggregate.Changed(x.sess.Members.Lists(now), now) {
-				if out.sendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
+			for _, method := range aggregate.Changed(x.Session.Members.Lists(now), now) {
+				if out.SendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
 				}
 			}
@@ -76,7 +76,7 @@ func (x *exchange) hasOpened(server, id string) bool {
 func (x *exchange) lists(ctx context.Context) string {
 	var servers []aggregate.Lists
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
-		access, err := x.at(server).lookupAccess(ctx)
+		access, err := x.at(server).Access(ctx)
 		if err != nil {
 			return ""
 		}
@@ -95,7 +95,7 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
 			if panicked := recover(); panicked != nil {
-				x.panicked(x.client, panicked)
+				x.panicked(x.ClientCtx, panicked)
 			}
 		}()
 		do()
@@ -105,14 +105,14 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 // hearMember forwards what one server sends to the client's stream. It opens the server's stream again after it has
 // ended.
 func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
-	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), true)
+	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), true)
 	if err != nil {
 		return // the session has just been closed
 	}
 	defer done()
 	x.in(sess)
-	x.client = ctx
-	out := x.newRelay()
+	x.ClientCtx = ctx
+	out := x.NewRelay()
 	for wait := relistenFirst; ; wait = min(2*wait, relistenMost) {
 		if err := x.hearOnce(ctx, out, func() { wait = relistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
 			return
@@ -126,22 +126,22 @@ func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id st
 }
 
 // hearOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
-func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end context.CancelFunc) (err error) {
+func (x *exchange) hearOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.mayHear(ctx) {
-		return errStale
+		return dispatch.ErrStale
 	}
-	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
+	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
 		return err
 	}
-	defer x.has.Leave()
-	defer out.asks.settle() // cancels the server's requests that came on the stream
-	return x.sess.Upstream.Listen(ctx, upstream.Listener{
-		Room: &x.has.Answer, Opened: func() {},
+	defer x.Slot.Leave()
+	defer out.Settle() // cancels the server's requests that came on the stream
+	return x.Session.Upstream.Listen(ctx, upstream.Listener{
+		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {
 			if !x.mayHear(ctx) {
-				return errStale
+				return dispatch.ErrStale
 			}
-			err := out.pass(event)
+			err := out.Forward(event)
 			if err != nil { // the client has disconnected
 				end()
 				return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
@@ -14,8 +15,8 @@ import (
 // enter counts the message as a request to its server, and puts it into the member session with that server, until left
 // is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
-	x.target.Touch()
-	has, err := x.inFlight.Enter(x.Principal, x.server)
+	x.Server.Touch()
+	has, err := x.inFlight.Enter(x.Principal, x.ServerName)
 	if err != nil {
 		full := tooMuchInFlight(err)
 		full.IsProtocolError = false // the client's own message was accepted
@@ -26,14 +27,14 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 		has.Leave()
 		return nil, refused
 	}
-	x.has = has
+	x.Slot = has
 	return func() { done(); has.Leave() }, nil
 }
 
 // member puts the message into the member session with its server. If there is none yet, it creates one; the server's
 // own session is opened with the first request.
 func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
-	key := keyOf(x.Caller, x.server)
+	key := keyOf(x.Caller, x.ServerName)
 	use := func(id string) error {
 		sess, used, err := x.deps.Sessions.Use(id, key)
 		if err == nil {
@@ -43,9 +44,9 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		return err
 	}
 	// Before Members.Use: this may have to ask policy, and other requests must not wait for that.
-	access, err := x.lookupAccess(ctx)
+	access, err := x.Access(ctx)
 	if err != nil {
-		return nil, policyAway()
+		return nil, dispatch.PolicyUnavailable()
 	}
 	name, refused := x.protocol.meet(ctx, access)
 	if refused != nil {
@@ -61,7 +62,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	case errors.Is(err, session.ErrUnknown): // the client has just ended the aggregate session
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_SESSION_UNKNOWN}
 	default:
-		return nil, policyAway()
+		return nil, dispatch.PolicyUnavailable()
 	}
 }
 
@@ -80,11 +81,11 @@ func (x *exchange) newMember(key session.Key, access visibility.Access) *session
 
 // existing puts the message into the member session with its server. It returns false if there is none.
 func (x *exchange) existing() (done func(), ok bool) {
-	id, known := x.hub.Members.All()[x.server]
+	id, known := x.hub.Members.All()[x.ServerName]
 	if !known {
 		return nil, false
 	}
-	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
+	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
 		return nil, false // the member session has ended
 	}

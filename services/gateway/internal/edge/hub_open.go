@@ -23,33 +23,33 @@ type hubGreeting struct {
 	Result  struct {
 		ProtocolVersion string                     `json:"protocolVersion"`
 		Capabilities    map[string]map[string]bool `json:"capabilities"`
-		ServerInfo      serverInfo                 `json:"serverInfo"`
+		ServerInfo      dispatch.ServerInfo        `json:"serverInfo"`
 		Instructions    string                     `json:"instructions"`
 	} `json:"result"`
 }
 
 // openHub opens an aggregate session. A server is not contacted before it is used.
 func (x *exchange) openHub(ctx context.Context) dispatch.Response {
-	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
+	done, err := x.deps.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
-		return x.refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, notOpened(err))
 	}
 	defer done()
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	version := x.msg.Version
+	version := x.Message.Version
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
 	sess := x.newHub(version)
 	body, err := x.greetHub(sess, servers)
 	if err != nil {
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	if err := x.deps.Sessions.Add(sess); err != nil {
-		return x.refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, notOpened(err))
 	}
 	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}
 }
@@ -57,17 +57,17 @@ func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 func (x *exchange) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: keyOf(x.Caller, x.server), Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
-		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
+		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
+		Client: session.Client{Elicits: dispatch.Elicits(x.Message, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
 	}
-	sess.Client.Name, sess.Client.Version = x.msg.Client()
+	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	return sess
 }
 
 // abilitiesForMany returns the client's capabilities that all servers may use together. It excludes the context in
 // sampling, because a model would see there what other servers have sent.
 func (x *exchange) abilitiesForMany() []mcp.Ability {
-	out := x.abilities()
+	out := x.Abilities()
 	for i, a := range out {
 		out[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
 	}
@@ -76,9 +76,9 @@ func (x *exchange) abilitiesForMany() []mcp.Ability {
 
 // greetHub returns the answer to initialize.
 func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
-	out := hubGreeting{Version: "2.0", ID: x.id()}
+	out := hubGreeting{Version: "2.0", ID: x.ID()}
 	r := &out.Result
-	r.ProtocolVersion, r.ServerInfo = sess.Version, x.hubInfo()
+	r.ProtocolVersion, r.ServerInfo = sess.Version, x.Info()
 	greetings, err := greetingsOf(servers), error(nil)
 	if r.Capabilities, err = aggregate.Capabilities(greetings); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, 
 // greetingsOf returns what the servers declare about themselves, as far as it is known.
 func greetingsOf(servers []*reached) (out []aggregate.Greeting) {
 	for _, s := range servers {
-		out = append(out, aggregate.Greeting{Server: s.server, Answer: s.greeting, Allowed: mayUse(s.access)})
+		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: mayUse(s.access)})
 	}
 	return out
 }

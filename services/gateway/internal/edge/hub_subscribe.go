@@ -29,33 +29,33 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 		servers, refused = x.reached(ctx)
 	}
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
+	_, ctx, done, err := x.deps.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
-		return x.refuse(ctx, tooManySubscriptions())
+		return x.Refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
 	ctx, end := context.WithCancel(ctx)
-	x.client = ctx
-	out := x.newRelay()
+	x.ClientCtx = ctx
+	out := x.NewRelay()
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
 	was := x.lists(ctx) // before the client learns of its subscription and lists again
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
-	if err != nil || out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
+	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
 		return dispatch.Response{}
 	}
 	x.done() // a stream does not keep the caller's state in use
-	all.Go(func() { out.keepAlive(ctx, end) })
-	tick := time.NewTicker(aliveEvery) // policy may have changed
+	all.Go(func() { out.KeepOpen(ctx, end) })
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for {
-		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
+		used, changed := x.Session.Members.Opened.Wait(), x.news.Wait()
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
-			begins := h.begins(x.sess.Members.All())
+			begins := h.begins(x.Session.Members.All())
 			if begins {
 				x.guarded(&all, func() { h.run(ctx) })
 			}
@@ -64,7 +64,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 		if now := x.lists(ctx); now != "" {
 			for _, method := range aggregate.Changed(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
-				if wants && was != "" && out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
+				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
 					return dispatch.Response{}
 				}
 			}
@@ -94,12 +94,12 @@ func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted
 	var judging sync.WaitGroup
 	places := make(chan struct{}, maxGathering)
 	for _, s := range servers {
-		h := &hearing{hub: x, server: s.server}
+		h := &hearing{hub: x, server: s.ServerName}
 		offers := func(capability string) bool { return s.found == nil || s.offers(capability) }
 		h.Prompts = asked.Prompts && offers("prompts") && s.access.Has("prompts/list")
 		h.Resources = asked.Resources && offers("resources") && s.access.Has("resources/list")
 		hears = append(hears, h)
-		if uris := byServer[s.server]; len(uris) > 0 && offers("resources") {
+		if uris := byServer[s.ServerName]; len(uris) > 0 && offers("resources") {
 			places <- struct{}{}
 			x.guarded(&judging, func() {
 				defer func() { <-places }()
@@ -180,17 +180,17 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	defer left()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	x.client = ctx
-	out := x.newRelay()
+	x.ClientCtx = ctx
+	out := x.NewRelay()
 	wants := h.Wanted
-	out.wants = &wants
-	defer out.asks.settle()
+	out.Wants = &wants
+	defer out.Settle()
 	if again {
 		wants.URIs = x.subscribed(ctx, h.URIs)
 		for _, uri := range wants.URIs {
 			told, err := json.Marshal(map[string]string{"uri": uri})
 			if err == nil {
-				err = out.pass(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.id(), told[1:])})
+				err = out.Forward(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.ID(), told[1:])})
 			}
 			if err != nil {
 				return true
@@ -200,8 +200,8 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	if len(wants.URIs) == 0 && !wants.Prompts && !wants.Resources {
 		return true
 	}
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.speaksFor, wants), &x.has.Answer, func(raw []byte) {
-		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
+	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
+		if !x.mayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			stop()
 		}
 	})
@@ -209,7 +209,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	case ctx.Err() != nil:
 		return true
 	case err != nil && !errors.Is(err, upstream.ErrNoStream):
-		x.silent(ctx, answer, err)
+		x.ServerFailed(ctx, answer, err)
 		return true
 	default:
 		return err == nil && !answer.Message.Error.Present()

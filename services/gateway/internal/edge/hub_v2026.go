@@ -24,23 +24,23 @@ import (
 // sessions, as an aggregate session has.
 func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 	if len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
-		return x.refuse(ctx, x.notSpoken(mcp.Modern))
+		return x.Refuse(ctx, x.notSpoken(mcp.Modern))
 	}
 	if refused := x.check(); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	if x.msg.Kind == gate.Notification { // a client cancels a request by closing its stream
-		if mcp.AlwaysPasses(x.msg.Method) {
-			if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+	if x.Message.Kind == gate.Notification { // a client cancels a request by closing its stream
+		if mcp.AlwaysPasses(x.Message.Method) {
+			if refused := x.Admit(ctx, x.Message.Method); refused != nil {
 				return *refused
 			}
 		}
-		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
 	x.allows(visibility.Access{}, x.abilitiesForMany())
 	if refused := x.standIn(ctx); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	x.leaves = x.done
 	return x.answerHub(ctx)
@@ -51,31 +51,31 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	greetings := greetingsOf(servers)
 	has, err := aggregate.Capabilities(greetings)
 	if err != nil {
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`
 		Result  any            `json:"result"`
-	}{"2.0", x.id(), struct {
-		Type         string                     `json:"resultType"`
-		TTL          int                        `json:"ttlMs"`
-		Scope        string                     `json:"cacheScope"`
-		Versions     []string                   `json:"supportedVersions"`
-		Capabilities map[string]map[string]bool `json:"capabilities"`
-		Instructions string                     `json:"instructions"`
-		Meta         map[string]serverInfo      `json:"_meta"`
-	}{mcp.ResultComplete, 0, "private", x.spoken(), has, aggregate.Instructions(greetings), map[string]serverInfo{mcp.MetaServerInfo: x.hubInfo()}}}, json.Deterministic(true))
-	return x.own(ctx, body, err)
+	}{"2.0", x.ID(), struct {
+		Type         string                         `json:"resultType"`
+		TTL          int                            `json:"ttlMs"`
+		Scope        string                         `json:"cacheScope"`
+		Versions     []string                       `json:"supportedVersions"`
+		Capabilities map[string]map[string]bool     `json:"capabilities"`
+		Instructions string                         `json:"instructions"`
+		Meta         map[string]dispatch.ServerInfo `json:"_meta"`
+	}{mcp.ResultComplete, 0, "private", x.spoken(), has, aggregate.Instructions(greetings), map[string]dispatch.ServerInfo{mcp.MetaServerInfo: x.Info()}}}, json.Deterministic(true))
+	return x.OwnResponse(ctx, body, err)
 }
 
 func (x *v2026) answersItself() func(context.Context) dispatch.Response {
-	switch x.msg.Method {
+	switch x.Message.Method {
 	case mcp.MethodDiscover:
 		return x.discoverHub
 	case mcp.MethodListen:
@@ -92,26 +92,26 @@ func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
 // meet finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
 // the URL of all servers, because a request about a task does not name its server.
 func (x *v2026) meet(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
-	speaks, known := x.target.Stateless()
+	speaks, known := x.Server.Stateless()
 	if !known {
-		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
+		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error
-		if speaks, err = x.target.AskStateless(ctx); err != nil {
-			return "", x.unfound(ctx, err)
+		if speaks, err = x.Server.AskStateless(ctx); err != nil {
+			return "", x.Undiscovered(ctx, err)
 		}
 	}
 	x.sentTo(speaks)
-	x.allows(access, x.tellable(x.hub.Members.Abilities, access))
+	x.allows(access, x.FilterAbilities(x.hub.Members.Abilities, access))
 	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
-		return x.server + inSession + mcp.Told(x.can), nil
+		return x.ServerName + inSession + mcp.Told(x.can), nil
 	}
-	return x.server, nil
+	return x.ServerName, nil
 }
 
 func (x *v2026) openMember(sess *session.Session, _ visibility.Access) {
-	sess.Upstream = x.target.Upstream.Later(x.opens(), x.hub.Members.Opened.Tell)
+	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.hub.Members.Opened.Tell)
 }
 
 // inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with

@@ -78,7 +78,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	defer e.visits.leave()
 	ask := func(handle, message string) insideAnswer {
 		x := e.newExchange(ctx, c, errand.Server, insideHeader(handle), dispatch.NewCallback(errand.Event))
-		x.hold = errand.Hold
+		x.Hold = errand.Hold
 		return x.inside([]byte(message))
 	}
 	key := keyOf(c, errand.Server)

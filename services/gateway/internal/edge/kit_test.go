@@ -200,7 +200,7 @@ func (w *world) build() {
 	})
 	must(err)
 	w.edge = e
-	web := e.Server()
+	web := e.HTTPServer()
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(w.lis) }()
 	w.client = &http.Client{Transport: &http.Transport{DialContext: w.lis.DialContext}}

@@ -34,7 +34,7 @@ const (
 // an approval, which only the caller that requested it can use.
 func (x *v2026) resume() *refusal.Refusal {
 	var state string
-	if at := x.msg.RequestState; !at.Present() || json.Unmarshal(at.Of(x.msg.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
+	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
 		return nil
 	}
 	refused := refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "the requestState is not one that this gateway gives.")
@@ -43,15 +43,15 @@ func (x *v2026) resume() *refusal.Refusal {
 	if before < 1 || before > maxLegs || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {
 		return refused
 	}
-	if at := x.msg.InputResponses; at.Present() && string(at.Of(x.msg.Raw)) != "{}" {
+	if at := x.Message.InputResponses; at.Present() && string(at.Of(x.Message.Raw)) != "{}" {
 		refused.Message = "nothing was asked, so there is nothing to answer."
 		return refused
 	}
-	m, err := x.msg.First()
+	m, err := x.Message.First()
 	if err != nil {
 		return refused
 	}
-	x.msg, x.leg = m, leg{before, approval}
+	x.Message, x.leg = m, leg{before, approval}
 	return nil
 }
 
@@ -60,7 +60,7 @@ func (x *v2026) resume() *refusal.Refusal {
 // would repeat the request without these answers.
 func (x *v2026) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if !x.sink.HasClient() || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
+	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}

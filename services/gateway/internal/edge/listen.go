@@ -24,8 +24,6 @@ const (
 	headerLast = "Last-Event-Id"
 	// methodListen is the method under which client streams are counted.
 	methodListen = "listen"
-	// aliveEvery is how often a silent stream gets a comment, so that the gateway notices a client that has disconnected.
-	aliveEvery = 25 * time.Second
 )
 
 // listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
@@ -34,7 +32,7 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
-	x.msg, x.received = new(gate.Message), time.Now()
+	x.Message, x.Received = new(gate.Message), time.Now()
 	x.speak(v2025{x})
 	defer func() { x.end(dispatch.Response{}) }()
 	resp, has := x.listens(r.Method)
@@ -47,49 +45,49 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 
 // listens forwards the stream until it ends. has is false if there is no stream.
 func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
-	ctx := x.client
+	ctx := x.ClientCtx
 	if refused := x.url.resolve(); refused != nil {
-		return x.refuse(ctx, refused), true
+		return x.Refuse(ctx, refused), true
 	}
 	id, ok := single(x.header, mcp.HeaderSession)
-	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try this without a session
+	if !ok || method != http.MethodGet || !x.Sink.Accepts() { // some clients try this without a session
 		return dispatch.Response{}, false
 	}
 	var err error
-	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
-		return x.refuse(ctx, tooMuchInFlight(err)), true
+	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
+		return x.Refuse(ctx, tooMuchInFlight(err)), true
 	}
-	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
+	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
-		return x.refuse(ctx, unknownSession()), true
+		return x.Refuse(ctx, unknownSession()), true
 	}
 	used = sync.OnceFunc(used)
 	x.leaves = used
 	x.in(sess)
-	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodListen}); refused != nil {
+	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
-		return x.refuse(ctx, refused), true
+		return x.Refuse(ctx, refused), true
 	}
 	after, resumes := single(x.header, headerLast)
 	if resumes && session.IsAnswers(after) {
 		return x.resumeAnswer(after, used), true
 	}
 	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
-		return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
+		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	switch refused, has := x.url.mayListen(ctx); {
 	case refused != nil:
-		return x.refuse(ctx, refused), true
+		return x.Refuse(ctx, refused), true
 	case !has:
 		return dispatch.Response{}, false
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
+	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), false)
 	if err != nil { // the session has just been closed
-		return x.refuse(x.client, unknownSession()), true
+		return x.Refuse(x.ClientCtx, unknownSession()), true
 	}
 	x.finally.add(done)
 	used() // a stream does not keep the session in use
-	x.client = ctx
+	x.ClientCtx = ctx
 	return x.url.listen(ctx, after)
 }
 
@@ -97,24 +95,24 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 // decided and sent before, so they are sent again to the same session without a decision.
 func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
-		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
+		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
-	stream, next, ok := x.sess.Answers.After(after, string(visibility.AppendCaller(nil, x.Principal, "")))
+	stream, next, ok := x.Session.Answers.After(after, string(visibility.AppendCaller(nil, x.Principal, "")))
 	if !ok {
-		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
+		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(x.client, x.sess.ID, keyOf(x.Caller, x.server), true)
+	_, ctx, done, err := x.deps.Sessions.Listen(x.ClientCtx, x.Session.ID, keyOf(x.Caller, x.ServerName), true)
 	if err != nil { // the session has just been closed, or has too many streams
-		return x.refuse(x.client, unknownSession())
+		return x.Refuse(x.ClientCtx, unknownSession())
 	}
 	defer done()
 	used() // a stream does not keep the session in use
-	out := x.newRelay()
+	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
 	defer func() { cancel(); alive.Wait() }()
 	out.Open()
-	alive.Go(func() { out.keepAlive(ctx, cancel) })
+	alive.Go(func() { out.KeepOpen(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
 		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.Send(upstream.Event{ID: id}, message) != nil {
@@ -127,38 +125,38 @@ func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 // hear forwards what the server sends until its stream or the client's ends. It returns false if the server has no
 // stream.
 func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Response, has bool) {
-	out := x.newRelay()
-	defer out.asks.settle()
+	out := x.NewRelay()
+	defer out.Settle()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
 	defer func() { cancel(); alive.Wait() }()
 	opened := false
-	err := x.sess.Upstream.Listen(ctx, upstream.Listener{
-		After: after, Room: &x.has.Answer,
+	err := x.Session.Upstream.Listen(ctx, upstream.Listener{
+		After: after, Room: &x.Slot.Answer,
 		Opened: func() {
 			opened = true
 			out.Open()
-			alive.Go(func() { out.keepAlive(ctx, cancel) })
+			alive.Go(func() { out.KeepOpen(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
 			if !x.mayHear(ctx) {
-				return errStale
+				return dispatch.ErrStale
 			}
-			return out.pass(event)
+			return out.Forward(event)
 		},
 	})
 	if opened {
 		return dispatch.Response{}, true
 	}
-	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", upstream.ForLog(err))
+	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
 		return dispatch.Response{}, false
 	}
-	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
+	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 
 // mayHear reports whether the caller may get what the server sends now.
 func (x *exchange) mayHear(ctx context.Context) bool {
-	access, err := x.lookupAccess(ctx)
+	access, err := x.Access(ctx)
 	return err == nil && access.MayCall && !x.Revoked()
 }

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
@@ -29,49 +27,49 @@ import (
 // open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
 // something there.
 func (x *exchange) open(ctx context.Context) dispatch.Response {
-	access, err := x.lookupAccess(ctx)
+	access, err := x.Access(ctx)
 	if err != nil {
-		return x.refuse(ctx, policyAway())
+		return x.Refuse(ctx, dispatch.PolicyUnavailable())
 	}
-	if err := x.has.Admit(ctx); err != nil {
-		return x.refuse(ctx, notAdmitted(err))
+	if err := x.Slot.Admit(ctx); err != nil {
+		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
+	done, err := x.deps.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
-		return x.refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, notOpened(err))
 	}
 	defer done()
 	up, opened, err := x.greet(ctx, access)
 	switch {
 	case errors.Is(err, errVersion):
-		return x.refused(ctx, x.notSpoken(x.msg.Version))
+		return x.RefusedResponse(ctx, x.notSpoken(x.Message.Version))
 	case errors.Is(err, catalogue.ErrAway):
-		return x.refuse(ctx, x.unfound(ctx, err))
+		return x.Refuse(ctx, x.Undiscovered(ctx, err))
 	case err != nil:
-		return x.refuse(ctx, x.silent(ctx, opened, err))
+		return x.Refuse(ctx, x.ServerFailed(ctx, opened, err))
 	}
 	answer := opened.Message
-	if refused := x.inputs(ctx, answer); refused != nil {
+	if refused := x.CheckInputs(ctx, answer); refused != nil {
 		x.abandon(up)
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	if answer.Error.Present() {
 		x.abandon(up)
-		return x.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
+		return x.Edited(ctx, answer, x.WithClientID(answer, answer.Clean(nil)))
 	}
 	if !access.MayCall {
-		if answer, err = x.withoutServer(answer); err != nil {
-			return x.refuse(ctx, notOpened(err))
+		if answer, err = x.RedactGreeting(answer); err != nil {
+			return x.Refuse(ctx, notOpened(err))
 		}
 	}
 	version := x.agreed(answer, access)
 	sess, err := x.newSession(up, version, access)
 	if err != nil {
 		x.abandon(up)
-		return x.refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, notOpened(err))
 	}
 	sess.Ready.Store(!access.MayCall)
-	out := x.edited(ctx, answer, x.addressed(answer, greeting(answer, version, access)))
+	out := x.Edited(ctx, answer, x.WithClientID(answer, greeting(answer, version, access)))
 	out.Session = sess.ID
 	return out
 }
@@ -79,14 +77,14 @@ func (x *exchange) open(ctx context.Context) dispatch.Response {
 // greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
 // gateway itself got, and the session with the server is opened when that changes.
 func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
 	who := principal.Of(x.Principal)
-	client, clientVersion := x.msg.Client()
+	client, clientVersion := x.Message.Client()
 	if access.MayCall {
-		return x.target.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(access)...), &x.has.Answer)
+		return x.Server.Open(ctx, who, upstream.Initialize(x.Message.Version, client, clientVersion, x.AbilitiesFor(access)...), &x.Slot.Answer)
 	}
-	found, err := x.target.Own().Found(ctx, discovery.Fresh)
+	found, err := x.Server.Own().Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
@@ -94,7 +92,7 @@ func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstre
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	version, target := x.agreed(greeting, access), x.target
+	version, target := x.agreed(greeting, access), x.Server
 	return target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
@@ -107,7 +105,7 @@ func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstre
 // begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
 func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does func(version string) bool) error {
 	err := errVersion
-	if !answer.Error.Present() && does(unquote(answer.ProtocolVersion.Of(answer.Raw))) {
+	if !answer.Error.Present() && does(gate.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.Tell(ctx, upstream.Initialized())
 	}
 	if err != nil {
@@ -119,10 +117,10 @@ func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does 
 // agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
 func (x *exchange) agreed(answer *gate.Answer, access visibility.Access) string {
-	if !access.MayCall && mcp.IsSupported(x.msg.Version) {
-		return x.msg.Version
+	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
+		return x.Message.Version
 	}
-	return unquote(answer.ProtocolVersion.Of(answer.Raw))
+	return gate.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
 // greeting returns the edits of the server's answer to initialize for the client.
@@ -162,14 +160,14 @@ func (x *exchange) newSession(up *upstream.Session, version string, access visib
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
-	client := session.Client{Elicits: elicits(x.msg, version)}
+	client := session.Client{Elicits: dispatch.Elicits(x.Message, version)}
 	if access.MayCall {
-		client.Offer = question.Offer{Abilities: x.claims(access), Revision: version, Named: x.msg.Version}
+		client.Offer = question.Offer{Abilities: x.AbilitiesFor(access), Revision: version, Named: x.Message.Version}
 	}
-	client.Name, client.Version = x.msg.Client()
+	client.Name, client.Version = x.Message.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: keyOf(x.Caller, x.server), Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(),
+		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)
@@ -177,10 +175,10 @@ func (x *exchange) newSession(up *upstream.Session, version string, access visib
 
 // abandon closes a session with a server that no client will use.
 func (x *exchange) abandon(up *upstream.Session) {
-	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {
-		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.server, "error", upstream.ForLog(err))
+		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.ServerName, "error", upstream.ForLog(err))
 	}
 }
 
@@ -195,13 +193,4 @@ func mayUse(access visibility.Access) func(method string) bool {
 	return func(method string) bool {
 		return method == mcp.MethodToolsList || access.Has(method)
 	}
-}
-
-// unquote returns the text of a JSON string; empty for anything else.
-func unquote(raw []byte) string {
-	out, err := jsontext.AppendUnquote(nil, raw)
-	if err != nil {
-		return ""
-	}
-	return string(out)
 }

@@ -29,7 +29,7 @@ import (
 // exchange is one message of an authenticated caller while it is handled.
 type exchange struct {
 	*Edge
-	core
+	dispatch.Exchange
 
 	// header is the headers of the message.
 	header http.Header
@@ -70,12 +70,12 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller)
 
 // end releases what a message has used, once it is answered with resp.
 func (x *exchange) end(resp dispatch.Response) {
-	if x.has != nil {
-		defer x.has.Leave()
+	if x.Slot != nil {
+		defer x.Slot.Leave()
 	}
 	if x.span != nil {
 		defer x.span.End()
-		defer x.measure(x.client, resp)
+		defer x.Measure(x.ClientCtx, resp)
 	}
 	if x.leaves != nil {
 		defer x.leaves()
@@ -93,33 +93,33 @@ func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) 
 // newExchange returns the exchange of a message to a server. Its client ends with ctx.
 func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
 	x := &exchange{Edge: e, header: header}
-	x.core = core{Dispatcher: e.dispatcher, Caller: c, client: ctx, sink: to, server: server}
-	x.url, x.addressing = urlOf(x), direct{x}
+	x.Exchange = dispatch.Exchange{Dispatcher: e.dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
+	x.url, x.Addressing = urlOf(x), dispatch.Direct{Exchange: &x.Exchange}
 	return x
 }
 
 // refuseHTTP refuses and records a request of an authenticated caller that has no message.
 func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
-	to.Answer(e.exchange(r, c, to).refuse(r.Context(), refused))
+	to.Answer(e.exchange(r, c, to).Refuse(r.Context(), refused))
 }
 
 // handle handles the message in body, and returns its answer. size is the size of the message in bytes; -1 if it is not
 // known.
 func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
-	ctx := x.client
+	ctx := x.ClientCtx
 	x.speak(v2025{x})
 	var err error
-	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
-		return x.refuse(ctx, tooMuchInFlight(err))
+	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
+		return x.Refuse(ctx, tooMuchInFlight(err))
 	}
 	if refused := x.read(body, size); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	parent, _ := single(x.header, "Traceparent")
-	ctx, x.span = spans.Serve(ctx, x.deps.Tracer, x.msg, spans.Client(x.msg, parent, x.deps.Propagator), x.cfg.TrustParent)
-	spans.Message(x.span, x.msg, x.place())
-	x.client = ctx
+	ctx, x.span = spans.Serve(ctx, x.deps.Tracer, x.Message, spans.Client(x.Message, parent, x.deps.Propagator), x.cfg.TrustParent)
+	spans.Message(x.span, x.Message, x.Place())
+	x.ClientCtx = ctx
 	if refused := x.check(); refused != nil {
 		return x.refuseVersion(ctx, refused)
 	}
@@ -137,21 +137,21 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if !isJSON(x.header) {
 		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}
-	body, err := x.pieces.ReadAll(x.has.Reader(from), size, x.limits.Bytes)
-	x.received, x.size = time.Now(), len(body)
+	body, err := x.pieces.ReadAll(x.Slot.Reader(from), size, x.limits.Bytes)
+	x.Received, x.Size = time.Now(), len(body)
 	switch {
 	case errors.Is(err, inflight.ErrFull):
 		return tooMuchInFlight(err)
 	case err != nil:
 		return unreadable()
 	}
-	end, err := x.has.Answer.TurnFor(x.client, len(body))
+	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(body))
 	if err != nil {
 		return unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.msg, err = gate.Parse(body, x.url.limits(x.limits)); err != nil {
-		x.msg = nil
+	if x.Message, err = gate.Parse(body, x.url.limits(x.limits)); err != nil {
+		x.Message = nil
 		return unparsed(err)
 	}
 	return nil
@@ -180,21 +180,21 @@ func (x *exchange) check() *refusal.Refusal {
 		}
 	}
 	header, _ := single(x.header, mcp.HeaderVersion)
-	meta := x.msg.Meta.ProtocolVersion
+	meta := x.Message.Meta.ProtocolVersion
 	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
 		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
 	}
-	if mcp.IsModern(x.msg.Method) && meta != "" && meta != mcp.Modern {
+	if mcp.IsModern(x.Message.Method) && meta != "" && meta != mcp.Modern {
 		return x.notSpoken(meta)
 	}
 	for _, version := range []string{meta, header} {
-		agrees := x.msg.Method == mcp.MethodInitialize && mcp.IsRevision(version)
+		agrees := x.Message.Method == mcp.MethodInitialize && mcp.IsRevision(version)
 		if version != "" && version != mcp.Modern && !mcp.IsSupported(version) && !agrees {
 			return x.notSpoken(version)
 		}
 	}
-	if x.passes() && x.msg.Kind != gate.Response { // whether a request waits for an answer is only known in its session
-		return x.tooLarge()
+	if x.NeedsNoRule() && x.Message.Kind != gate.Response { // whether a request waits for an answer is only known in its session
+		return x.CheckSize()
 	}
 	return nil
 }
@@ -226,12 +226,12 @@ func unknownSession() *refusal.Refusal {
 }
 
 // speak sets the protocol of the message.
-func (x *exchange) speak(p protocol) { x.protocol, x.era = p, p }
+func (x *exchange) speak(p protocol) { x.protocol, x.Era = p, p }
 
 // in puts the message into its session.
 func (x *exchange) in(sess *session.Session) {
-	if x.sess = sess; len(sess.Client.Offer.Abilities) > 0 {
-		x.patience = new(upstream.Patience)
+	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
+		x.Patience = new(upstream.Patience)
 	}
 	x.protocol.enters(sess)
 }

@@ -42,11 +42,11 @@ func (s *standIns) handle(of []byte) string {
 // gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
 // it, and creating it contacts no server. x.done releases it.
 func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
-	key, of := keyOf(x.Caller, x.server), visibility.AppendKey(nil, x.Principal, x.server)
+	key, of := keyOf(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	of = append(visibility.AppendPart(of, key.Tenant), 0)
 	of = append(visibility.AppendPart(of, key.Subject), 0)
 	if !x.url.hasManyClients(x) {
-		name, version := x.msg.Client()
+		name, version := x.Message.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
 	id := x.standIns.handle(of)
@@ -57,15 +57,15 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 		if err == nil {
 			x.done = sync.OnceFunc(done)
 			x.in(sess)
-			spans.Session(trace.SpanFromContext(ctx), x.place())
+			spans.Session(trace.SpanFromContext(ctx), x.Place())
 		}
 		return err
 	}
 	if use() == nil {
 		return nil
 	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
-	sess.Client.Name, sess.Client.Version = x.msg.Client()
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	x.url.connect(sess, x)
 	err := x.deps.Sessions.Add(sess)
 	if err == nil {
@@ -79,9 +79,9 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 
 // opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
 func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.Principal), x.target.Upstream.Open, x.speaksFor
+	who, open, by := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
 	if x.bridged {
-		open = x.target.Upstream.Bridge
+		open = x.Server.Upstream.Bridge
 	}
 	return func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, _, err := open(ctx, who, upstream.Discover(by), has)

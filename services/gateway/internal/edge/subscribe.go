@@ -3,9 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json"
@@ -32,13 +30,13 @@ type wanted struct {
 
 // wants returns the notifications that the request subscribes to.
 func (x *exchange) wants() (wanted, *refusal.Refusal) {
-	if !x.sink.Accepts() {
+	if !x.Sink.Accepts() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
 	var params struct {
 		Notifications wanted `json:"notifications"`
 	}
-	if err := json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params); err != nil || len(params.Notifications.URIs) > maxResources {
+	if err := json.Unmarshal(x.Message.Params.Of(x.Message.Raw), &params); err != nil || len(params.Notifications.URIs) > maxResources {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not valid in MCP, or names more than " + strconv.Itoa(maxResources) + " resources."}
 	}
 	return params.Notifications, nil
@@ -59,7 +57,7 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	wants := upstream.Wanted{
 		Tools:     asked.Tools,
@@ -67,9 +65,9 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 		Resources: asked.Resources && x.scope.Has("resources/list"),
 		URIs:      x.subscribed(ctx, asked.URIs),
 	}
-	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
+	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
-		return x.refuse(ctx, tooManySubscriptions())
+		return x.Refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
 	x.done() // a stream does not keep the caller's state in use
@@ -85,12 +83,12 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 		if err != nil || uri == "" {
 			continue // no resource has such a URI
 		}
-		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
-		counted := pipeline.Passing{Principal: x.Principal, Server: x.server, Method: mcp.MethodListen, Bytes: len(uri)}
+		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
+		counted := pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}
 		if x.deps.Pipeline.Pass(counted) != nil {
 			return out
 		}
-		if err == nil && x.judged(ctx, m, false) == nil {
+		if err == nil && x.Decide(ctx, m, false) == nil {
 			out = append(out, uri)
 		}
 	}
@@ -100,15 +98,15 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 // forward forwards the notifications of a subscription until it ends.
 func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
-	x.client = ctx
-	out := x.newRelay()
-	defer out.asks.settle()
-	out.wants = &wants
+	x.ClientCtx = ctx
+	out := x.NewRelay()
+	defer out.Settle()
+	out.Wants = &wants
 	var alive sync.WaitGroup
 	defer func() { end(); alive.Wait() }()
-	alive.Go(func() { out.keepAlive(ctx, end) })
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.speaksFor, wants), &x.has.Answer, func(raw []byte) {
-		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
+	alive.Go(func() { out.KeepOpen(ctx, end) })
+	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
+		if !x.mayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})
@@ -119,47 +117,18 @@ func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.
 	var refused *refusal.Refusal
 	switch {
 	case err == nil:
-		refused = x.inputs(ctx, answer.Message)
+		refused = x.CheckInputs(ctx, answer.Message)
 	case !ended: // by its client, its token or the gateway
-		refused = x.silent(ctx, answer, err)
+		refused = x.ServerFailed(ctx, answer, err)
 	}
 	switch {
 	case err == nil && refused == nil:
-		came := x.edited(ctx, answer.Message, answer.Message.Clean(nil))
+		came := x.Edited(ctx, answer.Message, answer.Message.Clean(nil))
 		came.Status = cmp.Or(came.Status, statusOf(answer.Message, answer.Status))
 		return came
 	case refused != nil && !out.IsOpen():
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	default:
 		return dispatch.Response{} // the stream ends
 	}
-}
-
-// concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
-// one.
-func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
-	if wants == nil {
-		return true
-	}
-	switch m.Method {
-	case mcp.MethodToolsChanged:
-		return wants.Tools
-	case mcp.MethodPromptsChanged:
-		return wants.Prompts
-	case mcp.MethodResourcesChanged:
-		return wants.Resources
-	case mcp.MethodResourceUpdated:
-	default:
-		return true
-	}
-	var about struct {
-		URI string `json:"uri"`
-	}
-	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
-		return false
-	}
-	return slices.ContainsFunc(wants.URIs, func(uri string) bool {
-		below, is := strings.CutPrefix(about.URI, uri)
-		return is && (below == "" || strings.HasSuffix(uri, "/") || strings.ContainsAny(below[:1], "/?#"))
-	})
 }

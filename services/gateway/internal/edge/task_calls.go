@@ -23,9 +23,9 @@ import (
 // mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task
 // can't pass requests of its server on, so a call in a session whose server may send some does not become a task.
 func (x *v2026) mayBeTask() bool {
-	return x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= tasks.MaxMessage &&
-		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
-		x.tasks.HasCapacity(&x.has.Of, string(x.owner()))
+	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
+		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
+		x.tasks.HasCapacity(&x.Slot.Of, string(x.owner()))
 }
 
 // becomesTask answers a call that waits for an approval with a task, and reports whether it could.
@@ -34,8 +34,8 @@ func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch
 		return dispatch.Response{}, false
 	}
 	call := tasks.Call{
-		Owner: string(x.owner()), Server: x.server, Header: make(http.Header), Message: x.msg.Raw,
-		Holder: room.Holder{Accounts: x.has.Of.Accounts, Server: x.server},
+		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
+		Holder: room.Holder{Accounts: x.Slot.Of.Accounts, Server: x.ServerName},
 	}
 	for name, lines := range x.header { // no credential: the call is made for the client that polls, by that client's own
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
@@ -57,7 +57,7 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 	if !waits {
 		return
 	}
-	a, refused := x.deps.Pipeline.Approval(ctx, x.acting(), approval)
+	a, refused := x.deps.Pipeline.Approval(ctx, x.Acting(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.visits.enter() {
 		return // a gateway that is stopping makes no more calls of tasks
 	}
@@ -88,7 +88,7 @@ var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this 
 func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
 	x := e.newExchange(ctx, by, t.Server, t.Header, new(dispatch.Callback))
-	x.hold, x.resumes = new(time.Duration), approval
+	x.Hold, x.Resumes = new(time.Duration), approval
 	came := x.inside(t.Message)
 	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time

@@ -17,7 +17,7 @@ import (
 )
 
 // owner is whose tasks the caller's tasks on the server are. Approvals are bound to the same.
-func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Principal, x.server) }
+func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Principal, x.ServerName) }
 
 // bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
@@ -25,18 +25,18 @@ func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Princi
 func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit) ([]gate.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
-	asked := strings.HasPrefix(x.msg.Method, "tasks/")
+	asked := strings.HasPrefix(x.Message.Method, "tasks/")
 	switch {
-	case kind == mcp.ResultTask && (!x.toldTasks || x.msg.Method != mcp.MethodToolsCall):
-		return nil, x.unusable(ctx, "the server answered with a task, though the request did not declare that the client accepts tasks.")
+	case kind == mcp.ResultTask && (!x.toldTasks || x.Message.Method != mcp.MethodToolsCall):
+		return nil, x.UnusableAnswer(ctx, "the server answered with a task, though the request did not declare that the client accepts tasks.")
 	case kind != mcp.ResultTask && !asked || !answer.TaskID.Present():
 		return edits, nil
 	case json.Unmarshal(answer.TaskID.Of(answer.Raw), &id) != nil:
-		return nil, x.unusable(ctx, "the server answered with a task id that is not a string.")
+		return nil, x.UnusableAnswer(ctx, "the server answered with a task id that is not a string.")
 	}
 	with, err := json.Marshal(x.taskIDs.ForClient(x.owner(), id))
 	if err != nil {
-		return nil, x.unusable(ctx, "the server answered with a task id that is not a string.")
+		return nil, x.UnusableAnswer(ctx, "the server answered with a task id that is not a string.")
 	}
 	edits = append(edits, gate.Edit{Span: answer.TaskID, With: with})
 	for key, at := range map[string]gate.Span{"result": answer.TaskResult, "error": answer.TaskError} {
@@ -45,12 +45,12 @@ func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit
 		}
 		end, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":0,"%s":%s}`, key, at.Of(answer.Raw)), gate.AnswerLimits())
 		if err != nil || end.InputRequests.Present() || upstream.HasCode(end, mcp.CodeElicitation) {
-			return nil, x.unusable(ctx, "the outcome of the task has a request for the client, or can be read in two ways.")
+			return nil, x.UnusableAnswer(ctx, "the outcome of the task has a request for the client, or can be read in two ways.")
 		}
 		if foreign := end.Clean(nil); len(foreign) > 0 {
 			clean, err := gate.Splice(end.Raw, foreign...)
 			if err != nil {
-				return nil, x.unusable(ctx, "the outcome of the task could not be cleaned.")
+				return nil, x.UnusableAnswer(ctx, "the outcome of the task could not be cleaned.")
 			}
 			prefix := len(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"%s":`, key))
 			edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return at.Start <= e.Span.Start && e.Span.End <= at.End })
@@ -63,10 +63,10 @@ func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit
 // restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
 // requestState, and puts the server's own task id in. It returns nil if the request can be decided.
 func (x *v2026) restore(ctx context.Context) *refusal.Refusal {
-	if !x.msg.RequestState.Present() && !x.msg.TaskIDValue.Present() {
+	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
 	}
-	end, err := x.has.Answer.TurnFor(ctx, len(x.msg.Raw))
+	end, err := x.Slot.Answer.TurnFor(ctx, len(x.Message.Raw))
 	if err != nil {
 		return unreadable() // the caller has stopped waiting
 	}
@@ -79,26 +79,26 @@ func (x *v2026) restore(ctx context.Context) *refusal.Refusal {
 
 // unbind puts the server's own task id into the request. It refuses an id that was not made for the caller.
 func (x *v2026) unbind() *refusal.Refusal {
-	if !x.msg.TaskIDValue.Present() || x.isOwnTask() {
+	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil
 	}
-	id, ok := x.taskIDs.ForServer(x.owner(), x.msg.TaskID)
+	id, ok := x.taskIDs.ForServer(x.owner(), x.Message.TaskID)
 	if !ok {
 		return noTask()
 	}
 	as, err := json.Marshal(id)
 	var raw []byte
 	if err == nil {
-		raw, err = gate.Splice(x.msg.Raw, gate.Edit{Span: x.msg.TaskIDValue, With: as})
+		raw, err = gate.Splice(x.Message.Raw, gate.Edit{Span: x.Message.TaskIDValue, With: as})
 	}
-	m := x.msg
+	m := x.Message
 	if err == nil {
 		m, err = gate.Parse(raw, x.limits)
 	}
 	if err != nil {
 		return noTask()
 	}
-	x.msg = m
+	x.Message = m
 	return nil
 }
 

@@ -46,18 +46,18 @@ func describe(s tasks.State) taskState {
 // ownTask answers a request about a task of the gateway's own. No rule is needed, because the caller learns only of its
 // own request.
 func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
-	t := x.tasks.Find(x.msg.TaskID, string(x.owner()))
+	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {
 	case x.Stale:
-		return x.refuse(ctx, policyAway())
+		return x.Refuse(ctx, dispatch.PolicyUnavailable())
 	case !x.takesTasks:
 		refused := refusal.ProtocolError(commonv1.Code_CODE_CAPABILITY_MISSING, "the request does not say that its client has "+mcp.ExtensionTasks+".")
 		refused.Extension = mcp.ExtensionTasks
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	case t == nil:
-		return x.refuse(ctx, noTask())
+		return x.Refuse(ctx, noTask())
 	}
-	switch x.msg.Method {
+	switch x.Message.Method {
 	case mcp.MethodTasksGet:
 		x.advance(ctx, t)
 		state := t.Report()
@@ -67,7 +67,7 @@ func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
 			x.withdraw(ctx, x.Caller, t, approval)
 		}
 	} // a task sends no requests to its client, so an update has nothing to answer
-	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.id(), mcp.ResultComplete), nil)
+	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 
 // answerTask answers with the state of a task. Its outcome is not copied, because a client may poll often.
@@ -76,9 +76,9 @@ func (x *exchange) answerTask(ctx context.Context, state taskState, out tasks.Ou
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`
 		Result  taskState      `json:"result"`
-	}{"2.0", x.id(), state})
+	}{"2.0", x.ID(), state})
 	if err != nil || out.Result == nil && out.Error == nil {
-		return x.own(ctx, body, err)
+		return x.OwnResponse(ctx, body, err)
 	}
 	key, value := `,"result":`, out.Result
 	if out.Error != nil {

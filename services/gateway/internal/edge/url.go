@@ -35,7 +35,7 @@ type url interface {
 
 // urlOf returns what the URL of the exchange addresses: all servers if it names no server.
 func urlOf(x *exchange) url {
-	if x.server == "" {
+	if x.ServerName == "" {
 		return aggregateURL{x}
 	}
 	return serverURL{x}
@@ -45,12 +45,12 @@ func urlOf(x *exchange) url {
 type serverURL struct{ *exchange }
 
 func (x serverURL) resolve() *refusal.Refusal {
-	if x.isAbsent(x.client, x.Caller, x.server) {
-		return unknownServer(x.server)
+	if x.isAbsent(x.ClientCtx, x.Caller, x.ServerName) {
+		return unknownServer(x.ServerName)
 	}
-	x.target = x.targets[x.server]
-	x.timeout, x.ownList = x.target.Timeout, x.target.Own()
-	x.target.Touch()
+	x.Server = x.targets[x.ServerName]
+	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
+	x.Server.Touch()
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (serverURL) inSession(ctx context.Context, m v2025) dispatch.Response { ret
 func (serverURL) stateless(ctx context.Context, m *v2026) dispatch.Response { return m.toServer(ctx) }
 
 func (x serverURL) mayListen(ctx context.Context) (*refusal.Refusal, bool) {
-	access, err := x.lookupAccess(ctx)
+	access, err := x.Access(ctx)
 	if err != nil {
 		return refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""), true
 	}
@@ -75,7 +75,7 @@ func (x serverURL) listen(ctx context.Context, after string) (dispatch.Response,
 }
 
 func (x serverURL) connect(sess *session.Session, m *v2026) {
-	sess.Upstream = x.target.Upstream.Later(m.opens(), nil)
+	sess.Upstream = x.Server.Upstream.Later(m.opens(), nil)
 }
 
 // hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities

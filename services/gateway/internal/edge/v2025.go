@@ -30,15 +30,15 @@ type v2025 struct{ *exchange }
 
 // post handles a message that opens a session, or one in a session.
 func (x v2025) post(ctx context.Context) dispatch.Response {
-	x.declared, x.asksOnStreams = x.msg.Capabilities.Of(x.msg.Raw), true
-	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
+	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
+	if x.Message.Kind == gate.Request && x.Message.Method == mcp.MethodInitialize {
+		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
 		}
 		return x.url.open(ctx)
 	}
 	if refused := x.findSession(); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	return x.url.inSession(ctx, x)
 }
@@ -50,90 +50,90 @@ func (x v2025) findSession() *refusal.Refusal {
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
-	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
+	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
 		return unknownSession()
 	}
 	x.leaves = done
 	x.in(sess)
-	spans.Session(trace.SpanFromContext(x.client), x.place())
+	spans.Session(trace.SpanFromContext(x.ClientCtx), x.Place())
 	return nil
 }
 
 func (x v2025) enters(sess *session.Session) {
-	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
-	x.offer.Joint = x.addressing.isShared()
-	if x.msg.Meta.Capabilities.Present() { // a server could act on capabilities in a request
-		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
+	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
+	x.Offer.Joint = x.Addressing.IsShared()
+	if x.Message.Meta.Capabilities.Present() { // a server could act on capabilities in a request
+		x.DeclaredToServer = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.
-	x.resumable = nil
-	if x.msg.Kind != gate.Invalid && x.sink.HasClient() && sess.Version == mcp.Supported()[0] {
-		x.resumable = x.addressing.resumable(sess)
-		x.sink.Replay(&x.core)
+	x.Resumable = nil
+	if x.Message.Kind != gate.Invalid && x.Sink.HasClient() && sess.Version == mcp.Supported()[0] {
+		x.Resumable = x.Addressing.Resumable(sess)
+		x.Sink.Replay(&x.Exchange)
 	}
 }
 
 func (x v2025) route(ctx context.Context) dispatch.Response {
-	if x.passes() {
-		if refused := x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)); refused != nil {
+	if x.NeedsNoRule() {
+		if refused := x.Admit(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
 			return *refused
 		}
 	}
-	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
-		if err := x.has.Admit(ctx); err != nil {
-			return x.refuse(ctx, notAdmitted(err))
+	if x.Message.Kind == gate.Request && x.Message.Method != mcp.MethodPing {
+		if err := x.Slot.Admit(ctx); err != nil {
+			return x.Refuse(ctx, dispatch.NotAdmitted(err))
 		}
 	}
 	switch {
-	case x.msg.Kind == gate.Response:
-		return x.answered(ctx)
-	case x.msg.Kind == gate.Notification:
-		x.noted(ctx)
+	case x.Message.Kind == gate.Response:
+		return x.HandleResponse(ctx)
+	case x.Message.Kind == gate.Notification:
+		x.HandleNotification(ctx)
 		return dispatch.Accepted() // a refusal is only recorded, because a notification has no answer
-	case x.msg.InputResponses.Present():
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "in a session, answer a server's request with a JSON-RPC response instead of inputResponses."})
-	case x.msg.Method == mcp.MethodPing:
-		return x.pong(ctx)
+	case x.Message.InputResponses.Present():
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "in a session, answer a server's request with a JSON-RPC response instead of inputResponses."})
+	case x.Message.Method == mcp.MethodPing:
+		return x.Pong(ctx)
 	default:
-		return x.carry(ctx)
+		return x.Handle(ctx)
 	}
 }
 
-func (v2025) isOwnTask() bool { return false }
+func (v2025) IsOwnTask() bool { return false }
 
-func (x v2025) prepare(_ context.Context, call attempt.Call, _ *session.Call, _ tools, _ bool) (attempt.Call, *refusal.Refusal) {
-	if x.msg.Method == mcp.MethodToolsCall && x.target.IsStateless() {
-		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.Own().Mirrors(x.msg.Name))
+func (x v2025) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
+	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
+		call.Mirrored = mirror.Say(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
 	}
 	return call, nil
 }
 
-func (x v2025) crosses() bool { return x.target.IsStateless() }
+func (x v2025) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-func (v2025) pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
+func (v2025) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
 
-func (x v2025) answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if refused := x.inputs(ctx, result.Answer); refused != nil {
-		return x.refused(ctx, refused)
+func (x v2025) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
+	if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
+		return x.RefusedResponse(ctx, refused)
 	}
-	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.IsStateless() {
-		x.target.Own().Renew(servers.RenewAfter) // other arguments may have to be in headers by now
+	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
+		x.Server.Own().Renew(servers.RenewAfter) // other arguments may have to be in headers by now
 	}
-	edits, _, refused := x.narrowed(ctx, result.Answer)
+	edits, _, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	return x.edited(ctx, result.Answer, edits)
+	return x.Edited(ctx, result.Answer, edits)
 }
 
-func (v2025) ownListAnswer(found *discovery.Found) (*gate.Answer, error) { return found.List, nil }
+func (v2025) OwnList(found *discovery.Found) (*gate.Answer, error) { return found.List, nil }
 
 func (x v2025) answersItself() func(context.Context) dispatch.Response {
-	if x.msg.Method == mcp.MethodPing {
-		return x.pong
+	if x.Message.Method == mcp.MethodPing {
+		return x.Pong
 	}
 	return nil
 }
@@ -145,12 +145,12 @@ func (v2025) forMember(y *exchange) protocol { return v2025{y} }
 func (v2025) restore(context.Context) *refusal.Refusal { return nil }
 
 func (x v2025) meet(context.Context, visibility.Access) (string, *refusal.Refusal) {
-	return x.server, nil
+	return x.ServerName, nil
 }
 
 func (x v2025) openMember(sess *session.Session, access visibility.Access) {
-	hub, target, who := x.hub, x.target, principal.Of(x.Principal)
-	claims := x.tellable(hub.Members.Abilities, access)
+	hub, target, who := x.hub, x.Server, principal.Of(x.Principal)
+	claims := x.FilterAbilities(hub.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
 	}

@@ -50,16 +50,16 @@ type v2026 struct {
 // agreed on in the body.
 func (x *exchange) isModern() bool {
 	head, _ := single(x.header, mcp.HeaderVersion)
-	return x.msg.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.msg.Method) && x.msg.Meta.ProtocolVersion == "" ||
-		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
+	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
+		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
 }
 
 // post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
 func (x *v2026) post(ctx context.Context) dispatch.Response {
 	x.speak(x)
-	x.version, x.resultType = mcp.Modern, mcp.ResultComplete
-	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
-	x.clientName, _ = x.msg.Client()
+	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
+	x.Declared, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
+	x.ClientName, _ = x.Message.Client()
 	return x.url.stateless(ctx, x)
 }
 
@@ -71,36 +71,36 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	}
 	x.sentTo(speaks)
 	if refused := x.check(); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	if refused := x.restore(ctx); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	if x.passes() {
-		if large := x.tooLarge(); large != nil {
-			return x.refuse(ctx, large)
+	if x.NeedsNoRule() {
+		if large := x.CheckSize(); large != nil {
+			return x.Refuse(ctx, large)
 		}
-		if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+		if refused := x.Admit(ctx, x.Message.Method); refused != nil {
 			return *refused
 		}
 	}
-	if x.msg.Kind == gate.Notification { // a client cancels a request by closing its stream
-		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+	if x.Message.Kind == gate.Notification { // a client cancels a request by closing its stream
+		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	if err := x.has.Admit(ctx); err != nil {
-		return x.refuse(ctx, notAdmitted(err))
+	if err := x.Slot.Admit(ctx); err != nil {
+		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	access, err := x.lookupAccess(ctx)
+	access, err := x.Access(ctx)
 	if err != nil {
-		return x.refuse(ctx, policyAway())
+		return x.Refuse(ctx, dispatch.PolicyUnavailable())
 	}
-	can := x.saysItCan()
-	x.takesTasks = saysTasks(can)
+	can := x.DeclaredCapabilities()
+	x.takesTasks = dispatch.AcceptsTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && access.Has(mcp.MethodTasksGet)
-	x.allows(access, x.tellable(abilitiesSaid(can), access))
+	x.allows(access, x.FilterAbilities(dispatch.DeclaredAbilities(can), access))
 	if refused := x.standIn(ctx); refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	x.leaves = x.done
 	return x.carries(ctx)
@@ -108,9 +108,9 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 
 // sentTo sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
 func (x *v2026) sentTo(speaks bool) {
-	x.bridged, x.ownList = !speaks, x.target.Own()
+	x.bridged, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
-		x.ownList = x.target.Revision(mcp.Modern)
+		x.Discovery = x.Server.Revision(mcp.Modern)
 	}
 }
 
@@ -118,31 +118,31 @@ func (x *v2026) sentTo(speaks bool) {
 // there.
 func (x *v2026) allows(access visibility.Access, can []mcp.Ability) {
 	x.scope, x.can = access, can
-	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.addressing.isShared()}
-	x.speaksFor = &upstream.Client{Claims: can}
-	x.speaksFor.Name, x.speaksFor.Version = x.msg.Client()
-	x.told = []byte(mcp.Told(can))
+	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.Addressing.IsShared()}
+	x.AsClient = &upstream.Client{Claims: can}
+	x.AsClient.Name, x.AsClient.Version = x.Message.Client()
+	x.DeclaredToServer = []byte(mcp.Told(can))
 	if x.toldTasks {
-		x.told = []byte(mcp.Told(can, mcp.ExtensionTasks))
+		x.DeclaredToServer = []byte(mcp.Told(can, mcp.ExtensionTasks))
 	}
 }
 
 // speaks reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
 // probe.
 func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
-	speaks, known := x.target.Stateless()
+	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
-		return false, new(x.refuse(ctx, x.notSpoken(mcp.Modern)))
+		return false, new(x.Refuse(ctx, x.notSpoken(mcp.Modern)))
 	}
 	if known {
 		return speaks, nil
 	}
-	if refused := x.admitted(ctx, methodProbe); refused != nil {
+	if refused := x.Admit(ctx, methodProbe); refused != nil {
 		return false, refused
 	}
-	speaks, err := x.target.AskStateless(ctx)
+	speaks, err := x.Server.AskStateless(ctx)
 	if err != nil {
-		return false, new(x.refuse(ctx, x.unfound(ctx, err)))
+		return false, new(x.Refuse(ctx, x.Undiscovered(ctx, err)))
 	}
 	return speaks, nil
 }
@@ -150,7 +150,7 @@ func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 // check refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
 // body.
 func (x *v2026) check() *refusal.Refusal {
-	m := x.msg
+	m := x.Message
 	version, _ := single(x.header, mcp.HeaderVersion)
 	method, _ := single(x.header, mcp.HeaderMethod)
 	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
@@ -178,14 +178,14 @@ func (x *v2026) check() *refusal.Refusal {
 
 // mirrors refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
 // caller's list, so that the call is refused as one of an unknown tool.
-func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
-	if of.hides {
+func (x *v2026) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
+	if of.Hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
 		}
 	}
-	bindings, arguments := x.ownList.Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
-	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
+	bindings, arguments := x.Discovery.Mirrors(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
+	end, err := x.Slot.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
 		return unreadable() // the caller has disconnected
 	}
@@ -193,13 +193,13 @@ func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
-	x.ownList.Renew(servers.RenewAfter) // the tool's schema may have changed
+	x.Discovery.Renew(servers.RenewAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
 func (x *v2026) route(ctx context.Context) dispatch.Response {
-	if err := x.has.Admit(ctx); err != nil {
-		return x.refuse(ctx, notAdmitted(err))
+	if err := x.Slot.Admit(ctx); err != nil {
+		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
 	return x.carries(ctx)
 }
@@ -207,33 +207,33 @@ func (x *v2026) route(ctx context.Context) dispatch.Response {
 // carries carries out a request that was admitted.
 func (x *v2026) carries(ctx context.Context) dispatch.Response {
 	switch {
-	case x.msg.InputResponses.Present() && len(x.can) == 0:
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may send no requests to this client; send this request without inputResponses."})
-	case x.msg.Method == mcp.MethodDiscover:
+	case x.Message.InputResponses.Present() && len(x.can) == 0:
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may send no requests to this client; send this request without inputResponses."})
+	case x.Message.Method == mcp.MethodDiscover:
 		return x.discover(ctx)
-	case x.msg.Method == mcp.MethodListen:
+	case x.Message.Method == mcp.MethodListen:
 		return x.subscribe(ctx)
-	case x.isOwnTask():
+	case x.IsOwnTask():
 		return x.ownTask(ctx)
 	default:
-		return x.carry(ctx)
+		return x.Handle(ctx)
 	}
 }
 
 // discover answers server/discover with the revisions and capabilities of the server, as far as the caller may use
 // them. A caller that may use nothing gets what the gateway itself has discovered.
 func (x *v2026) discover(ctx context.Context) dispatch.Response {
-	out := x.newRelay()
-	defer out.asks.settle()
+	out := x.NewRelay()
+	defer out.Settle()
 	answer, refused := x.discovered(ctx, out)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	edits := answer.Clean(nil)
 	if at := answer.SupportedVersions; at.Present() {
 		var said []string
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
-			x.deps.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.server)
+			x.deps.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
 		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
 		if err != nil { // impossible: they are constants
@@ -244,29 +244,29 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	if at := answer.Capabilities; at.Present() {
 		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
 	}
-	return x.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
+	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.Private(answer, edits, true)))
 }
 
 // discovered returns the server's answer to server/discover.
-func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
+func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*gate.Answer, *refusal.Refusal) {
 	if x.scope.MayCall {
-		return x.ask(ctx, upstream.Discover(x.speaksFor), out)
+		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
 	}
-	found, err := x.ownList.Found(ctx, discovery.Fresh)
+	found, err := x.Discovery.Found(ctx, discovery.Fresh)
 	if err != nil {
-		return nil, x.unfound(ctx, err)
+		return nil, x.Undiscovered(ctx, err)
 	}
 	greeting := found.Greeting
 	if x.bridged {
 		if greeting, err = upstream.Discovered(greeting, []byte("0")); err != nil {
-			return nil, x.unfound(ctx, err)
+			return nil, x.Undiscovered(ctx, err)
 		}
 	}
-	if refused := x.inputs(ctx, greeting); refused != nil {
+	if refused := x.CheckInputs(ctx, greeting); refused != nil {
 		return nil, refused
 	}
-	if greeting, err = x.withoutServer(greeting); err != nil {
-		return nil, x.unfound(ctx, err)
+	if greeting, err = x.RedactGreeting(greeting); err != nil {
+		return nil, x.Undiscovered(ctx, err)
 	}
 	return greeting, nil
 }
@@ -274,22 +274,6 @@ func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refu
 // without returns the edits outside of a span, which is replaced as a whole.
 func without(edits []gate.Edit, at gate.Span) []gate.Edit {
 	return slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
-}
-
-// private adds the edits that let caches store an answer for its caller only, because policy has decided for this
-// caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
-func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
-	ttl, scope := answer.TTL, answer.CacheScope
-	switch {
-	case scope.Present():
-		edits = append(edits, gate.Edit{Span: scope, With: []byte(`"private"`)})
-	case ttl.Present(): // otherwise some clients take it for public
-		edits = append(edits, gate.Edit{Span: gate.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
-	}
-	if ttl.Present() && filtered {
-		edits = append(edits, gate.Edit{Span: ttl, With: []byte("0")})
-	}
-	return edits
 }
 
 // spoken returns the revisions that the gateway speaks.
@@ -304,10 +288,10 @@ func statusOf(answer *gate.Answer, status int) int {
 	return http.StatusOK
 }
 
-func (x *v2026) isOwnTask() bool {
-	switch x.msg.Method {
+func (x *v2026) IsOwnTask() bool {
+	switch x.Message.Method {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
-		return tasks.IsOwnID(x.msg.TaskID)
+		return tasks.IsOwnID(x.Message.TaskID)
 	default:
 		return false
 	}
@@ -316,27 +300,27 @@ func (x *v2026) isOwnTask() bool {
 // enters changes nothing, because the caller's state does not determine how a message is handled.
 func (*v2026) enters(*session.Session) {}
 
-func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal) {
-	if x.msg.Method == mcp.MethodToolsCall && judged {
+func (x *v2026) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
+	if x.Message.Method == mcp.MethodToolsCall && judged {
 		if refused := x.mirrors(ctx, of); refused != nil {
 			return call, refused
 		}
 	}
-	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
+	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.Resumes)
 	under.EndsWith(ctx)
-	under.Decides(x.mayAsk)
+	under.Decides(x.DecideServerRequest)
 	if x.asTask = x.mayBeTask(); x.asTask { // the client gets the task at once
 		call.Hold = new(time.Duration)
 	}
 	return call, nil
 }
 
-func (x *v2026) crosses() bool { return x.bridged }
+func (x *v2026) TranslatesRevisions() bool { return x.bridged }
 
-func (x *v2026) pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
+func (x *v2026) Pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
 	if state := x.nextLeg(result); state != "" {
-		body, err := result.Refusal.Leg(x.id(), state)
-		return x.own(ctx, body, err), true
+		body, err := result.Refusal.Leg(x.ID(), state)
+		return x.OwnResponse(ctx, body, err), true
 	}
 	if !x.asTask {
 		return dispatch.Response{}, false
@@ -344,30 +328,30 @@ func (x *v2026) pending(ctx context.Context, result pipeline.Result) (dispatch.R
 	return x.becomesTask(ctx, result.Refusal)
 }
 
-func (x *v2026) answer(ctx context.Context, result pipeline.Result) dispatch.Response {
+func (x *v2026) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
-		if refused := x.inputs(ctx, result.Answer); refused != nil {
-			return x.refused(ctx, refused)
+		if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
+			return x.RefusedResponse(ctx, refused)
 		}
 	}
-	edits, filtered, refused := x.narrowed(ctx, result.Answer)
+	edits, filtered, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.ownList.Renew(servers.RenewAfter) // other arguments may have to be in headers by now, or none
+		x.Discovery.Renew(servers.RenewAfter) // other arguments may have to be in headers by now, or none
 	}
-	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
-		return x.refused(ctx, refused)
+	if edits, refused = x.bind(ctx, result.Answer, dispatch.Private(result.Answer, edits, filtered)); refused != nil {
+		return x.RefusedResponse(ctx, refused)
 	}
-	out := x.edited(ctx, result.Answer, edits)
+	out := x.Edited(ctx, result.Answer, edits)
 	out.Status = cmp.Or(out.Status, statusOf(result.Answer, result.Status))
 	return out
 }
 
-func (x *v2026) ownListAnswer(found *discovery.Found) (*gate.Answer, error) {
+func (x *v2026) OwnList(found *discovery.Found) (*gate.Answer, error) {
 	if x.bridged {
-		return upstream.Complete(found.List, x.msg.Method)
+		return upstream.Complete(found.List, x.Message.Method)
 	}
 	return found.List, nil
 }

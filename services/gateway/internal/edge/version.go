@@ -24,17 +24,17 @@ func (x *exchange) notSpoken(version string) *refusal.Refusal {
 
 // opens reports whether the message is a request outside of a session.
 func (x *exchange) opens() bool {
-	return x.msg.Kind == gate.Request && len(x.header[mcp.HeaderSession]) == 0
+	return x.Message.Kind == gate.Request && len(x.header[mcp.HeaderSession]) == 0
 }
 
 // refuseVersion answers a message that check has refused. A client of a newer revision without a session only probes
 // for the supported revisions, and falls back: such a probe is counted, and not recorded as a refusal.
 func (x *exchange) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.opens() {
-		return x.refuse(ctx, why)
+		return x.Refuse(ctx, why)
 	}
-	if refused := x.admitted(ctx, methodProbe); refused != nil {
+	if refused := x.Admit(ctx, methodProbe); refused != nil {
 		return *refused
 	}
-	return x.refused(ctx, why)
+	return x.RefusedResponse(ctx, why)
 }

@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -22,47 +22,47 @@ const (
 	changedAfter = 2 * time.Second
 )
 
-// tools is what the server of an exchange lists to its caller.
-type tools struct {
-	*core
+// Tools is what the server of an exchange lists to its caller.
+type Tools struct {
+	*Exchange
 
 	access visibility.Access
-	// hides reports whether a tool is hidden from the caller.
-	hides bool
+	// Hides reports whether a tool is hidden from the caller.
+	Hides bool
 }
 
 // tools returns what the server lists to the caller. It returns an error if policy cannot be asked.
-func (x *core) tools(ctx context.Context) (tools, error) {
-	if x.msg.Method != mcp.MethodToolsCall {
-		return tools{core: x}, nil
+func (x *Exchange) tools(ctx context.Context) (Tools, error) {
+	if x.Message.Method != mcp.MethodToolsCall {
+		return Tools{Exchange: x}, nil
 	}
-	access, err := x.lookupAccess(ctx)
-	return tools{core: x, access: access, hides: err == nil && !access.HidesNone}, err
+	access, err := x.Access(ctx)
+	return Tools{Exchange: x, access: access, Hides: err == nil && !access.HidesNone}, err
 }
 
 // Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of
 // the gateway's own. It takes the same steps if a tool is hidden as if it does not exist. Its spans are not part of the
 // call's trace, because the result serves all calls.
-func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
-	if t.addressing.shown(t.msg.Name) != nil {
+func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
+	if t.Addressing.Shown(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	out := attempt.Listing{Revision: t.access.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, servers.RenewAfter} {
-		found, err := t.ownList.Found(ctx, age)
+		found, err := t.Discovery.Found(ctx, age)
 		if errors.Is(err, catalogue.ErrAway) {
 			return out, err
 		}
 		if err != nil {
-			t.silent(ctx, upstream.Answer{}, err)
+			t.ServerFailed(ctx, upstream.Answer{}, err)
 			return out, attempt.ErrUnlisted
 		}
-		seen, err := t.Deps.Visibility.View(ctx, t.viewer(), found, t.access.Revision)
+		seen, err := t.Deps.Visibility.View(ctx, t.Viewer(), found, t.access.Revision)
 		if err != nil {
 			return out, err
 		}
-		if out.Listed = seen.Visible[t.msg.Name]; out.Listed {
+		if out.Listed = seen.Visible[t.Message.Name]; out.Listed {
 			break
 		}
 	}

@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// elicits reports whether the client of an initialize can show a form to its user. An empty capability means that it
+// Elicits reports whether the client of an initialize can show a form to its user. An empty capability means that it
 // can, as in the revision that had no modes.
-func elicits(initialize *gate.Message, version string) bool {
+func Elicits(initialize *gate.Message, version string) bool {
 	var has struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
 	}
@@ -52,10 +52,10 @@ func confirmText(call string) string {
 }
 
 // confirm returns a function that asks the client's user to confirm a call.
-func (x *core) confirm(out *relay) attempt.Confirm {
+func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
-		ask := elicitation{Version: "2.0", ID: x.addressing.clientID(id), Method: mcp.MethodElicit}
+		ask := elicitation{Version: "2.0", ID: x.Addressing.ClientID(id), Method: mcp.MethodElicit}
 		ask.Params.Message = confirmText(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
@@ -63,13 +63,13 @@ func (x *core) confirm(out *relay) attempt.Confirm {
 			x.Deps.Log.ErrorContext(ctx, "confirmation form could not be encoded", "error", err)
 			return attempt.Unanswered
 		}
-		question, err := x.sess.Asked.AskOwn(id)
+		question, err := x.Session.Asked.AskOwn(id)
 		if err != nil {
-			x.Deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.server, "error", err)
+			x.Deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.ServerName, "error", err)
 			return attempt.Unanswered
 		}
 		defer question.Close()
-		if out.sendMessage(message) != nil {
+		if out.SendMessage(message) != nil {
 			return attempt.Unanswered
 		}
 		select {
@@ -109,6 +109,6 @@ func confirmed(result []byte) attempt.Word {
 }
 
 // withdraw notifies the client that a request with this raw id is cancelled.
-func (o *relay) withdraw(id []byte) {
-	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.addressing.clientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
+func (o *Relay) withdraw(id []byte) {
+	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

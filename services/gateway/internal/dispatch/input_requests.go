@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// inputs decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
+// CheckInputs decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
 // the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL Mode). Each is
 // decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
 // client does not get the answer, because it cannot continue the request without them; what the server has done by then
 // is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
-func (x *core) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
+func (x *Exchange) CheckInputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
 	if !asks && !upstream.HasCode(answer, mcp.CodeElicitation) {
@@ -39,15 +39,15 @@ func (x *core) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal
 }
 
 // unasked returns the refusal of a request in an answer; nil if all are allowed.
-func (x *core) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
-	may := x.sess != nil
+func (x *Exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
+	may := x.Session != nil
 	if asks {
-		may = x.asksInAnswers
+		may = x.AsksInAnswers
 	}
 	if !may {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	}
-	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
+	end, err := x.Slot.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 	}
@@ -70,18 +70,18 @@ func (x *core) unasked(ctx context.Context, answer *gate.Answer, asks bool) *ref
 }
 
 // decide counts one request in an answer as a request of the server, and decides on it.
-func (x *core) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
-	counted, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
+func (x *Exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
+	counted, err := x.Session.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
-	return x.judged(ctx, m, true)
+	return x.Decide(ctx, m, true)
 }
 
-// mayAsk decides on a request that a server with sessions sends to a client without one. It returns nil if the request
+// DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if the request
 // is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
-func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
+func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.Own {
 	m, err := gate.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*gate.Error](err); {
@@ -89,7 +89,7 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 		why = x.refuseAsked(ctx, "", own.Code, own.Detail+".")
 	case err != nil:
 		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
-	case !mcp.IsMultiRound(x.msg.Method):
+	case !mcp.IsMultiRound(x.Message.Method):
 		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	default:
 		if refused := x.mayBeAsked(m); refused != nil {
@@ -106,16 +106,16 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 }
 
 // mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
-func (x *core) mayBeAsked(m *gate.Message) *question.Error {
+func (x *Exchange) mayBeAsked(m *gate.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
 	}
-	return x.offer.Check(m)
+	return x.Offer.Check(m)
 }
 
 // readInputs returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
 // in more than one way.
-func (x *core) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
+func (x *Exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
 	var requests [][]byte
 	if asks {
 		for _, in := range answer.Inputs {
@@ -163,29 +163,29 @@ const maxElicitations = 100
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
 // refuseAsked records and returns the refusal of a server's request.
-func (x *core) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
+func (x *Exchange) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.acting(), Server: x.server, Method: method, Code: code, Message: why, FromServer: true,
+		Principal: x.Acting(), Server: x.ServerName, Method: method, Code: code, Message: why, FromServer: true,
 	})
 	return out
 }
 
-// unusable returns the refusal of an answer that must not go to the client. The server has carried out the request.
-func (x *core) unusable(ctx context.Context, why string) *refusal.Refusal {
+// UnusableAnswer returns the refusal of an answer that must not go to the client. The server has carried out the request.
+func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	said := x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
-// judged decides on and records a request that is part of another message. It returns nil if the request is allowed.
-func (x *core) judged(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
-	has := x.has.Answer.Beside()
+// Decide decides on and records a request that is part of another message. It returns nil if the request is allowed.
+func (x *Exchange) Decide(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
+	has := x.Slot.Answer.Beside()
 	defer has.Close()
 	return x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
-		Server: x.server, Message: m, Received: time.Now(), Timeout: x.timeout, FromServer: fromServer,
-		Transport: x.target.Upstream.Transport(), Version: x.sess.Version, Client: x.clientName,
-		Upstream: within{}, Room: has, Identity: x.target.Identity,
+		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
+		Server: x.ServerName, Message: m, Received: time.Now(), Timeout: x.Timeout, FromServer: fromServer,
+		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName,
+		Upstream: within{}, Room: has, Identity: x.Server.Identity,
 	}).Refusal
 }
 

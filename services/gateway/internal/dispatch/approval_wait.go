@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -11,14 +11,13 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// waitTool is the definition of the gateway's own tool (docs/approvals.md).
-const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
+// WaitTool is the definition of the gateway's own tool (docs/approvals.md).
+const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
 	`"description":"Waits until people have decided on a call that needs their approval, and returns its state. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
 	`"inputSchema":{"type":"object","properties":{"id":{"type":"string","description":"The approval's id, from the answer that said to wait."}},"required":["id"],"additionalProperties":false},` +
@@ -51,28 +50,28 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// awaitApproval carries out the gateway's own tool: it waits for an approval of the caller, and returns the state of
+// WaitForApproval carries out the gateway's own tool: it waits for an approval of the caller, and returns the state of
 // the approval.
-func (x *core) awaitApproval(ctx context.Context) dispatch.Response {
+func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
-		return x.refuse(ctx, policyAway())
+		return x.Refuse(ctx, PolicyUnavailable())
 	}
 	var args struct {
 		ID string `json:"id"`
 	}
-	if err := json.Unmarshal(x.msg.Arguments.Of(x.msg.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
+	if err := json.Unmarshal(x.Message.Arguments.Of(x.Message.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 	}
-	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
+	waiting, under := x.Session.Begin(ctx, gate.IDKey(x.ID()), nil)
 	defer under.End()
 	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.Waiting{
-		Principal: x.acting(), Approval: args.ID, Client: x.clientName, Reply: x.newRelay(),
+		Principal: x.Acting(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),
 	})
 	if refused != nil {
-		return x.refuse(ctx, refused)
+		return x.Refuse(ctx, refused)
 	}
-	body, err := standingOf(x.id(), a, x.resultType)
-	return x.own(ctx, body, err)
+	body, err := standingOf(x.ID(), a, x.ResultType)
+	return x.OwnResponse(ctx, body, err)
 }
 
 func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {

@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -33,16 +33,16 @@ func alike(access visibility.Access, field string) bool {
 	return access.ResourcesAlike
 }
 
-// narrowed returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
+// FilterResult returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
 // resources or templates the caller sees those that it may use. If no rule distinguishes them, policy is not asked.
-func (x *core) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
-	field := aggregate.FieldOf(x.msg.Method)
+func (x *Exchange) FilterResult(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
+	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
 		return answer.Clean(nil), false, nil
 	}
-	switch access, err := x.lookupAccess(ctx); {
+	switch access, err := x.Access(ctx); {
 	case err != nil:
-		return nil, false, policyAway()
+		return nil, false, PolicyUnavailable()
 	case alike(access, field):
 		return answer.Clean(nil), false, nil
 	}
@@ -54,16 +54,16 @@ func (x *core) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.
 	for _, t := range list.Tools {
 		names = append(names, t.Name)
 	}
-	visible, err := x.Deps.Visibility.Names(ctx, x.viewer(), x.msg.Method, names)
+	visible, err := x.Deps.Visibility.Names(ctx, x.Viewer(), x.Message.Method, names)
 	if err != nil {
-		return nil, false, unfiltered(err)
+		return nil, false, Unfiltered(err)
 	}
 	return list.Clean(func(t gate.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
 // listing reads the list in an answer, in a time slice of the caller.
-func (x *core) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
-	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
+func (x *Exchange) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
+	end, err := x.Slot.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +73,11 @@ func (x *core) listing(ctx context.Context, answer *gate.Answer, field string) (
 
 // hearsOf reports whether the client may be notified of a change of the notification's resource. Other notifications
 // have none, so they pass.
-func (x *core) hearsOf(m *gate.Answer) bool {
+func (x *Exchange) hearsOf(m *gate.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true
 	}
-	access, err := x.lookupAccess(x.whole(x.client))
+	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourcesAlike {
 		return err == nil
 	}
@@ -87,5 +87,5 @@ func (x *core) hearsOf(m *gate.Answer) bool {
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
 		return false
 	}
-	return x.Deps.Visibility.MayKnow(x.whole(x.client), x.viewer(), m.Method, about.URI)
+	return x.Deps.Visibility.MayKnow(x.Uncancelled(x.ClientCtx), x.Viewer(), m.Method, about.URI)
 }

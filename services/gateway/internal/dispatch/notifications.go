@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -13,36 +13,36 @@ import (
 
 // carriesFrom decides on and records a server's notification with a method of its own. Without a rule none passes. If
 // no rule could allow it, it is dropped without a decision and a record, because servers may send many.
-func (x *core) carriesFrom(m *gate.Answer) bool {
-	ctx := x.client
-	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.server, m.Method) {
+func (x *Exchange) carriesFrom(m *gate.Answer) bool {
+	ctx := x.ClientCtx
+	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
 		return false
 	}
 	read, err := gate.Parse(m.Raw, x.Deps.Limits)
 	if err != nil {
 		return false
 	}
-	counted, err := x.sess.Asked.Ask(inputID()) // counts with the server's requests in a minute
+	counted, err := x.Session.Asked.Ask(inputID()) // counts with the server's requests in a minute
 	if err != nil {
-		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.server, "why", err)
+		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.ServerName, "why", err)
 		return false
 	}
 	counted.Close()
-	return x.judged(ctx, read, true) == nil
+	return x.Decide(ctx, read, true) == nil
 }
 
 // carriesTo decides on and records a client's notification with a method of its own, and sends it to the server if it
 // is allowed. Servers over gRPC and servers without sessions get none.
-func (x *core) carriesTo(ctx context.Context) {
-	if x.target.Upstream.Transport() == "grpc" || x.target.IsStateless() {
-		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+func (x *Exchange) carriesTo(ctx context.Context) {
+	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
+		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
-	has := x.has.Answer.Beside()
+	has := x.Slot.Answer.Beside()
 	defer has.Close()
 	x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
-		Transport: x.target.Upstream.Transport(), Version: x.sess.Version, Client: x.clientName, Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
+		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,
+		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Room: has, Identity: x.Server.Identity,
 	})
 }
 

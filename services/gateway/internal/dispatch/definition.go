@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"context"
@@ -29,12 +29,12 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *core) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
-	version := x.sess.Version
-	if found := x.target.Own().Last(); found != nil && x.era.crosses() {
+func (x *Exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
+	version := x.Session.Version
+	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
-	return x.Deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
+	return x.Deps.Catalogue.Of(ctx, catalogue.List{Server: x.ServerName, Version: version, To: x.Principal}, answer, age)
 }
 
 // discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
@@ -53,12 +53,12 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 
 // Known returns the digest of the called tool's definition: as this session has listed it or, if it has not, as the
 // gateway has; nil if neither has.
-func (x *core) Known(ctx context.Context) []byte {
-	if digest := x.addressing.shown(x.msg.Name); digest != nil {
+func (x *Exchange) Known(ctx context.Context) []byte {
+	if digest := x.Addressing.Shown(x.Message.Name); digest != nil {
 		return digest
 	}
-	if found := discovered(ctx, x.ownList); found != nil {
-		return found.Known.Digests[x.msg.Name]
+	if found := discovered(ctx, x.Discovery); found != nil {
+		return found.Known.Digests[x.Message.Name]
 	}
 	return nil
 }
@@ -66,24 +66,24 @@ func (x *core) Known(ctx context.Context) []byte {
 // Definition returns the digest of the called tool's definition: the known one or, if there is none or now is set, that
 // which the server lists to this session now. It is nil if the server does not list the tool, and if the message is not
 // a tools/call.
-func (x *core) Definition(ctx context.Context, now bool) ([]byte, error) {
-	if x.msg.Method != mcp.MethodToolsCall {
+func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
+	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
 	}
 	if !now {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.ownList.Untold(); err != nil { // otherwise the definition would seem to be new
+		if err := x.Discovery.Untold(); err != nil { // otherwise the definition would seem to be new
 			return nil, err
 		}
-		if time.Since(time.Unix(0, x.sess.Looked.Load())) < looksAfter {
+		if time.Since(time.Unix(0, x.Session.Looked.Load())) < looksAfter {
 			return nil, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, x.timeout)
+	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
-	has := x.has.Answer.Beside()
+	has := x.Slot.Answer.Beside()
 	defer has.Close()
 	var cursor string
 	given := make(map[string]bool)
@@ -104,15 +104,15 @@ func (x *core) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if known.Refused {
 			return nil, catalogue.ErrRefused
 		}
-		if digest := known.Digests[x.msg.Name]; digest != nil {
-			if x.ownList.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
-				x.ownList.Insist(ctx)
+		if digest := known.Digests[x.Message.Name]; digest != nil {
+			if x.Discovery.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
+				x.Discovery.Insist(ctx)
 			}
-			x.Deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // only this tool, because others may be hidden
+			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
 			return digest, nil
 		}
-		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
-			x.sess.Looked.Store(time.Now().UnixNano())
+		if cursor = gate.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
+			x.Session.Looked.Store(time.Now().UnixNano())
 			return nil, nil
 		}
 	}
@@ -120,8 +120,8 @@ func (x *core) Definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page requests one page of the server's list, for the gateway itself.
-func (x *core) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.speaksFor), has, nil)
+func (x *Exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
+	answer, err := x.Session.Upstream.Ask(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"github.com/go-json-experiment/json"
@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// withoutServer returns a server's answer to initialize or server/discover for a caller that may use nothing of the
+// RedactGreeting returns a server's answer to initialize or server/discover for a caller that may use nothing of the
 // server. It contains the revisions and capabilities, and nothing else that the server declares about itself. In
 // initialize the gateway names itself as the server.
-func (x *core) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
+func (x *Exchange) RedactGreeting(answer *gate.Answer) (*gate.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil
 	}
@@ -25,7 +25,7 @@ func (x *core) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 		}
 	}
 	if answer.ProtocolVersion.Present() { // an answer to initialize requires serverInfo (MCP 2025-11-25, Lifecycle)
-		own, err := json.Marshal(x.hubInfo())
+		own, err := json.Marshal(x.Info())
 		if err != nil {
 			return nil, err
 		}
@@ -42,14 +42,14 @@ func (x *core) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 	return gate.ReadAnswer(raw, gate.AnswerLimits())
 }
 
-// serverInfo names the server that answers (MCP, Implementation).
-type serverInfo struct {
+// ServerInfo names the server that answers (MCP, Implementation).
+type ServerInfo struct {
 	Name    string `json:"name"`
 	Title   string `json:"title"`
 	Version string `json:"version"`
 }
 
-// hubInfo names the gateway, which answers for all servers.
-func (x *core) hubInfo() serverInfo {
-	return serverInfo{Name: "sluice", Title: "Sluice", Version: x.Deps.Version}
+// Info names the gateway, which answers for all servers.
+func (x *Exchange) Info() ServerInfo {
+	return ServerInfo{Name: "sluice", Title: "Sluice", Version: x.Deps.Version}
 }

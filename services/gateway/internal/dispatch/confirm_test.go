@@ -1,4 +1,4 @@
-package edge
+package dispatch_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
@@ -40,11 +40,11 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		x := asking(t)
-		x.sink = eventStream(client{httptest.NewRecorder(), func(id string) {
-			x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
+		x.Sink = eventStream(client{httptest.NewRecorder(), func(id string) {
+			x.Session.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
 			cancel()
 		}})
-		if got := x.confirm(x.newRelay())(ctx, "pay"); got != attempt.Declined {
+		if got := dispatch.ConfirmOf(x, x.NewRelay())(ctx, "pay"); got != attempt.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
 	}
@@ -68,12 +68,21 @@ func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 	return m
 }
 
+// newExchange returns an exchange with a server at a URL of its own.
+func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
+	x := &dispatch.Exchange{
+		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: gate.DefaultLimits()}},
+		ClientCtx:  ctx, Sink: sink, ServerName: "s",
+	}
+	x.Addressing = dispatch.Direct{Exchange: x}
+	return x
+}
+
 // asking returns the exchange of a client that can show a form to its user.
-func asking(t *testing.T) *exchange {
+func asking(t *testing.T) *dispatch.Exchange {
 	t.Helper()
-	e := &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
-	x := e.newExchange(t.Context(), httpserver.Caller{}, "s", nil, nil)
-	x.sess, x.msg = &session.Session{Client: session.Client{Elicits: true}}, new(gate.Message)
+	x := newExchange(t.Context(), nil)
+	x.Session, x.Message = &session.Session{Client: session.Client{Elicits: true}}, new(gate.Message)
 	return x
 }
 
@@ -87,11 +96,11 @@ func eventStream(w http.ResponseWriter) *sse.Writer {
 func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()
-	x.sink = eventStream(client{body, func(id string) {
-		x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
+	x.Sink = eventStream(client{body, func(id string) {
+		x.Session.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
 	}})
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
-	if got := x.confirm(x.newRelay())(t.Context(), text); got != attempt.Confirmed {
+	if got := dispatch.ConfirmOf(x, x.NewRelay())(t.Context(), text); got != attempt.Confirmed {
 		t.Fatalf("it counts as %v", got)
 	}
 	var ask struct {

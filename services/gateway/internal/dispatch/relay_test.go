@@ -1,16 +1,15 @@
-package edge
+package dispatch_test
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -97,7 +96,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 }
 
 // answering returns the response to a caller that reads event streams, and its relay.
-func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *relay) {
+func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *dispatch.Relay) {
 	t.Helper()
 	all, err := room.New(room.Answers())
 	if err != nil {
@@ -114,8 +113,7 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	t.Cleanup(has.Leave)
 	rec := httptest.NewRecorder()
 	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
-	e := &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
-	x := e.newExchange(ctx, httpserver.Caller{}, "s", nil, to)
-	x.msg, x.has = new(gate.Message), has
-	return rec, x.newRelay()
+	x := newExchange(ctx, to)
+	x.Message, x.Slot = new(gate.Message), has
+	return rec, x.NewRelay()
 }

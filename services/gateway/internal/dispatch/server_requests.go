@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -52,9 +51,12 @@ func (a *asks) settle() {
 	a.ended = nil
 }
 
+// Settle ends the server's requests that have no answer yet, and waits for their goroutines.
+func (o *Relay) Settle() { o.asks.settle() }
+
 // ask is one request of a server to the client.
 type ask struct {
-	out      *relay
+	out      *Relay
 	question *session.Question
 	has      *room.Holding
 	id, raw  []byte
@@ -67,21 +69,21 @@ type ask struct {
 
 // asked handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
 // client, and the answer to the server. asked returns before that, unless it refuses the request.
-func (o *relay) asked(m *gate.Answer) {
+func (o *Relay) asked(m *gate.Answer) {
 	x := o.x
-	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
+	a := &ask{out: o, has: x.Slot.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
-	a.question, err = x.sess.Asked.Ask(a.id)
+	a.question, err = x.Session.Asked.Ask(a.id)
 	switch {
 	case errors.Is(err, session.ErrAskedFlood):
-		a.record(x.client, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		a.record(x.ClientCtx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	case err != nil:
-		a.refuse(x.client, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		a.refuse(x.ClientCtx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	case len(m.Raw) > x.Deps.Limits.Bytes || !a.has.Add(len(m.Raw)):
 		a.question.Close()
-		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too many messages wait to be read.")
+		a.refuse(x.ClientCtx, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too many messages wait to be read.")
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // the buffer of m is reused for the next message
@@ -93,7 +95,7 @@ func (a *ask) run() {
 	defer a.has.Close()
 	defer a.question.Close()
 	x := a.out.x
-	ctx := context.WithoutCancel(x.client)
+	ctx := context.WithoutCancel(x.ClientCtx)
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
 			x.Deps.Panicked(ctx, panicked)
@@ -110,18 +112,18 @@ func (a *ask) run() {
 	}
 	ctx, span := spans.Serve(ctx, x.Deps.Tracer, m, spans.Client(m, "", x.Deps.Propagator), false)
 	defer span.End()
-	spans.Message(span, m, x.place())
+	spans.Message(span, m, x.Place())
 	failure := ""
 	defer func() {
-		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
+		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.Place().Transport}
 		x.Deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if !x.sink.HasClient() || !x.asksOnStreams || mcp.AsksServer(m.Method) {
+	if !x.Sink.HasClient() || !x.AsksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client takes no such request here.")
 		return
 	}
-	if why := x.offer.Check(m); why != nil {
+	if why := x.Offer.Check(m); why != nil {
 		code, text := toldWhy(why, a.record(ctx, why.Code, why.Detail+"."))
 		failure = spans.Error(span, code)
 		a.answerError(ctx, code, text)
@@ -129,10 +131,10 @@ func (a *ask) run() {
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
-		Server: x.server, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
-		Transport: "http", Version: x.sess.Version, Client: x.sess.Client.Name,
-		Upstream: a, Room: a.has, Identity: x.target.Identity,
+		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
+		Server: x.ServerName, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
+		Transport: "http", Version: x.Session.Version, Client: x.Session.Client.Name,
+		Upstream: a, Room: a.has, Identity: x.Server.Identity,
 	})
 	if result.Refusal != nil {
 		failure = spans.Error(span, a.answerRefusal(ctx, result.Refusal))
@@ -156,9 +158,9 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 // timeout of the client's own requests to the server is paused.
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.out.x
-	pause := x.patience.Pause
-	if x.msg.Kind == gate.Invalid { // on the session's stream: it may belong to any call
-		pause = x.sess.Calls.Pause
+	pause := x.Patience.Pause
+	if x.Message.Kind == gate.Invalid { // on the session's stream: it may belong to any call
+		pause = x.Session.Calls.Pause
 	}
 	defer pause()()
 	begin := time.Now()
@@ -189,7 +191,7 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 }
 
 func (a *ask) send(req upstream.Request) error {
-	edits, err := a.out.x.addressing.renameRequest(req)
+	edits, err := a.out.x.Addressing.RenameRequest(req)
 	if err != nil {
 		return err
 	}
@@ -197,7 +199,7 @@ func (a *ask) send(req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.out.sendMessage(body...)
+	return a.out.SendMessage(body...)
 }
 
 // came returns a client's answer as the server is to get it.
@@ -228,9 +230,9 @@ func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, err
 // reply sends the client's answer to the server.
 func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
 	x := a.out.x
-	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
+	x.logUntold(ctx, a.method, x.Session.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
 // refuse records and answers the refusal of a request on which policy was not asked.
@@ -243,7 +245,7 @@ func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refus
 	x := a.out.x
 	refused := &refusal.Refusal{Code: code, Message: why}
 	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.acting(), Server: x.server, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
+		Principal: x.Acting(), Server: x.ServerName, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
 	})
 	return refused
 }
@@ -279,44 +281,44 @@ func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text stri
 
 func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x := a.out.x
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.sess.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
+	x.logUntold(ctx, a.method, x.Session.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
 }
 
 // logUntold logs that a message of the gateway could not be sent to a server.
-func (x *core) logUntold(ctx context.Context, method string, err error) {
+func (x *Exchange) logUntold(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
-	x.Deps.Log.WarnContext(ctx, "message not sent to server", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
-	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.server, "error", upstream.ForLog(err))
+	x.Deps.Log.WarnContext(ctx, "message not sent to server", "server", x.ServerName, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
+	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// answered sends the answer of a client to the server that waits for it. An answer that no request waits for is
+// HandleResponse sends the answer of a client to the server that waits for it. An answer that no request waits for is
 // dropped.
-func (x *core) answered(ctx context.Context) dispatch.Response {
-	if !x.sess.Asked.Waits(x.id()) {
-		if large := x.tooLarge(); large != nil {
-			return x.refuse(ctx, large)
+func (x *Exchange) HandleResponse(ctx context.Context) Response {
+	if !x.Session.Asked.Waits(x.ID()) {
+		if large := x.CheckSize(); large != nil {
+			return x.Refuse(ctx, large)
 		}
 	}
 	if !x.Stale {
-		x.sess.Asked.Answer(ctx, x.msg)
+		x.Session.Asked.Answer(ctx, x.Message)
 	}
-	return dispatch.Accepted()
+	return Accepted()
 }
 
 // progressed forwards a client's progress with a request of the server.
-func (x *core) progressed(ctx context.Context) {
-	if !x.sess.Asked.Wants(x.msg.ProgressToken.Of(x.msg.Raw)) {
+func (x *Exchange) progressed(ctx context.Context) {
+	if !x.Session.Asked.Wants(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	m, err := x.msg.Outgoing(gate.Trace{}, nil)
+	m, err := x.Message.Outgoing(gate.Trace{}, nil)
 	if err == nil {
-		err = x.sess.Upstream.Reply(ctx, m)
+		err = x.Session.Upstream.Reply(ctx, m)
 	}
-	x.logUntold(ctx, x.msg.Method, err)
+	x.logUntold(ctx, x.Message.Method, err)
 }

@@ -1,4 +1,4 @@
-package edge
+package dispatch
 
 import (
 	"testing"
@@ -30,12 +30,12 @@ func TestElicits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := elicits(m, tt.version); got != tt.want {
+		if got := Elicits(m, tt.version); got != tt.want {
 			t.Errorf("%s of %s: %v", tt.capabilities, tt.version, got)
 		}
 	}
 	none, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), gate.DefaultLimits())
-	if err != nil || elicits(none, "2025-11-25") {
+	if err != nil || Elicits(none, "2025-11-25") {
 		t.Errorf("without capabilities: %v", err)
 	}
 }

@@ -1,0 +1,54 @@
+package dispatch
+
+import (
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// Addressing is how a client addresses the server of a message: at a URL of its own ([Direct]), or as one of many
+// servers at one URL (package aggregate).
+type Addressing interface {
+	// IsShared reports whether other servers answer at the same URL.
+	IsShared() bool
+	// ClientID returns the id or progress token of a server as the client reads it. Both are raw JSON.
+	ClientID(raw []byte) []byte
+	// Rename returns the edits that replace the server's names by those that the client knows, in a message from the
+	// server. No edit overlaps others, which are also made to the message.
+	Rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error)
+	// RenameRequest returns the same for a request from the server.
+	RenameRequest(req upstream.Request) ([]gate.Edit, error)
+	// Event returns the event to send on the client's stream for an event of the server's stream.
+	Event(upstream.Event) upstream.Event
+	// Forwards reports whether a notification is forwarded to the client if policy allows it. The gateway sends the others
+	// itself.
+	Forwards(notification string) bool
+	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
+	IsSubscribed(m *gate.Answer) bool
+	// Shown returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
+	// tool.
+	Shown(tool string) []byte
+	// Resumable returns the session in which a client may continue the stream of an answer.
+	Resumable(own *session.Session) *session.Session
+}
+
+// Direct is the addressing of a server at a URL of its own.
+type Direct struct{ *Exchange }
+
+func (Direct) IsShared() bool { return false }
+
+func (Direct) ClientID(raw []byte) []byte { return raw }
+
+func (Direct) Rename(string, []byte, []gate.Edit) ([]gate.Edit, error) { return nil, nil }
+
+func (Direct) RenameRequest(upstream.Request) ([]gate.Edit, error) { return nil, nil }
+
+func (Direct) Event(e upstream.Event) upstream.Event { return e }
+
+func (Direct) Forwards(string) bool { return true }
+
+func (Direct) IsSubscribed(*gate.Answer) bool { return true }
+
+func (x Direct) Shown(tool string) []byte { return x.Session.Definitions.Of(tool) }
+
+func (Direct) Resumable(own *session.Session) *session.Session { return own }

@@ -1,0 +1,232 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
+)
+
+// NotifyTimeout is how long sending a notification to a server may take.
+const NotifyTimeout = 5 * time.Second
+
+// makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
+func (x *Exchange) makeCall(ctx context.Context) Response {
+	out := x.NewRelay()
+	calling, under := x.Session.Begin(ctx, gate.IDKey(x.ID()), x.Patience)
+	defer under.End()
+	defer out.Settle()
+	out.gone = calling
+	call, of, judged := x.callOf(ctx, under, out)
+	call, refused := x.Era.Prepare(calling, call, under, of, judged)
+	if refused != nil {
+		return x.Refuse(ctx, refused)
+	}
+	result := x.Deps.Pipeline.Do(calling, call)
+	answer := x.answerOf(x.Uncancelled(ctx), result)
+	answer.Held = result.Held + x.Patience.Paused()
+	answer.ID, answer.Decision = result.ID, result.Decision
+	answer.Unrecorded, answer.Detached = result.Unrecorded, result.Left
+	return answer
+}
+
+// callOf returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
+// policy could say what the caller sees.
+func (x *Exchange) callOf(ctx context.Context, under *session.Call, out *Relay) (call attempt.Call, of Tools, judged bool) {
+	of, err := x.tools(ctx)
+	call = attempt.Call{
+		Principal:  x.Acting(),
+		Stale:      x.Stale || err != nil,
+		Revoked:    x.Revoked,
+		Server:     x.ServerName,
+		Message:    x.Message,
+		Received:   x.Received,
+		Timeout:    x.Timeout,
+		MaxTimeout: x.Server.MaxTimeout,
+		Patience:   x.Patience,
+		Transport:  x.Server.Upstream.Transport(),
+		Version:    x.Session.Version,
+		Client:     x.ClientName,
+		Told:       x.DeclaredToServer,
+		Upstream:   under,
+		Room:       &x.Slot.Answer,
+		Reply:      out,
+		Identity:   x.Server.Identity,
+		Tools:      of,
+		Hides:      of.Hides,
+		Hold:       x.Hold,
+	}
+	if x.Session.Client.Elicits && out.Accepts() {
+		call.Confirm = x.confirm(out)
+	}
+	return call, of, err == nil
+}
+
+// answerOf returns the response to a request that has gone through the pipeline.
+func (x *Exchange) answerOf(ctx context.Context, result pipeline.Result) Response {
+	refused := result.Refusal
+	if refused == nil {
+		return x.Era.Answer(ctx, result)
+	}
+	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
+		x.Discovery.Renew(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
+	}
+	if out, pends := x.Era.Pending(ctx, result); pends {
+		return out
+	}
+	return x.RefusedResponse(ctx, refused)
+}
+
+// Access returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
+// an error if policy cannot be asked.
+func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
+	if x.Stale {
+		return visibility.Access{}, ErrStale
+	}
+	return x.Deps.Visibility.Access(ctx, x.Principal, x.ServerName)
+}
+
+// ErrStale means that the caller's token may have been revoked without the gateway's knowledge.
+var ErrStale = errors.New("whether the token still counts is not known")
+
+// NotAdmitted returns the refusal for a caller that has too many requests under way, or leaves answers unread.
+func NotAdmitted(err error) *refusal.Refusal {
+	if errors.Is(err, inflight.ErrThere) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
+	}
+	return &refusal.Refusal{
+		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
+		Message: "answers to this caller wait until others are read; read those first, or make fewer such calls at once.",
+	}
+}
+
+// PolicyUnavailable returns the refusal for the case that policy cannot be asked.
+func PolicyUnavailable() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+}
+
+// AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
+func (x *Exchange) AskServer(ctx context.Context, own upstream.Own, out *Relay) (*gate.Answer, *refusal.Refusal) {
+	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
+	defer cancel()
+	answer, err := x.Session.Upstream.Ask(ctx, own, &x.Slot.Answer, out.Event)
+	if err != nil {
+		return nil, x.ServerFailed(ctx, answer, err)
+	}
+	if refused := x.CheckInputs(ctx, answer.Message); refused != nil {
+		return nil, refused
+	}
+	return answer.Message, nil
+}
+
+// ServerFailed logs that a server gave no usable answer, and returns the refusal.
+func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
+	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.Why(answer, err))
+	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
+	refused := unanswered(answer, err)
+	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
+		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.Timeout, x.ServerName)
+	}
+	return refused
+}
+
+// unanswered returns the refusal of a request other than a call that got no usable answer.
+func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
+	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	if cause := upstream.CauseOf(err); cause != nil {
+		refused.Message, refused.RetryAfter, refused.Lasts = refusal.Sentence(cause.Text), cause.RetryAfter, cause.Lasts
+	} else if answer.Status >= http.StatusMultipleChoices {
+		refused.Message = fmt.Sprintf("the server answered with HTTP status %d.", answer.Status)
+	}
+	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
+		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
+	}
+	switch {
+	case errors.Is(err, quota.ErrFull):
+		refused.Message = quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
+	case errors.Is(err, upstream.ErrTimeout):
+		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
+	case errors.Is(err, intake.ErrSlow):
+		refused.Message = intake.ErrSlow.Error() + "."
+	case errors.Is(err, upstream.ErrRests):
+		refused.Message, refused.RetryAfter = upstream.ErrRests.Error()+".", upstream.Rest
+	case errors.Is(err, upstream.ErrBusy):
+		refused.Message = upstream.ErrBusy.Error() + "."
+	case errors.Is(err, room.ErrFull):
+		refused.Message = room.ErrFull.Error() + "; read others first."
+	case errors.Is(err, upstream.ErrOneSession):
+		refused.Message = upstream.ErrOneSession.Error() + "."
+	case errors.Is(err, upstream.ErrSessionLost):
+		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
+	case upstream.WhatIsWrong(err) != "" && upstream.CauseOf(err) == nil:
+		refused.Message = "the server's answer can't be used: " + upstream.WhatIsWrong(err) + "."
+	}
+	return refused
+}
+
+// HandleNotification sends a notification to the server if the server may get it. A notification that neither needs no rule nor is
+// allowed by one is refused on record.
+func (x *Exchange) HandleNotification(ctx context.Context) {
+	sent := false
+	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
+		sent = x.Session.Calls.GiveUp(gate.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
+	}
+	if mcp.IsOwnNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
+		x.carriesTo(ctx)
+		return
+	}
+	if !x.MayNotify() {
+		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		return
+	}
+	access, err := x.Access(ctx)
+	switch {
+	case err != nil:
+		x.RefuseNotification(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+	case !access.MayCall:
+	case sent:
+		x.tell(ctx, upstream.Cancelled(x.Message.RequestID.Of(x.Message.Raw)))
+	case x.Message.Method == mcp.MethodInitialized && !x.Session.Ready.Swap(true):
+		x.tell(ctx, upstream.Initialized())
+	case x.Message.Method == mcp.MethodProgress:
+		x.progressed(ctx)
+	case x.Message.Method == mcp.MethodRootsChanged && access.Has(mcp.MethodRoots) && access.Has(mcp.MethodRootsChanged):
+		x.tell(ctx, upstream.RootsChanged())
+	}
+}
+
+// MayNotify reports whether the notification may go to a server without a rule. A server is notified of changed roots
+// only if it may ask the client for roots.
+func (x *Exchange) MayNotify() bool {
+	return mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
+}
+
+// tell sends a notification of the gateway in place of the client's.
+func (x *Exchange) tell(ctx context.Context, own upstream.Own) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
+	defer cancel()
+	x.logUntold(ctx, x.Message.Method, x.Session.Upstream.Tell(ctx, own))
+}
+
+// RefuseNotification records the refusal of a notification, which has no answer.
+func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
+	x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+		Principal: x.Acting(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),
+	})
+}

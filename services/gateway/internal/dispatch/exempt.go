@@ -1,0 +1,60 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// maxPassing is the maximum size of a message that needs no rule, in bytes.
+const maxPassing = 64 << 10
+
+// MethodResponse is the method under which answers of clients are counted.
+const MethodResponse = "response"
+
+// NeedsNoRule reports whether the message needs no rule.
+func (x *Exchange) NeedsNoRule() bool {
+	return x.Message.Kind == gate.Response || mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
+}
+
+// Admit counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
+// message whose sender has sent too many.
+func (x *Exchange) Admit(ctx context.Context, method string) *Response {
+	refused := x.Deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
+	switch {
+	case refused == nil:
+		return nil
+	case x.Message.Kind == gate.Request:
+		return new(x.Refuse(ctx, refused))
+	default:
+		x.RefuseNotification(ctx, refused.Code)
+		return new(Accepted())
+	}
+}
+
+// Pong answers a ping. The answer does not depend on the server; a client learns from its calls whether the server is
+// available.
+func (x *Exchange) Pong(ctx context.Context) Response {
+	if x.Stale {
+		return x.Refuse(ctx, PolicyUnavailable())
+	}
+	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
+}
+
+// WithClientID adds the edit that makes an answer to the gateway's own request an answer to the client's.
+func (x *Exchange) WithClientID(answer *gate.Answer, edits []gate.Edit) []gate.Edit {
+	return append(edits, gate.Edit{Span: answer.ID, With: x.ID()})
+}
+
+// CheckSize refuses a message that has more than maxPassing bytes; nil otherwise.
+func (x *Exchange) CheckSize() *refusal.Refusal {
+	if len(x.Message.Raw) <= maxPassing {
+		return nil
+	}
+	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing))
+}

@@ -1,0 +1,158 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+)
+
+// listTools answers tools/list without what the caller may not see. If a call may have to wait for an approval, the list
+// also has the gateway's own tool to wait with.
+//
+// A list changes nothing at its server, so the request is cancelled when the caller disconnects.
+func (x *Exchange) listTools(ctx context.Context) Response {
+	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
+	defer cancel()
+	out := x.NewRelay()
+	defer out.Settle()
+	answer, refused := x.listed(ctx, out)
+	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
+	}
+	if refused != nil {
+		return x.Refuse(ctx, refused)
+	}
+	shown, refused := x.look(ctx, answer)
+	if refused != nil {
+		return x.Refuse(ctx, refused)
+	}
+	if shown.NeedsApproval {
+		x.Session.Waits.Store(true)
+	}
+	edits := Private(answer, x.WithClientID(answer, answer.Clean(shown.Hides)), true)
+	next := gate.Unquote(answer.NextCursor.Of(answer.Raw))
+	if next != "" {
+		x.Session.Cursors.Give(next)
+	}
+	if next == "" && answer.ToolList.Present() && x.Session.Waits.Load() {
+		edits = append(edits, answer.Add([]byte(WaitTool), shown.Hides))
+	}
+	return x.Edited(ctx, answer, edits)
+}
+
+// listed returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
+// which is one page.
+func (x *Exchange) listed(ctx context.Context, out *Relay) (*gate.Answer, *refusal.Refusal) {
+	access, err := x.Access(ctx)
+	switch {
+	case err != nil:
+		return nil, PolicyUnavailable()
+	case x.Message.Cursor != "" && !x.Session.Cursors.Given(x.Message.Cursor):
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
+	case access.MayCall:
+		return x.AskServer(ctx, upstream.ListTools(x.Message.Cursor, x.AsClient), out)
+	}
+	found, err := x.Discovery.Found(ctx, discovery.Fresh)
+	if err != nil {
+		return nil, x.Undiscovered(ctx, err)
+	}
+	list, err := x.Era.OwnList(found)
+	if err != nil {
+		return nil, x.Undiscovered(ctx, err)
+	}
+	return list, nil
+}
+
+// Undiscovered returns the refusal of a message that needs the gateway's own list, if there is none.
+func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal {
+	if errors.Is(err, catalogue.ErrAway) {
+		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
+		return PolicyUnavailable()
+	}
+	refused := x.ServerFailed(ctx, upstream.Answer{}, err)
+	if why := discovery.WhyList(err); why != "" {
+		refused.Message = why + "."
+	}
+	return refused
+}
+
+// look reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
+// definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
+// the session's revision yet, or the catalog may have lost its records.
+func (x *Exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.Tools, *refusal.Refusal) {
+	if discovered(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
+		x.Discovery.Insist(ctx)
+	}
+	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
+		known, err := x.known(ctx, answer, age)
+		if err != nil {
+			return nil, x.Undiscovered(ctx, err)
+		}
+		shown, err := x.Deps.Visibility.Tools(ctx, x.Viewer(), answer, known)
+		if err != nil {
+			return nil, Unfiltered(err)
+		}
+		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOld(ctx, known) {
+			if len(shown.Changed) > 0 {
+				x.Discovery.Doubt(ctx, changedAfter) // a change for all sessions blocks the tool for all
+			}
+			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
+			return shown, nil
+		}
+	}
+}
+
+// mayBeOld reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
+// the session's revision, mayBeOld lists it.
+func (x *Exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
+	if x.Era.TranslatesRevisions() {
+		return time.Since(known.At) > servers.RenewAfter
+	}
+	if under := x.Server.Revision(x.Session.Version); under != nil && under.Last() == nil {
+		if found := x.Discovery.Last(); found == nil || found.Version != x.Session.Version {
+			_, err := under.Found(ctx, discovery.Fresh)
+			return err == nil
+		}
+	}
+	return time.Since(known.At) > servers.RenewAfter
+}
+
+// Viewer returns the caller for whom lists of the server are filtered.
+func (x *Exchange) Viewer() visibility.Caller {
+	return visibility.Caller{
+		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Of.Accounts.Root(), Server: x.ServerName,
+	}
+}
+
+// Unfiltered returns the refusal of a request whose result can't be filtered for the caller.
+func Unfiltered(err error) *refusal.Refusal {
+	if errors.Is(err, visibility.ErrBusy) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: visibility.ErrBusy.Error() + "."}
+	}
+	return PolicyUnavailable()
+}
+
+// Private adds the edits that let caches store an answer for its caller only, because policy has decided for this
+// caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
+func Private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
+	ttl, scope := answer.TTL, answer.CacheScope
+	switch {
+	case scope.Present():
+		edits = append(edits, gate.Edit{Span: scope, With: []byte(`"private"`)})
+	case ttl.Present(): // otherwise some clients take it for public
+		edits = append(edits, gate.Edit{Span: gate.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
+	}
+	if ttl.Present() && filtered {
+		edits = append(edits, gate.Edit{Span: ttl, With: []byte("0")})
+	}
+	return edits
+}

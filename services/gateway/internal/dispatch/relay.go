@@ -1,0 +1,208 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+)
+
+// KeepAliveInterval is how often a silent stream gets a comment, so that the gateway notices a client that has disconnected.
+const KeepAliveInterval = 25 * time.Second
+
+// Relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
+// concurrent use.
+type Relay struct {
+	x *Exchange
+	Sink
+	asks asks
+	// gone ends when the client has disconnected or cancelled its request.
+	gone context.Context //nolint:containedctx // the client's own
+	// Wants is the subscription of the stream; nil if there is none.
+	Wants *upstream.Wanted
+}
+
+// NewRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
+func (x *Exchange) NewRelay() *Relay {
+	x.relay.x, x.relay.Sink, x.relay.gone = x, x.Sink, x.ClientCtx
+	return &x.relay
+}
+
+// Event forwards a message that a server sent before its answer.
+func (o *Relay) Event(raw []byte) { _ = o.Forward(upstream.Event{Message: raw}) } // the client may have disconnected
+
+// Forward forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
+func (o *Relay) Forward(event upstream.Event) error {
+	x := o.x
+	m, clean, err := x.said(event.Message)
+	switch {
+	case err != nil:
+		return err
+	case m == nil:
+	case m.Kind == gate.Request:
+		o.asked(m)
+	case m.Method == mcp.MethodCancelled:
+		x.Session.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
+	case o.Wants != nil && !x.Addressing.IsSubscribed(m): // the client would take it for another subscription's
+	case x.hears(m.Method) && concerns(m, o.Wants) && x.hearsOf(m), x.carriesFrom(m):
+		return o.sendEvent(event, clean)
+	}
+	return o.sendEvent(event, nil)
+}
+
+// said parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
+// it is forwarded. It returns nil if there is no message.
+func (x *Exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
+	if raw == nil {
+		return nil, nil, nil
+	}
+	end, err := x.Slot.Answer.TurnFor(x.Uncancelled(x.ClientCtx), len(raw))
+	if err != nil {
+		return nil, nil, err // the caller has disconnected, or waits for too many messages
+	}
+	defer end()
+	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if err != nil {
+		return nil, nil, nil // impossible: the upstream reader has parsed it; dropping it loses nothing
+	}
+	edits, err := x.renamed(m, m.Method, m.Clean(nil))
+	var clean [][]byte
+	if err == nil {
+		clean, err = gate.Plan(raw, edits...)
+	}
+	if err != nil {
+		x.Deps.Log.ErrorContext(x.ClientCtx, "event could not be cleaned", "error", err)
+		return nil, nil, nil
+	}
+	return m, clean, nil
+}
+
+// hears reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
+// subscription always pass. Others pass if policy denies neither them nor the method whose results they concern.
+func (x *Exchange) hears(notification string) bool {
+	switch {
+	case !x.Addressing.Forwards(notification):
+		return false
+	case notification == mcp.MethodProgress, notification == mcp.MethodAcknowledged:
+		return true
+	}
+	access, err := x.Access(x.Uncancelled(x.ClientCtx))
+	if err != nil || !access.Has(notification) {
+		return false
+	}
+	switch method := mcp.Tells(notification); method {
+	case "":
+		return notification == mcp.MethodMessage
+	case mcp.MethodToolsList:
+		return true // every caller may list tools
+	default:
+		return access.Has(method)
+	}
+}
+
+// SendMessage sends a message before the answer. An error means that the client can't get it.
+func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
+
+// sendEvent sends a message as this event. It sends nothing if there is no message, id or retry time.
+func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
+	event = o.x.Addressing.Event(event)
+	if session.IsAnswers(event.ID) { // it would be taken for an id of the gateway
+		event.ID = ""
+	}
+	if message == nil && event.ID == "" && event.Retry == "" {
+		return nil
+	}
+	if event.ID != "" && o.Accepts() {
+		o.x.Session.Events.Give(event.ID)
+	}
+	return o.Send(event, message...)
+}
+
+// Hold begins the stream, so that the client sees that its request is held.
+func (o *Relay) Hold() { o.Open() }
+
+// Progress notifies a client that asked for progress that its call still waits for an approval. The value n/1e6 is far
+// below the server's progress, because progress must rise and the server begins later.
+func (o *Relay) Progress(n int) {
+	token := o.x.Message.Meta.ProgressToken
+	if !token.Present() {
+		return
+	}
+	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
+		token.Of(o.x.Message.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
+	_ = o.SendMessage(message) // the client may have disconnected
+}
+
+// KeepOpen sends a comment every aliveEvery until ctx ends. It calls end if the client has disconnected or its token
+// was revoked.
+func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
+	tick := time.NewTicker(KeepAliveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if o.x.Revoked() || o.KeepAlive() != nil {
+				end()
+				return
+			}
+		}
+	}
+}
+
+// Uncancelled returns ctx or, if the client can continue the stream later, a context that does not end when the client
+// disconnects.
+func (x *Exchange) Uncancelled(ctx context.Context) context.Context {
+	if x.Resumable == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
+// BeginAnswer implements [Replayable].
+func (x *Exchange) BeginAnswer() *session.Answering {
+	if x.Resumable == nil {
+		return nil
+	}
+	return x.Resumable.Answers.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Of))
+}
+
+// concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
+// one.
+func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
+	if wants == nil {
+		return true
+	}
+	switch m.Method {
+	case mcp.MethodToolsChanged:
+		return wants.Tools
+	case mcp.MethodPromptsChanged:
+		return wants.Prompts
+	case mcp.MethodResourcesChanged:
+		return wants.Resources
+	case mcp.MethodResourceUpdated:
+	default:
+		return true
+	}
+	var about struct {
+		URI string `json:"uri"`
+	}
+	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(wants.URIs, func(uri string) bool {
+		below, is := strings.CutPrefix(about.URI, uri)
+		return is && (below == "" || strings.HasSuffix(uri, "/") || strings.ContainsAny(below[:1], "/?#"))
+	})
+}

@@ -1,0 +1,84 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// Refuse records a refusal of the message, and returns it as the response.
+func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
+	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
+	if x.Message != nil && x.Message.Kind != gate.Invalid {
+		record.Principal, record.Method, record.Name, record.Bytes = x.Acting(), x.Message.Method, gate.Recorded(x.Message), len(x.Message.Raw)
+	}
+	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, record)
+	return x.RefusedResponse(ctx, refused)
+}
+
+// RefusedResponse returns the response to a request whose refusal is on record, or needs no record.
+func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
+	to := refusal.Request{ResultType: x.ResultType}
+	if x.Message != nil {
+		to.ID, to.Method = x.ID(), x.Message.Method
+	}
+	span, failure := trace.SpanFromContext(ctx), ""
+	if !refused.IsProtocolError && to.Method == mcp.MethodToolsCall {
+		failure = spans.ToolError(span)
+	} else {
+		failure = spans.Error(span, refused.RPCCode())
+	}
+	body, err := refused.Answer(to)
+	out := x.OwnResponse(ctx, body, err)
+	if err == nil {
+		out.Status = refused.Status()
+	}
+	out.Refusal, out.ErrorType = refused, failure
+	return out
+}
+
+// OwnResponse returns a response with a body of the gateway; with status 500 if err is set, because the body could not be
+// encoded.
+func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
+	if err != nil {
+		x.Deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
+		return Response{Status: http.StatusInternalServerError}
+	}
+	return Response{Body: [][]byte{body}}
+}
+
+// Edited returns the response for a server's answer with these edits, which include those of [gate.Answer.Clean].
+func (x *Exchange) Edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) Response {
+	edits, err := x.renamed(a, x.Message.Method, edits)
+	var body [][]byte
+	if err == nil {
+		body, err = gate.Plan(a.Raw, edits...)
+	}
+	if errors.Is(err, ErrNotRead) { // the caller has disconnected, or waits for too many messages
+		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
+	}
+	if err != nil {
+		x.Deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.ServerName, "mcp_method", x.Message.Method, "error", err)
+		return x.RefusedResponse(ctx, x.UnusableAnswer(ctx, "the server answered, but the answer can't be passed on: "+err.Error()+"."))
+	}
+	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
+}
+
+// renamed adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
+// a notification.
+func (x *Exchange) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
+	names, err := x.Addressing.Rename(method, m.Raw, edits)
+	return append(edits, names...), err
+}
+
+// ErrNotRead means that the caller has disconnected, or waits for too many messages.
+var ErrNotRead = errors.New("the answer was not read")

@@ -1,0 +1,22 @@
+package dispatch
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// Measure records the duration of the client's message, unless it is an answer: an answer has no method.
+func (x *Exchange) Measure(ctx context.Context, resp Response) {
+	if x.Message.Method != "" {
+		o, took := meters.Operation{Method: x.Message.Method, ErrorType: resp.ErrorType, Transport: x.Place().Transport}, time.Since(x.Received)
+		x.Deps.Meters.Served(ctx, o, took, resp.Held)
+	}
+}
+
+// Place returns server, revision and session of the message, as far as they are known.
+func (x *Exchange) Place() spans.Place {
+	return spans.Place{Server: x.ServerName, Transport: "tcp", Version: x.Version, Session: x.SessionDigest}
+}
