@@ -13,7 +13,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 )
 
 // pipeInfo is the [credentials.AuthInfo] of a pipe inside one process. It contains the client's role.
@@ -43,7 +43,7 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 		level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 		return conn, pipeInfo{CommonAuthInfo: level, peer: pipe.peer}, nil
 	}
-	at, ok := conn.(*door.Conn)
+	at, ok := conn.(*connlimit.Conn)
 	if !ok {
 		return nil, nil, errors.New("the connection did not come through the door")
 	}

@@ -34,7 +34,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
@@ -264,7 +264,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	all := slices.Clone(s.pipes)
 	for _, lis := range listeners {
-		bounded, err := door.Listen(lis, doorLimits(), s.deps.Log)
+		bounded, err := connlimit.Listen(lis, doorLimits(), s.deps.Log)
 		if err != nil {
 			return err
 		}

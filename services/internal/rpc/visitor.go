@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
@@ -26,14 +26,14 @@ const (
 )
 
 // doorLimits returns the limits for the connections of a listener. An idle connection uses about 100 KiB of memory.
-func doorLimits() door.Limits {
-	return door.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
+func doorLimits() connlimit.Limits {
+	return connlimit.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
 }
 
 // visitor is the [credentials.AuthInfo] of a connection over the network.
 type visitor struct {
 	credentials.AuthInfo
-	conn *door.Conn
+	conn *connlimit.Conn
 	line line
 	// from is the role in the client's certificate, unless wrong says why there is none. ends is when the certificate
 	// expires; zero if there is no certificate.
@@ -47,7 +47,7 @@ type visitor struct {
 	carries atomic.Bool
 }
 
-func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
+func newVisitor(info credentials.AuthInfo, conn *connlimit.Conn) *visitor {
 	v := &visitor{AuthInfo: info, conn: conn}
 	v.line.hangUp = func() { _ = conn.Close() } // without a message, because the client does not read
 	secure, ok := info.(credentials.TLSInfo)

@@ -14,7 +14,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 )
 
 const (
@@ -95,8 +95,8 @@ func http1() *http.Protocols {
 
 // Listen limits the connections of a listener: the unauthenticated connections in total and of each address, and the
 // connections of each caller. Trusted proxies must limit connections themselves.
-func (s *Server) Listen(lis net.Listener) (*door.Listener, error) {
-	return door.Listen(lis, door.Limits{
+func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
+	return connlimit.Listen(lis, connlimit.Limits{
 		Strangers: 1024, PerAddress: 256, PerCaller: 1024, Identify: 15 * time.Second, Trusted: s.trusted, Proxied: 4096,
 	}, s.deps.Log)
 }
@@ -110,7 +110,7 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 		case *net.TCPConn:
 			_ = at.SetWriteBuffer(sendBuffer) // otherwise the system chooses the size
 			return ctx
-		case *door.Conn:
+		case *connlimit.Conn:
 			ctx = context.WithValue(ctx, doorKey{}, at)
 		}
 		under, ok := c.(interface{ NetConn() net.Conn }) // connections of TLS and of the listener contain the TCP connection
@@ -124,6 +124,6 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 
 // hasRoom reports whether a caller may have one more connection: the one over which its request was sent.
 func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
-	at, ok := ctx.Value(doorKey{}).(*door.Conn)
+	at, ok := ctx.Value(doorKey{}).(*connlimit.Conn)
 	return !ok || at.Known() || at.Identified(p.GetTenant()+"/"+p.GetSubject())
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package door
+package connlimit
 
 import (
 	"net"

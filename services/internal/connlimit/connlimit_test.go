@@ -1,4 +1,4 @@
-package door_test
+package connlimit_test
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/sluice-mesh/sluice/services/internal/door"
+	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 )
 
 // wing is a listener whose connections have remote addresses that the test chooses.
@@ -40,13 +40,13 @@ func (w wing) Accept() (net.Conn, error) {
 type hall struct {
 	t    *testing.T
 	wing wing
-	door *door.Listener
+	door *connlimit.Listener
 }
 
-func open(t *testing.T, limits door.Limits) *hall {
+func open(t *testing.T, limits connlimit.Limits) *hall {
 	t.Helper()
 	w := wing{bufconn.Listen(1 << 10), make(chan string, 1)}
-	d, err := door.Listen(w, limits, slog.New(slog.DiscardHandler))
+	d, err := connlimit.Listen(w, limits, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func open(t *testing.T, limits door.Limits) *hall {
 }
 
 // enter connects from an address and returns both ends of the connection.
-func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
+func (h *hall) enter(addr string) (outside net.Conn, inside *connlimit.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
 	came := make(chan net.Conn, 1)
@@ -69,7 +69,7 @@ func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _, _ = outside.Close(), conn.Close() })
-	return outside, conn.(*door.Conn) //nolint:forcetypeassert // Listener.Accept documents this type
+	return outside, conn.(*connlimit.Conn) //nolint:forcetypeassert // Listener.Accept documents this type
 }
 
 // closed reports whether the other end has closed a connection.
@@ -79,8 +79,8 @@ func closed(conn net.Conn) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)
 }
 
-func few() door.Limits {
-	return door.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
+func few() connlimit.Limits {
+	return connlimit.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
 }
 
 // Case X2. If there are too many unauthenticated connections, the oldest one of the same address is closed, otherwise
@@ -284,21 +284,21 @@ func TestX2ProxiesAreBounded(t *testing.T) {
 func TestEveryLimitIsRequired(t *testing.T) {
 	t.Parallel()
 	lis := bufconn.Listen(1)
-	for name, drop := range map[string]func(*door.Limits){
-		"strangers": func(l *door.Limits) { l.Strangers = 0 }, "each address": func(l *door.Limits) { l.PerAddress = 0 },
-		"each caller": func(l *door.Limits) { l.PerCaller = 0 }, "time": func(l *door.Limits) { l.Identify = 0 },
-		"proxies": func(l *door.Limits) { l.Trusted = func(netip.Addr) bool { return true } },
+	for name, drop := range map[string]func(*connlimit.Limits){
+		"strangers": func(l *connlimit.Limits) { l.Strangers = 0 }, "each address": func(l *connlimit.Limits) { l.PerAddress = 0 },
+		"each caller": func(l *connlimit.Limits) { l.PerCaller = 0 }, "time": func(l *connlimit.Limits) { l.Identify = 0 },
+		"proxies": func(l *connlimit.Limits) { l.Trusted = func(netip.Addr) bool { return true } },
 	} {
 		limits := few()
 		drop(&limits)
-		if _, err := door.Listen(lis, limits, slog.New(slog.DiscardHandler)); err == nil {
+		if _, err := connlimit.Listen(lis, limits, slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("a door was made without a limit of %s", name)
 		}
 	}
-	if _, err := door.Listen(nil, few(), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := connlimit.Listen(nil, few(), slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a door was made of nothing")
 	}
-	if _, err := door.Listen(lis, few(), nil); err == nil {
+	if _, err := connlimit.Listen(lis, few(), nil); err == nil {
 		t.Error("a door was made without a log")
 	}
 }

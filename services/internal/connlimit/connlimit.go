@@ -1,9 +1,9 @@
-// Package door bounds the connections of a listener before clients are authenticated. It bounds the unauthenticated
+// Package connlimit bounds the connections of a listener before clients are authenticated. It bounds the unauthenticated
 // connections in total and per address, and closes a connection on which no caller is identified in time.
 //
 // If there are too many unauthenticated connections, one is closed: the oldest one that has sent nothing, otherwise
 // the oldest one. Identified callers have separate quotas, which unauthenticated clients can't use up.
-package door
+package connlimit
 
 import (
 	"container/list"
