@@ -5,12 +5,12 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Message reads a server's message with the server's secrets redacted. For a large message it first waits for a
 // processor slot. Errors are those of the gate and of ctx, or that too many of the holder's messages wait for slots.
-func Message(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.Holding) (*gate.Answer, error) {
+func Message(ctx context.Context, raw []byte, clean *redact.Scrubber, has *room.Holding) (*gate.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func Message(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.H
 
 // Mended is [Message], but repairs an answer with a fault that [gate.Mend] knows, in raw itself. methodOf is that of
 // gate.Mend.
-func Mended(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.Holding, methodOf func(id []byte) string) (*gate.Answer, error) {
+func Mended(ctx context.Context, raw []byte, clean *redact.Scrubber, has *room.Holding, methodOf func(id []byte) string) (*gate.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {
 		return nil, err

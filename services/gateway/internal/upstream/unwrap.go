@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // unwrapped is a transport to a server that hides the errors of its tools.
 type unwrapped struct {
 	Transport
 
-	clean *scrub.Scrubber
+	clean *redact.Scrubber
 }
 
 // StartingSince implements [Starter].
@@ -43,7 +43,7 @@ func (u *unwrapped) Notice() string {
 // Secrets are redacted in the restored result, too. It was JSON inside JSON, whose escapes can hide a secret from a
 // search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
-	return &unwrapped{Transport: t, clean: scrub.New(nil, secrets)}
+	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
 
 // Open implements Transport.
@@ -59,7 +59,7 @@ func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Requ
 type unwrappedConn struct {
 	Conn
 
-	clean *scrub.Scrubber
+	clean *redact.Scrubber
 }
 
 // Request implements Conn.

@@ -1,5 +1,5 @@
-// Package models asks models: those of providers through their APIs, and the built-in model `script`. The
-// wasmagent service uses it.
+// Package models asks models: models of providers through their APIs, and the built-in model `script`. The wasmagent
+// service uses the package.
 package models
 
 import (
@@ -17,14 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 const (
-	// maxAnswer bounds an answer, and maxWire what a provider may send for it, both in bytes.
+	// maxAnswer bounds an answer, and maxWire bounds what a provider sends for one answer, both in bytes.
 	maxAnswer = 1 << 20
 	maxWire   = 16 << 20
-	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration does.
+	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration has a bound.
 	defaultTokens = 8192
 	// perToken is the number of bytes that an estimate counts as one token.
 	perToken = 4
@@ -34,10 +34,10 @@ const (
 
 // Errors of models, for [errors.Is].
 var (
-	// ErrNone means that no provider of this name is configured.
-	ErrNone = errors.New("no model is configured that has this name: name one under agents.providers and agents.model")
-	// ErrCut means that the answer reached its bound on tokens, so it is incomplete.
-	ErrCut = errors.New("the model's answer was cut: it has as many tokens as it may; raise max_tokens of its provider")
+	// ErrNone means that no provider is configured for the model.
+	ErrNone = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
+	// ErrCut means that the answer is incomplete, because it has reached its bound on tokens.
+	ErrCut = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
 	// ErrLarge means that the answer exceeds its bound on bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
@@ -46,61 +46,61 @@ var (
 type Answer struct {
 	Content string
 	Calls   []*wasmagentv1.ModelCall
-	// Input and Output are numbers of tokens, as the provider counts them.
+	// Input and Output are the numbers of tokens of the question and of the answer, as the provider counts them.
 	Input, Output int64
 	// Nanos is the cost, in billionths of a US dollar.
 	Nanos int64
 }
 
-// A driver asks a model of a provider once, and passes pieces of the answer to tell as they arrive. Its errors are a
-// bare [*FailureError], [ErrCut], [ErrLarge] and the context's.
+// A driver sends a question to a provider once, and passes pieces of the answer to tell as they arrive. Its errors are
+// a [*FailureError] that is not wrapped, [ErrCut], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
 }
 
 // Provider configures a provider of models.
 type Provider struct {
-	// Kind is `openai`, for every server of OpenAI's chat completions, or `anthropic`.
+	// Kind is `openai` for every server with the API of OpenAI's chat completions, or `anthropic`.
 	Kind string
-	// URL is the base URL of the API; empty means the provider's own.
+	// URL is the base URL of the API; empty means the standard URL of the kind.
 	URL string
-	// Key is a secret; it may be empty.
+	// Key is the secret key of the API; it may be empty.
 	Key string
 	// MaxTokens bounds the tokens of an answer if the question does not; 0 means 8,192.
 	MaxTokens int
 	// Prices are the prices of models, by name.
 	Prices map[string]Price
-	// Retry configures how often a question is repeated that the provider refuses.
+	// Retry configures how often a question is repeated that the provider has refused.
 	Retry Retry
 }
 
-// Price is the price of a model, in US dollars for a million tokens: decimal digits with an optional fraction.
+// Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// shortestKey is the least length of a provider's key, in bytes, that is removed from answers.
+// shortestKey is the minimum length of a provider's key that is removed from answers, in bytes.
 const shortestKey = 16
 
 // Models are the models that can be asked. They are safe for concurrent use.
 type Models struct {
 	drivers map[string]driver
 	retries map[string]Retry
-	keys    map[string]*scrub.Scrubber
-	// said has scrubbers for the provider's reasons for failures. A short key, such as a placeholder for a local model,
-	// is removed only there, because it may be an ordinary word of an answer.
-	said   map[string]*scrub.Scrubber
+	keys    map[string]*redact.Scrubber
+	// said has scrubbers for error messages of providers. They also remove a key that is shorter than shortestKey. Such
+	// a key may be a placeholder for a local model, and an ordinary word of an answer.
+	said   map[string]*redact.Scrubber
 	prices map[string]price
 }
 
-// price is in billionths of a US dollar for a million tokens.
+// price is a price in billionths of a US dollar per million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of the providers, by name, and the built-in model `script`. answerTime bounds the time until a
-// provider's answer begins; 0 means 2 min.
+// New returns the models of the providers, by name, and the built-in model `script`. answerTime is the time limit for
+// the beginning of a provider's answer; 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
-	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, said: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
+	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, said: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
-			return nil, fmt.Errorf("agents.providers.%s: it is built in", name)
+			return nil, fmt.Errorf("agents.providers.%s: the name belongs to a built-in model", name)
 		}
 		var err error
 		client := &http.Client{Transport: wire{transport(cmp.Or(answerTime, defaultAnswerTime))}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -116,8 +116,8 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 			return nil, fmt.Errorf("agents.providers.%s.url: %w", name, err)
 		}
 		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
-		m.said[name] = scrub.New(nil, scrub.Spellings(p.Key))
-		m.keys[name] = scrub.New(nil, nil)
+		m.said[name] = redact.New(nil, redact.Spellings(p.Key))
+		m.keys[name] = redact.New(nil, nil)
 		if len(p.Key) >= shortestKey {
 			m.keys[name] = m.said[name]
 		}
@@ -133,7 +133,7 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 	return m, nil
 }
 
-// nanos parses an amount of dollars into billionths.
+// nanos converts an amount of dollars to billionths of a dollar.
 func nanos(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {
@@ -148,7 +148,7 @@ func nanos(text string) (int64, error) {
 	return d.Coeff.Int64(), nil
 }
 
-// Dollars formats billionths of a dollar as decimal digits.
+// Dollars converts billionths of a dollar to decimal digits in dollars.
 func Dollars(nanos int64) string {
 	d := apd.New(nanos, -9)
 	d.Reduce(d)
@@ -158,7 +158,7 @@ func Dollars(nanos int64) string {
 // Nanos is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return nanos(dollars) }
 
-// Has reports whether a model, which is `provider:name`, can be asked.
+// Has reports whether a model can be asked. The model is `provider:name`.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
@@ -170,11 +170,12 @@ func (m *Models) HasPrice(model string) bool {
 	return ok
 }
 
-// Ask asks a model. tell receives pieces of the answer as they arrive, and a text for each wait before the question is
-// repeated. A question is repeated only if no answer has begun.
+// Ask asks a model. tell receives pieces of the answer as they arrive. Before each retry, it also receives a text about
+// the wait. A question is repeated only if no answer has begun.
 //
-// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error, the returned answer has
-// what the provider may charge for the question, counted or estimated; it is zero if the provider refused the question.
+// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error, the returned Answer has
+// the tokens and the cost that the provider may charge, as counted or estimated. They are zero if the provider refused
+// the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -204,7 +205,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 		c.Id, c.Name = clean.Log(c.GetId()), clean.Log(c.GetName())
 		c.Arguments = clean.Log(string(clean.Answer([]byte(c.GetArguments()))))
 	}
-	if err != nil && heard > 0 { // a provider counts the output when the answer ends
+	if err != nil && heard > 0 { // providers report the output tokens only at the end
 		answer.Output = max(answer.Output, int64(heard/perToken))
 	}
 	size := len(answer.Content)
@@ -221,19 +222,19 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 	return answer, err
 }
 
-// once asks a driver once. If a driver panics because of what a provider sends, only the question fails.
+// once asks a driver once. If the driver panics because of the provider's answer, only this question fails.
 func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if said := recover(); said != nil {
-			answer, err = Answer{}, malformed("its pieces do not fit")
+			answer, err = Answer{}, malformed("it can't be assembled")
 		}
 	}()
 	return d.ask(ctx, model, req, tell)
 }
 
-// count completes the tokens of an answer of size bytes, and sets its cost.
+// count completes the token counts of an answer of size bytes, and sets its cost.
 func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
-	if answer.Input <= 0 { // the provider counts none, or not yet
+	if answer.Input <= 0 { // the provider did not report the tokens
 		answer.Input = int64(proto.Size(req) / perToken)
 		answer.Output = max(answer.Output, int64(size/perToken))
 	}
@@ -242,8 +243,8 @@ func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size in
 	answer.Nanos = of(answer.Input, cost.input) + of(answer.Output, cost.output)
 }
 
-// Most returns an estimate of the expected maximum of a question: Input, Output and Nanos. It is zero for the built-in
-// model.
+// Most estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for the
+// built-in model.
 func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -258,14 +259,14 @@ func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// of returns the cost of tokens, rounded up.
+// of returns the cost of tokens at a price per million, rounded up.
 func of(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))
 	return n.Int64()
 }
 
-// most bounds the tokens of an answer of a provider; 0 means the default.
+// most is the bound of a provider on the tokens of an answer; 0 means the default.
 type most int
 
 // tokens returns the bound on the tokens of the answer to a question.

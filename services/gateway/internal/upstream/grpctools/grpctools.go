@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // maxAnswer is the maximum size of a method's answer, in bytes. The answer is longer as JSON, and a result contains the
@@ -61,7 +61,7 @@ type Transport struct {
 	conn    grpc.ClientConnInterface
 	close   func() error
 	headers metadata.MD
-	clean   *scrub.Scrubber
+	clean   *redact.Scrubber
 	log     *slog.Logger
 
 	// mu is held while the server is asked for its tools.
@@ -75,7 +75,7 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 	if deps.Conn == nil || deps.Log == nil {
 		return nil, errors.New("grpctools: a connection and a log are required")
 	}
-	t := &Transport{cfg: cfg, conn: deps.Conn, close: func() error { return nil }, headers: make(metadata.MD), clean: scrub.New(nil, cfg.Secrets), log: deps.Log}
+	t := &Transport{cfg: cfg, conn: deps.Conn, close: func() error { return nil }, headers: make(metadata.MD), clean: redact.New(nil, cfg.Secrets), log: deps.Log}
 	if deps.Close != nil {
 		t.close = sync.OnceValue(deps.Close)
 	}

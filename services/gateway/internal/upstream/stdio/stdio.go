@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
 // Config describes a server and the limits of its processes.
@@ -163,8 +163,8 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		log:   deps.Log.With("server", cfg.Name),
 		box:   deps.Sandbox,
 		limit: deps.Limiter,
-		clean: scrub.New(cfg.Env, cfg.Secrets),
-		told:  scrub.Every(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
+		clean: redact.New(cfg.Env, cfg.Secrets),
+		told:  redact.Every(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
 		room:  deps.Room,
 		hosts: make(map[principal.Key]*host),
 		shares: quota.NewTally("processes of this server", quota.Limits{
@@ -227,9 +227,9 @@ type transport struct {
 	limit *proclimit.Limiter
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
-	clean   *scrub.Scrubber
+	clean   *redact.Scrubber
 	// told redacts the output of a program before operators read it.
-	told    *scrub.Scrubber
+	told    *redact.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 const (
@@ -33,7 +33,7 @@ type cookies struct {
 	all []*http.Cookie // the oldest first
 	old []string       // the last replaced values, which may still appear in an answer
 	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
-	clean *scrub.Scrubber
+	clean *redact.Scrubber
 }
 
 // newCookies returns an empty store for a session with this server.
@@ -72,7 +72,7 @@ func (c *cookies) take(answer http.Header) {
 		}
 		c.all = append(c.all, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
 	}
-	c.clean = scrub.New(nil, slices.Concat(c.secrets, c.values()))
+	c.clean = redact.New(nil, slices.Concat(c.secrets, c.values()))
 }
 
 // values returns all values that an answer must not contain. The caller holds the lock.
@@ -130,7 +130,7 @@ func (c *cookies) field(configured string) wire.Field {
 }
 
 // scrubber returns the scrubber for answers in the session.
-func (c *cookies) scrubber() *scrub.Scrubber {
+func (c *cookies) scrubber() *redact.Scrubber {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.clean

@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req, and returns that answer.
 // It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
 // If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
 // 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
+func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end

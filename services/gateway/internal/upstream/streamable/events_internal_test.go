@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // written returns a request for a message, as the gateway creates it.
@@ -46,7 +46,7 @@ func FuzzReadEvents(f *testing.F) {
 				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
 		}
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(scrub.Scrubber), asking(), takers{events: events, reply: func(*gate.Answer) {}, changed: func() {}})
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Scrubber), asking(), takers{events: events, reply: func(*gate.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Content types of responses.
@@ -99,7 +99,7 @@ func (c *conn) fields(fields []wire.Field, state *agreed, req upstream.Request) 
 }
 
 // cleanOf returns the scrubber for answers in a session.
-func (c *conn) cleanOf(state *agreed) *scrub.Scrubber {
+func (c *conn) cleanOf(state *agreed) *redact.Scrubber {
 	if state.cookies == nil {
 		return c.server.clean
 	}

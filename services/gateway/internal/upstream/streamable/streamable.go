@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Config describes a server with Streamable HTTP.
@@ -64,13 +64,13 @@ type Transport struct {
 	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
 	url     *url.URL
 	headers http.Header
-	clean   *scrub.Scrubber
+	clean   *redact.Scrubber
 	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be
 	// empty.
 	secrets []string
 	cookie  string
 	// told redacts the parts that are shown of a server's redirect address.
-	told *scrub.Scrubber
+	told *redact.Scrubber
 	// links counts the goroutines of HTTP+SSE streams. older reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
 	// all is cancelled by stop, which closes the transport.
@@ -120,7 +120,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
 		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
-		clean: scrub.New(nil, cfg.Secrets), told: scrub.Every(cfg.Secrets), log: log, wire: way,
+		clean: redact.New(nil, cfg.Secrets), told: redact.Every(cfg.Secrets), log: log, wire: way,
 	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)

@@ -1,5 +1,5 @@
-// Package scrub removes secrets from the output of servers and model providers.
-package scrub
+// Package redact removes secrets from the output of servers and model providers.
+package redact
 
 import (
 	"bytes"
