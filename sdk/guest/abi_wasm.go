@@ -9,8 +9,8 @@ import (
 // abiVersion is the version of the envelopes and of the functions below.
 const abiVersion = 1
 
-// incoming and outgoing are the memory that the host writes to and reads from. Variables refer to it, so that the
-// garbage collector does not free it.
+// incoming is the memory to which the host writes an envelope, and outgoing is the memory from which the host reads
+// one. The variables refer to them so that the garbage collector does not free them.
 var incoming, outgoing []byte
 
 //go:wasmexport abi_version
@@ -28,7 +28,7 @@ func exportStep(_ unsafe.Pointer, bytes uint32) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&outgoing[0])))<<32 | uint64(len(outgoing))
 }
 
-// step handles one envelope, in JSON.
+// step handles one envelope, and returns the answer. Both are JSON.
 func step(text []byte) []byte {
 	var e received
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -41,7 +41,7 @@ func step(text []byte) []byte {
 func encoded(e sent) []byte {
 	text, err := json.Marshal(e)
 	if err == nil && len(text) > maxEnvelope {
-		err = errors.New("it has more than a mebibyte")
+		err = errors.New("it has more than 1 MiB")
 	}
 	if err != nil {
 		text, _ = json.Marshal(sent{Kind: "fail", Sequence: e.Sequence, Text: "write the envelope: " + err.Error()})

@@ -2,21 +2,21 @@ package guest
 
 import "encoding/json"
 
-// The envelopes of ABI 1, as JSON: each step gets one and returns one.
+// The JSON envelopes of ABI 1. Each step gets one envelope and returns one.
 
-// received is an envelope of the host.
+// received is an envelope from the host.
 type received struct {
 	Kind string `json:"kind"`
 	// Instructions, MaxTurns and Model belong to start.
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
-	// Messages and Todos belong to start, for a guest that continues after another module.
+	// Messages and Todos belong to start. They are set if the agent was migrated to this guest.
 	Messages []Message `json:"messages"`
 	Todos    []Todo    `json:"todos"`
 	// Input belongs to prompt.
 	Input string `json:"input"`
-	// Result or Error belong to effect_result.
+	// Result and Error belong to effect_result. One of them is set.
 	Result json.RawMessage `json:"result"`
 	Error  *Error          `json:"error"`
 	// Reason belongs to cancel.
@@ -31,20 +31,20 @@ const (
 	kindCancel = "cancel"
 )
 
-// sent is an envelope of the guest: an effect that it asks for, or the end of a turn.
+// sent is an envelope to the host: an effect that the guest asks for, or the end of a turn.
 type sent struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Of model.
+	// Model, Messages and Tools belong to model.
 	Model    string     `json:"model,omitempty"`
 	Messages []Message  `json:"messages,omitempty"`
 	Tools    []ToolInfo `json:"tools,omitempty"`
-	// Of tool.
+	// Server, Tool and Arguments belong to tool.
 	Server    string          `json:"server,omitempty"`
 	Tool      string          `json:"tool,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"`
-	// Of fs.
+	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit belong to fs.
 	Op         string `json:"op,omitempty"`
 	Path       string `json:"path,omitempty"`
 	Content    string `json:"content,omitempty"`
@@ -53,13 +53,13 @@ type sent struct {
 	ReplaceAll bool   `json:"replace_all,omitempty"`
 	Offset     int    `json:"offset,omitempty"`
 	Limit      int    `json:"limit,omitempty"`
-	// Of todo, where it is always present.
+	// Todos belongs to todo, where it is required.
 	Todos *[]Todo `json:"todos,omitempty"`
-	// Of emit, finish and fail.
+	// Text belongs to emit, finish and fail.
 	Text string `json:"text,omitempty"`
-	// Of sleep.
+	// Milliseconds belongs to sleep.
 	Milliseconds int64 `json:"milliseconds,omitempty"`
-	// Done, of finish, is true if the agent has reached its goal and takes no more prompts.
+	// Done belongs to finish. It is true if the agent has reached its goal and takes no more prompts.
 	Done bool `json:"done,omitempty"`
 }
 
@@ -68,33 +68,33 @@ type Message struct {
 	// Role is system, user, assistant or tool.
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Calls are the calls that an assistant asks for.
+	// Calls are the tool calls that the model asks for. Only messages of the assistant have calls.
 	Calls []ModelCall `json:"calls,omitempty"`
-	// CallID is the id of the call that a message of a tool answers.
+	// CallID is the id of the call whose result a message of a tool contains.
 	CallID string `json:"call_id,omitempty"`
 }
 
-// ModelCall is a call that a model asks for.
+// ModelCall is a tool call that a model asks for.
 type ModelCall struct {
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// ToolInfo describes a tool to a model.
+// ToolInfo describes a tool to a model. InputSchema is a JSON Schema.
 type ToolInfo struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ModelAnswer is the answer of a model.
+// ModelAnswer is the answer of a model: a text, calls, or both.
 type ModelAnswer struct {
 	Content string      `json:"content"`
 	Calls   []ModelCall `json:"calls"`
 }
 
-// A ServerTool is a tool of a server that the agent may call.
+// A ServerTool describes a tool of an MCP server that the agent may call.
 type ServerTool struct {
 	Server      string          `json:"server"`
 	Name        string          `json:"name"`
@@ -102,12 +102,12 @@ type ServerTool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ToolAnswer is the answer of a tool of a server.
+// ToolAnswer is the result of a tool of an MCP server.
 type ToolAnswer struct {
-	// Text is the answer as text. IsError is true if the tool reports an error.
+	// Text has the text parts of the result. IsError is true if the tool reports an error.
 	Text    string `json:"text"`
 	IsError bool   `json:"is_error"`
-	// Structured is the structured content; empty if there is none.
+	// Structured is the structured content of the result; empty if there is none.
 	Structured json.RawMessage `json:"structured"`
 }
 

@@ -1,5 +1,6 @@
-// Package guest is the SDK for guests: agents in WebAssembly that get prompts and ask their host for every effect.
-// Write ordinary Go that waits for answers:
+// Package guest is the SDK for guests. A guest is the WebAssembly module of an agent: it gets prompts, and asks its
+// host
+// for each effect, such as a file, a tool call or a model's answer. A guest is ordinary Go code that waits for results:
 //
 //	func init() {
 //		guest.Serve(func(a *guest.Agent, prompt string) (string, error) {
@@ -9,13 +10,13 @@
 //
 //	func main() {}
 //
-// and build it with
+// Build it with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o agent.wasm .
 //
-// Between two prompts, and while it waits, a guest may be stopped, stored, moved to another machine, or run again from
-// its journal. Its results may therefore depend only on what its host sent. Goroutines, the clock and random numbers
-// are the same in each run.
+// While a guest waits, and between two prompts, the host may store it, restore it on another machine, or run it again
+// from its journal. Therefore the answers of a guest must depend only on the envelopes from its host. Goroutines, the
+// clock and random numbers behave in the same way in each run.
 package guest
 
 import (
@@ -26,25 +27,28 @@ import (
 	"time"
 )
 
-// maxEnvelope bounds an envelope, in bytes, without its sequence.
+// maxEnvelope bounds the JSON of an envelope without its sequence, in bytes.
 const maxEnvelope = 1<<20 - 64
 
-// ErrCancelled is the error of every effect after the caller of the prompt gave up. Return soon.
+// ErrCancelled is returned by each method for an effect after the caller of the prompt has given up. The [Handle]
+// should return soon.
 var ErrCancelled = errors.New("the prompt was cancelled")
 
-// A Handle answers a prompt. Its return ends the turn.
+// A Handle answers a prompt. The turn ends when it returns. The agent's caller gets the error, if there is one.
 type Handle func(a *Agent, prompt string) (answer string, err error)
 
-// Agent is the agent and its host. Only the goroutine of the [Handle] may use it.
+// Agent is the agent that runs the guest, with the effects that its host offers. Only the goroutine of the [Handle] may
+// use it.
 type Agent struct {
-	// Instructions are those with which the agent was created; they may be empty.
+	// Instructions are the instructions with which the agent was created; they may be empty.
 	Instructions string
-	// MaxTurns bounds the agent's turns.
+	// MaxTurns is the maximum number of the agent's turns.
 	MaxTurns int
 	// Model is the agent's default model; empty if none is configured.
 	Model string
-	// Conversation and Todos are set if the guest continues after another module (sluice agents migrate): the messages
-	// of user and assistant so far, and the todo list. Otherwise both are empty. They do not change after the start.
+	// Conversation and Todos are set if the agent was migrated to this guest from another module (sluice agents
+	// migrate). They have the messages of the user and the assistant so far, and the todo list. Otherwise both are
+	// empty. They do not change after the start.
 	Conversation []Message
 	Todos        []Todo
 
@@ -57,11 +61,11 @@ type Agent struct {
 
 var agent = &Agent{in: make(chan received), out: make(chan sent)}
 
-// collectAt is the growth of memory, in percent of what the guest holds, at least 4 MiB, after which garbage is
-// collected. It is low because the guest's memory is stored after each turn, including its garbage.
+// collectAt is the GOGC percentage of guests. It is lower than Go's default, because the host stores the guest's
+// memory, including its garbage, after each turn.
 const collectAt = 25
 
-// Serve sets the function that answers prompts. Call it once, in an init function.
+// Serve sets the function that answers prompts. It must be called once, in an init function.
 func Serve(handle Handle) {
 	debug.SetGCPercent(collectAt)
 	go agent.serve(handle)
@@ -82,26 +86,26 @@ func (a *Agent) serve(handle Handle) {
 				continue
 			}
 			a.out <- a.next(sent{Kind: "finish", Text: answer, Done: a.done})
-		default: // a cancellation that arrived too late
+		default: // a cancellation after the end of the turn
 			a.out <- a.next(sent{Kind: "finish"})
 		}
 	}
 }
 
-// next sets the sequence of an envelope.
+// next numbers an envelope.
 func (a *Agent) next(e sent) sent {
 	a.sequence++
 	e.Sequence = a.sequence
 	return e
 }
 
-// effect asks for an effect and waits for its result.
+// effect asks for an effect and waits for its result. It decodes the result, unless into is nil.
 func (a *Agent) effect(e sent, into any) error {
 	if a.cancelled {
 		return ErrCancelled
 	}
 	if text, err := json.Marshal(e); err != nil || len(text) > maxEnvelope {
-		return &Error{Code: "too_large", Message: "what is asked for is no JSON, or has more than a mebibyte"}
+		return &Error{Code: "too_large", Message: "the envelope is not valid JSON, or has more than 1 MiB"}
 	}
 	a.out <- a.next(e)
 	answer := <-a.in
@@ -110,7 +114,7 @@ func (a *Agent) effect(e sent, into any) error {
 		a.cancelled = true
 		return ErrCancelled
 	case answer.Kind != kindResult:
-		return fmt.Errorf("guest: an envelope %q in place of a result", answer.Kind)
+		return fmt.Errorf("guest: got an envelope %q instead of a result", answer.Kind)
 	case answer.Error != nil:
 		return answer.Error
 	case into == nil:
@@ -122,13 +126,15 @@ func (a *Agent) effect(e sent, into any) error {
 	return nil
 }
 
-// Ask asks a model. If model is empty, it asks the agent's own.
+// Ask sends a conversation to a model and returns its answer. model is `provider:name`; if it is empty, Ask asks the
+// agent's default model. If the model was not asked or did not answer, the error is an [*Error].
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
 	return answer, a.effect(sent{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
-// Call calls a tool of a server. A refusal by policy is an [*Error].
+// Call calls a tool of a server. arguments is encoded as a JSON object. If the call was refused, or its outcome is not
+// known, the error is an [*Error].
 func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	text, err := json.Marshal(arguments)
 	if err != nil {
@@ -138,31 +144,31 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(sent{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the tools of servers that the agent may call and that policy shows to it.
+// Tools returns the tools of servers that the agent's rights name and that policy lets the agent see.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(sent{Kind: "tools"}, &all)
 }
 
-// ReadFile returns limit lines of one of the agent's own files, from line offset, which counts from 0. A limit of 0
-// means all lines that are left.
+// ReadFile returns at most limit lines of one of the agent's files, starting with line offset, which counts from 0. If
+// limit is 0, it returns all lines from offset on.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(sent{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
 }
 
-// WriteFile writes one of the agent's own files.
+// WriteFile writes one of the agent's files, and replaces the content of an existing file.
 func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(sent{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile replaces the text from by to. from must be in the file exactly once; if all is set, each occurrence is
-// replaced.
+// EditFile replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then
+// every occurrence is replaced.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(sent{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }
 
-// ListFiles returns the paths of the agent's own files.
+// ListFiles returns the paths of the agent's files.
 func (a *Agent) ListFiles() ([]string, error) {
 	var paths []string
 	return paths, a.effect(sent{Kind: "fs", Op: "list_files"}, &paths)
@@ -176,13 +182,13 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	return a.effect(sent{Kind: "todo", Todos: &todos}, nil)
 }
 
-// Emit sends a text to the caller of the prompt, as progress.
+// Emit sends a text to the caller of the prompt as progress.
 func (a *Agent) Emit(text string) error { return a.effect(sent{Kind: "emit", Text: text}, nil) }
 
-// Sleep waits. The agent may be stored and moved meanwhile.
+// Sleep waits for d. Meanwhile the host may store the guest and restore it on another machine.
 func (a *Agent) Sleep(d time.Duration) error {
 	return a.effect(sent{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }
 
-// Done marks the agent's goal as reached: after this turn it takes no prompts.
+// Done marks the agent's goal as reached: the agent takes no prompts after this turn.
 func (a *Agent) Done() { a.done = true }

@@ -82,7 +82,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 	// Case T5. Neither another tool name in the input nor another spelling of an argument is accepted.
 	for text, args := range map[string]map[string]any{
-		"such a field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
+		"the field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known":   {"agent_id": id, "toolName": "list_files"},
 	} {
 		if got := callAgents(t, client, "tool", args); !got.IsError || !strings.Contains(got.Text(), text) {

@@ -137,13 +137,13 @@ func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 					shown = resp.GetApproval()
 					return err == nil && shown.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 				})
-				if !strings.Contains(shown.GetReason(), "the agent does not wait for the call any more, and nothing would run: "+want) {
+				if !strings.Contains(shown.GetReason(), "the agent does not wait for the call any more, so the call would not run: "+want) {
 					t.Errorf("the approval is cancelled because %q", shown.GetReason())
 				}
 				_, err = client.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
 					ApprovalId: approval, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest(),
 				})
-				if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nothing would run: "+want) {
+				if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the call would not run: "+want) {
 					t.Errorf("the vote is refused with %v", err)
 				}
 			}

@@ -268,7 +268,7 @@ func TestModelFaults_NamedAndCharged(t *testing.T) {
 		charged bool
 	}{
 		{"rate limited", func(w http.ResponseWriter) { refuse(w, 429, "", "") }, "model_rate_limited: the provider of the model allows no more questions now: status 429 Too Many Requests: not now (asked 2 times)", 2, false},
-		{"for an hour", func(w http.ResponseWriter) { refuse(w, 429, "Retry-After", "3600") }, "it says to wait for 1h0m0s", 1, false},
+		{"for an hour", func(w http.ResponseWriter) { refuse(w, 429, "Retry-After", "3600") }, "the provider requests a wait of 1h0m0s", 1, false},
 		{"overloaded", func(w http.ResponseWriter) { refuse(w, 529, "", "") }, "model_overloaded: ", 2, false},
 		{"rejected", func(w http.ResponseWriter) { refuse(w, 400, "", "") }, "model_rejected: ", 1, false},
 		{"key", func(w http.ResponseWriter) { refuse(w, 401, "", "") }, "model_auth: ", 1, false},

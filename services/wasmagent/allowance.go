@@ -31,8 +31,9 @@ func (d PersonDay) bound() (dayBound, error) {
 	return dayBound{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDaySpent is wrapped with the use, the time of renewal, and the configuration key of the bound.
-var errDaySpent = errors.New("what one person may use of models in a day is used up")
+// errDaySpent means that a person has reached the bound for a day. It is wrapped by an error with the use, the time of
+// renewal, and the configuration key of the bound.
+var errDaySpent = errors.New("the person's daily limit on models is used up")
 
 // today returns the day of a time, counted from 1970-01-01 UTC.
 func today(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
@@ -48,8 +49,8 @@ func (b dayBound) refused(of principal.Key, used store.Amount, day int64) error 
 		errDaySpent, of.Subject, said, renews, key)
 }
 
-// reserveDay reserves the expected maximum of a question from the person's bound for today. settle replaces the
-// reservation by the actual use. If this process ends first, the maximum stays counted.
+// reserveDay reserves the expected maximum use of a question from the person's bound for today. settle replaces the
+// reservation by the actual use. If the process ends before that, the reservation stays counted.
 func (s *Service) reserveDay(ctx context.Context, of principal.Key, most models.Answer) (settle func(took models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

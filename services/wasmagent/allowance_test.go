@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// All agents of one person share a bound for each day. Refused questions do not count, a restart does not reset the
-// use, and the refusal says what to do.
+// All agents of a person share a daily limit on models. Questions that the provider refuses are not counted, and a
+// restart does not reset the use. The error says when the limit is renewed and how to change it.
 func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 	t.Parallel()
 	var refuses atomic.Bool
@@ -41,7 +41,7 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 		"tokens": {wasmagent.PersonDay{Tokens: 1000}, "all agents of ana together may use 1000 tokens a day, and 1200 are used; this renews at "},
 		"cost":   {wasmagent.PersonDay{Cost: "0.001"}, "all agents of ana together may use 0.001 US dollars a day, and 0.0012 are used; this renews at "},
 	} {
-		t.Run(name, func(t *testing.T) { // one after the other, because they share the provider
+		t.Run(name, func(t *testing.T) { // not in parallel, because the subtests share the provider
 			l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran(""), nil })
 			l.end()
 			l.cfg.PersonDay = c.bound
@@ -76,7 +76,7 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 				err := ask("a3", "ana")
 				rpctest.WantStatus(t, err, codes.ResourceExhausted, "MODEL_COST_SPENT")
 				if want := fmt.Sprintf("an operator changes it with agents.person_day.%s", name); !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), want) {
-					t.Errorf("it is refused with %v", err)
+					t.Errorf("the question is refused with %v", err)
 				}
 				if err := ask("b1", "ben"); err != nil {
 					t.Errorf("another person: %v", err)

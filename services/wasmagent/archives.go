@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxPart bounds a part of an archive, in bytes.
+// maxPart bounds one part of an archive, in bytes.
 const maxPart = 1 << 20
 
 // maxTurns and maxEpoch bound the turn count and the epoch of an imported agent.
@@ -33,15 +33,15 @@ const (
 	maxEpoch = 1_000_000
 )
 
-// archiveKeys are the key that signs archives, and the keys whose archives may be imported.
+// archiveKeys holds the private key that signs archives, and the public keys whose archives may be imported.
 type archiveKeys struct {
 	signs   ed25519.PrivateKey
 	accepts []ed25519.PublicKey
 }
 
-// loadKeys loads the key that signs archives, and the keys whose archives may be imported. path is the file of the own
-// key. Processes that share a store sign with the same key: the first process stores the key of its data folder for all
-// of them. accepts are the keys of other installations.
+// loadKeys loads the keys of archives. path is the file of this process's own key, and accepts are the keys of other
+// installations. Processes that share a store sign with the same key: the first process stores its own key for all of
+// them.
 func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadKey(path, !kept.Shared)
 	if err != nil {
@@ -58,8 +58,8 @@ func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed2
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadKey reads a key. If there is no file, it creates a key, and writes it to the file if keep is set. found reports
-// whether the file existed.
+// loadKey reads a key from a file. If the file does not exist, loadKey creates a key, and writes the file if keep is
+// set. found reports whether the file existed.
 func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +72,7 @@ func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err er
 		found = true
 	}
 	if err == nil && len(seed) != ed25519.SeedSize {
-		err = fmt.Errorf("%s has %d bytes, and not %d", path, len(seed), ed25519.SeedSize)
+		err = fmt.Errorf("%s has %d bytes, want %d", path, len(seed), ed25519.SeedSize)
 	}
 	if err != nil {
 		return nil, false, err
@@ -80,7 +80,8 @@ func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err er
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// export packs an archive and returns its first part, or returns a later part of a stored archive.
+// export packs an archive of an agent and returns its first part. If the request names a stored archive, export returns
+// a later part of that archive.
 func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
@@ -139,7 +140,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// packing waits until no other call writes or reads an archive, because both take memory.
+// packing waits until no other call writes or reads an archive. Only one call at a time may do so, because of the
+// memory that it takes.
 func (s *Service) packing(ctx context.Context) error {
 	select {
 	case s.packs <- struct{}{}:
@@ -175,14 +177,14 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
-		// after these errors the last part may be sent again, so the archive stays
+		// After these errors the caller may send the last part again, so the archive stays.
 		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
 	s.shelf.add(a)
-	// if this fails, a repeated last part creates another agent
+	// If this fails, a repeated last part creates another agent.
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
 	}
@@ -209,7 +211,7 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	}
 	asked := inherited(who, was.GetCreator(), content.Agent.GetDetail().GetManifest())
 	if asked == content.Agent.GetDetail().GetManifest() {
-		asked = proto.CloneOf(asked) // the archive is compared with its journal
+		asked = proto.CloneOf(asked) // the original is compared with the journal
 		s.addModel(asked, guest, was.GetConfig().GetModel())
 	}
 	manifest, room, err := s.granted(ctx, who, asked, "")
@@ -226,8 +228,8 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	return a, was.GetId(), err
 }
 
-// addModel adds the right on the configured model to the manifest of an imported agent, if the agent runs that model in
-// place of the one that its archive names. The right has the bounds of the manifest's first right on a model.
+// addModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model instead
+// of the one that its archive names. The right has the bounds of the manifest's first right on a model.
 func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
@@ -243,8 +245,7 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	m.Models = append(m.Models, right)
 }
 
-// validArchive returns an error unless the archive's description of an agent would be valid in a request to create one
-// here.
+// validArchive checks an archived agent by the rules for requests that create agents. Errors: [archive.ErrInvalid].
 func validArchive(a *wasmagentv1.ArchivedAgent) error {
 	asked := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

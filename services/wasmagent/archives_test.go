@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// export fetches an agent's archive, and the key that signed it.
+// export returns an agent's archive, and the key that signed the archive.
 func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 	c.t.Helper()
 	digest, offset := "", int32(0)
@@ -39,7 +39,7 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 	return text, key
 }
 
-// part fetches a part of an archive. Without a digest, it exports the agent and returns the first part.
+// part returns a part of an archive. If the digest is empty, it exports the agent and returns the first part.
 func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
 	if digest != "" {
 		resp, err := c.GetArchivePart(c.ctx, &wasmagentv1.GetArchivePartRequest{AgentId: id, ArchiveDigest: digest, Offset: offset})
@@ -49,7 +49,7 @@ func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart,
 	return resp.GetArchive(), err
 }
 
-// Parts are returned only to the person who exported the archive, and only of archives that exist.
+// The parts of an archive are returned only to the person who exported the archive.
 func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -60,7 +60,7 @@ func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:])
 	if part, err := ana.part(id, digest, 1); err != nil || string(part.GetDataBase64()) != string(text[1:]) || part.GetNextOffset() != 0 {
-		t.Errorf("from 1 on: %d bytes, next %d, %v", len(part.GetDataBase64()), part.GetNextOffset(), err)
+		t.Errorf("the part with offset 1 has %d bytes, the next offset is %d: %v", len(part.GetDataBase64()), part.GetNextOffset(), err)
 	}
 	_, err := ana.part(id, strings.Repeat("0", 64), 0)
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
@@ -74,7 +74,7 @@ func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
 	}
 }
 
-// imports sends an archive in parts of a size.
+// imports imports an archive in parts of this size.
 func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentResponse, err error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {
@@ -88,7 +88,7 @@ func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentRes
 	}
 }
 
-// An agent that was moved to another installation behaves like the original: the next effects and their fuel are the
+// An agent that was imported by another installation behaves like the original: its next effects and their fuel are the
 // same.
 func TestAnArchiveMovesAnAgent(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	}
 	text, key := here.export(id)
 	if again, _ := here.export(id); string(again) != string(text) {
-		t.Error("the same agent gives two archives")
+		t.Error("two exports of the same agent differ")
 	}
 
 	there := newLife(t, nil)
@@ -117,10 +117,10 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	}
 	moved := made.GetAgent()
 	if made.GetExportedId() != id || moved.GetId() == id || moved.GetState() != wasmagentv1.AgentState_AGENT_STATE_STOPPED || moved.GetCreator() != "ben" || moved.GetJournalId() != id || moved.GetImportedDigest() == "" {
-		t.Errorf("it arrives as %v of %s", moved, made.GetExportedId())
+		t.Errorf("the imported agent is %v, exported as %s", moved, made.GetExportedId())
 	}
 	if again, err := ben.imports(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
-		t.Errorf("sent again it creates %v %v", again, err)
+		t.Errorf("a repeated import returns %v %v", again, err)
 	}
 	_, _, err = ben.prompt(moved.GetId(), "say x")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
@@ -136,18 +136,18 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	stayed, left = stayed[len(stayed)-10:], left[len(left)-10:]
 	for i := range stayed {
 		if stayed[i].GetEnvelopeDigest() != left[i].GetEnvelopeDigest() || stayed[i].GetFuel() != left[i].GetFuel() {
-			t.Errorf("the original did %v, the import %v", stayed[i], left[i])
+			t.Errorf("the event of the original is %v, that of the import %v", stayed[i], left[i])
 		}
 	}
 	ben.matches(moved.GetId())
 }
 
-// done returns the events without those of the kind stored, whose envelopes contain times and ids.
+// done returns the events that are not of the kind stored, whose envelopes have times and ids.
 func done(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }
 
-// An archive that was changed, is incomplete, or is sent out of order creates no agent.
+// No agent is created from an archive that was changed, is incomplete, or whose parts are sent out of order.
 func TestADamagedArchiveIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -159,7 +159,7 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 		at := rand.IntN(len(changed))
 		changed[at] ^= 1 << rand.IntN(8)
 		if _, err := c.imports(changed, 1<<20); status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.PermissionDenied {
-			t.Errorf("byte %d was changed: %v", at, err)
+			t.Errorf("the import with byte %d changed returns %v", at, err)
 		}
 	}
 	for name, torn := range map[string][]byte{"half": text[:len(text)/2], "more": append(append([]byte(nil), text...), make([]byte, 512)...), "no tar": []byte("x")} {
@@ -178,17 +178,17 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 	}
 	err := send(digest, 200, text[200:300])
 	if rpctest.WantStatus(t, err, codes.FailedPrecondition, "PART_OUT_OF_ORDER"); rpc.Facts(err)["offset"] != "100" {
-		t.Errorf("the next part begins at %v", rpc.Facts(err))
+		t.Errorf("the error names the offset %v", rpc.Facts(err))
 	}
 	rpctest.WantStatus(t, send(digest, 50, []byte("other")), codes.InvalidArgument, "ARCHIVE_INVALID")
 	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 {
-		t.Errorf("there are %v %v", list, err)
+		t.Errorf("the agents are %v %v", list, err)
 	}
 	_, err = c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL), ArchiveDigest: new(strings.Repeat("0", 64))})
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
 }
 
-// No caller can use all of the capacity for archives.
+// The number of archives of one caller is limited, so that other callers can import archives.
 func TestArchivesAreBounded(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)

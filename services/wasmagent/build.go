@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// Build is the [app.Build] of this role.
+// Build implements [app.Build] for this role.
 func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	gateway, err := mesh.Conn(authv1.Role_ROLE_GATEWAY)
 	if err != nil {

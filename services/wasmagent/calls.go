@@ -35,7 +35,7 @@ const maxCall = 30 * time.Minute
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]: the rights of the agent, and of every agent in its chain, must include the call.
+// Allow implements [agent.Host]. The rights of the agent, and those of every agent in its chain, must include the call.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -56,8 +56,8 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// stillAllowed checks a call that waited for an approval again: the current rights of the agent, and of every agent in
-// its chain, must include the call. It returns the refusal, or nil if the call is allowed.
+// stillAllowed checks the rights of a call again after its approval, because they may have changed while the call
+// waited. It returns the refusal, or nil if the rights of the agent and of every agent in its chain include the call.
 func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -80,7 +80,7 @@ func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolC
 }
 
 func creatorGone() *abi.Error {
-	return &abi.Error{Code: "creator_gone", Message: "an agent that stands behind this one is gone, and its rights with it"}
+	return &abi.Error{Code: "creator_gone", Message: "an agent in the chain of this one has ended, and its rights with it"}
 }
 
 // Spent implements [agent.Host].
@@ -115,10 +115,10 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 		return agent.ToolResult{Refused: refused, Again: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
-		if ctx.Err() == nil && call.Approval == "" { // a call that waits for an approval is made again
-			h.log.WarnContext(ctx, "an agent's call has no answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
+		if ctx.Err() == nil && call.Approval == "" { // a call that waits for an approval is repeated
+			h.log.WarnContext(ctx, "an agent's call failed without an answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
 		}
-		return agent.ToolResult{}, errors.New("what came of the call is not known")
+		return agent.ToolResult{}, errors.New("the outcome of the call is not known")
 	}
 	out := result(answer)
 	out.Decision, out.Code = answer.GetDecision().GetId(), answer.GetDecision().GetCode()
@@ -133,11 +133,12 @@ func (h host) Fault(ctx context.Context, a *agent.Agent, fault any, stack []byte
 // Alone implements [agent.Host].
 func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	if err != nil {
-		h.log.WarnContext(ctx, "a prompt that continued without its caller has no answer", "agent", a.ID, "error", err)
+		h.log.WarnContext(ctx, "a prompt that continued without its caller failed", "agent", a.ID, "error", err)
 	}
 }
 
-// lineage returns an agent and the agents in its chain. An element is nil if that agent is gone or has ended.
+// lineage returns an agent and the agents in its chain. An element is nil if that agent has ended or does not exist any
+// more.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
 	for _, behind := range a.Principal().GetChain() {
@@ -181,8 +182,9 @@ func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToo
 	}
 }
 
-// unsent returns the refusal of a call that was certainly not sent, or nil if it may have been. A status without a
-// reason does not come from the gateway itself. TOO_MUCH may refer to an answer, so the call may have been sent.
+// unsent returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A status
+// without a reason does not come from the gateway itself. The reason TOO_MUCH may refer to the size of an answer, so
+// the call may have been sent.
 func unsent(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {
@@ -195,7 +197,7 @@ func unsent(err error) *abi.Error {
 	return nil
 }
 
-// result returns what a guest receives as the result of a call.
+// result converts the answer of a call to the result that the guest gets.
 func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
@@ -203,7 +205,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
 			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Again: d.GetRetryable(),
 		}
-		switch d.GetCode() { //nolint:exhaustive // calls with other codes don't wait, and were not sent
+		switch d.GetCode() { //nolint:exhaustive // a call with another code was not sent, and does not wait
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 			out.Ran, out.Denied = true, false
 		case commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_APPROVAL_REQUIRED:
@@ -216,7 +218,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 		return out
 	}
 	if answer.GetTooLarge() {
-		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, and its answer is too large"}, Ran: true}
+		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, but its answer is too large"}, Ran: true}
 	}
 	var said struct {
 		Content []struct {
@@ -229,7 +231,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 		} `json:"_meta"`
 	}
 	if err := json.Unmarshal([]byte(answer.GetResultJson()), &said); err != nil {
-		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, and its answer is none of a tool: %s", abi.Wrong(err))}, Ran: true}
+		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.Wrong(err))}, Ran: true}
 	}
 	var texts []string
 	for _, part := range said.Content {

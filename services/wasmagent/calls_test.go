@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ran returns the answer of a tool that ran.
+// ran returns the answer to a call that was made.
 func ran(text string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision:   &gatewayv1.DecisionInfo{Id: "d-1", Effect: policyv1.Effect_EFFECT_ALLOW},
@@ -31,7 +31,7 @@ func ran(text string) *gatewayv1.ToolAnswer {
 	}
 }
 
-// refusedBy returns the answer to a call that was not made.
+// refusedBy returns the answer to a call that was refused.
 func refusedBy(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,
@@ -46,7 +46,7 @@ func mayCall(tools ...string) *wasmagentv1.Manifest {
 	return m
 }
 
-// calls records the calls that a gateway got.
+// calls records the calls that a gateway gets.
 type calls struct {
 	mu   sync.Mutex
 	by   []*identityv1.Principal
@@ -60,8 +60,8 @@ func (c *calls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
 	c.made = append(c.made, req.GetServer()+"/"+req.GetTool()+" "+req.GetArgumentsJson())
 }
 
-// I6: an agent's call has the agent as its principal, with its creator in the chain. A call that the manifest does not
-// name does not reach the gateway.
+// Case I6. The principal of an agent's call is the agent, with its creator in the chain. A call that the manifest does
+// not allow does not reach the gateway.
 func TestI6AnAgentCallsAsItself(t *testing.T) {
 	t.Parallel()
 	var seen calls
@@ -83,14 +83,14 @@ func TestI6AnAgentCallsAsItself(t *testing.T) {
 		"line 4: not_in_manifest: the agent's manifest does not allow this call: counted of demo\ndone\n" +
 		"line 6: not_in_manifest: the agent has made as many such calls as its manifest allows: counted of demo"
 	if said != want {
-		t.Errorf("it answers %q, want %q", said, want)
+		t.Errorf("the agent answers %q, want %q", said, want)
 	}
 	if got := strings.Join(seen.made, "; "); got != `demo/add_note {"text":"x"}; demo/counted {"path":"/srv/a"}` {
 		t.Errorf("the gateway got %s", got)
 	}
 	p := seen.by[0]
 	if p.GetSubject() != "agent:default/"+id || p.GetOwner() != "ana" || len(p.GetChain()) != 1 || p.GetChain()[0].GetSubject() != "ana" || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
-		t.Errorf("it calls as %v", p)
+		t.Errorf("the principal of the call is %v", p)
 	}
 	operator := m.person(t, "operator")
 	theirs := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("add_*")})
@@ -100,7 +100,7 @@ func TestI6AnAgentCallsAsItself(t *testing.T) {
 	}
 }
 
-// The guest gets a denial by policy. The denial ends the turn if the manifest has stop_on_denial.
+// A guest gets the reason of a denial by policy. If the manifest has stop_on_denial, the denial stops the agent.
 func TestADenialReturnsToTheAgent(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -112,7 +112,7 @@ func TestADenialReturnsToTheAgent(t *testing.T) {
 		t.Errorf("it answers %q", said)
 	}
 	if denied := c.state(id).GetUsage().GetDenied(); denied != 1 {
-		t.Errorf("%d were denied", denied)
+		t.Errorf("%d denied calls are counted, want 1", denied)
 	}
 	strict := mayCall("t")
 	strict.StopOnDenial = true
@@ -124,7 +124,8 @@ func TestADenialReturnsToTheAgent(t *testing.T) {
 	}
 }
 
-// The guest gets the reason of a call that was not sent. The outcome of every other failed call is not known.
+// A guest gets the reason why a call was not sent, and the call is not counted. For every other failed call, the guest
+// gets outcome_unknown, and the call is counted.
 func TestACallWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
@@ -133,7 +134,7 @@ func TestACallWithoutAnAnswer(t *testing.T) {
 	}{
 		"refused":  {&rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: errors.New("the arguments are no JSON object")}, "line 1: json_invalid: the arguments are no JSON object"},
 		"too much": {status.Error(codes.ResourceExhausted, "the answer is larger than it may be"), "outcome_unknown"},
-		"away":     {status.Error(codes.Unavailable, "gone"), "outcome_unknown: what came of the call is not known"},
+		"away":     {status.Error(codes.Unavailable, "gone"), "outcome_unknown: the outcome of the call is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -147,13 +148,13 @@ func TestACallWithoutAnAnswer(t *testing.T) {
 			}
 			again := c.answers(id, "tool demo t").GetResponse()
 			if spent := strings.Contains(again, "as many such calls"); spent != (name != "refused") {
-				t.Errorf("then it answers %q", again)
+				t.Errorf("the agent answers a second prompt with %q", again)
 			}
 		})
 	}
 }
 
-// A call that was made counts, even if its answer can't be used.
+// A call that was made, or may have been made, is counted, even if it has no usable answer.
 func TestCallsThatWereMadeCount(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
@@ -173,12 +174,12 @@ func TestCallsThatWereMadeCount(t *testing.T) {
 				t.Errorf("it answers %q", said)
 			}
 			_, _, err := c.prompt(id, "tool demo t")
-			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because of its manifest
+			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because the calls of its manifest are used up
 		})
 	}
 }
 
-// Agents that wait for approvals use no places, and continue without their callers.
+// Agents that wait for approvals do not use places, so that other agents can work. They continue without their callers.
 func TestAgentsThatWaitForPeople(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
@@ -229,7 +230,7 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 	}
 }
 
-// I6: an agent creates other agents within its manifest, and no agent can prompt itself.
+// Case I6. An agent can create agents only within its manifest, and can't prompt itself or an agent in its chain.
 func TestI6AgentsThatMakeAgents(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -256,19 +257,19 @@ func TestI6AgentsThatMakeAgents(t *testing.T) {
 	_, err := asThird.CreateAgent(asThird.ctx, &wasmagentv1.CreateAgentRequest{})
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE")
 	_, err = asSecond.CreateAgent(asSecond.ctx, &wasmagentv1.CreateAgentRequest{})
-	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE") // the first one may have two below it
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE") // the first agent has its maximum of two agents below it
 	_, _, err = asSecond.prompt(second, "say hello")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	_, _, err = asSecond.prompt(first, "say hello")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	said := asFirst.answers(second, "tool demo t\ntool demo more").GetResponse()
 	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(said, want) {
-		t.Errorf("it does what its creator may not do: %q, want %q", said, want)
+		t.Errorf("the agent makes a call that its creator may not make: %q, want %q", said, want)
 	}
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: first}); err != nil {
 		t.Fatal(err)
 	}
 	if said := ana.answers(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
-		t.Errorf("without its creator it answers %q", said)
+		t.Errorf("after the end of its creator the agent answers %q", said)
 	}
 }

@@ -29,8 +29,8 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 	return &wasmagentv1.SnapshotAgentResponse{Snapshot: kept}, nil
 }
 
-// ForkAgent implements wasmagentv1.AgentServiceServer. The second agent belongs to the caller and has the manifest of
-// the first, limited by inherited.
+// ForkAgent implements wasmagentv1.AgentServiceServer. The fork belongs to the caller. Its manifest is that of the
+// original, as restricted by inherited.
 func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
@@ -52,9 +52,9 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// inherited returns the manifest of a copy. The rights of an agent that another agent created are limited at each call
-// by its creator's. A copy that a different principal makes does not have this limit, so it gets only the rights on
-// files.
+// inherited returns the manifest of a copy. If one agent created another, each call of the created agent is also
+// checked against the rights of its creator. If a different principal copies the created agent, that check is lost, so
+// the copy gets only the rights on files.
 func inherited(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(who.GetTenant(), "")) || creator == who.GetSubject() {
 		return m

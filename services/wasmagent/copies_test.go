@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// made returns the number of calls of a script that were made.
+// made returns how many calls of a script were made, according to its answer.
 func made(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
-// Copies of an agent have no budget of their own: forks, forks of forks and of snapshots, and imports of archives, also
-// after the first agent is gone.
+// Case X18. An agent and all of its copies share one budget of calls. Copies are forks, forks of forks, forks of
+// snapshots, and imports of archives. The budget does not begin again when the first agent ends.
 func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -83,7 +83,8 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	}
 }
 
-// The parts of an archive can be fetched from, and sent to, either of two processes, and both sign with the same key.
+// The parts of one archive can be fetched from different replicas, and sent to different replicas. All replicas sign
+// with the same key.
 func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
@@ -132,7 +133,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
-		// on a busy machine the store may be slow
+		// On a busy machine the store may not answer in time.
 		for again := 0; again < 5 && status.Code(err) == codes.Unavailable; again++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}
@@ -150,7 +151,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 		}
 		offset = int(resp.GetNextOffset())
 	}
-	// The bounds of a person count the archives of both replicas.
+	// The maximum number of a person's archives applies to both replicas together.
 	begin := func(c client, name string) error {
 		sum := sha256.Sum256([]byte(name))
 		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})

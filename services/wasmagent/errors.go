@@ -26,19 +26,19 @@ import (
 var (
 	errUnknown       = errors.New("there is no such agent")
 	errAgentsFull    = fmt.Errorf("the maximum of agents is reached: %d of one caller, %d in all; terminate some, which are removed an hour later", maxOwn, maxAgents)
-	errQuestionsFull = errors.New("the question to the model has no place among those that are asked")
-	errQuestionTime  = errors.New("the model took longer than a question may: an operator changes it with agents.questions.timeout")
-	errRoom          = errors.New("the agents have their maximum stored size; terminate some")
-	errInput         = errors.New("the input of the tool is not what it takes")
-	errDepth         = errors.New("an archive is fetched with depth full")
+	errQuestionsFull = errors.New("the question to the model can't be asked now")
+	errQuestionTime  = errors.New("the model did not answer within the time limit: an operator changes the limit with agents.questions.timeout")
+	errRoom          = errors.New("the stored agents have reached their maximum size: terminate some")
+	errInput         = errors.New("the input is not valid for the tool")
+	errDepth         = errors.New("an archive is exported only with depth full")
 	errSkill         = errors.New("no template has the skill")
 	errInstructions  = fmt.Errorf("the instructions and the skills of the template have more than %d KiB together", maxInstructions>>10)
-	errPlugin        = errors.New("there are no plugins here: take them out")
+	errPlugin        = errors.New("plugins are not supported: remove them from the request")
 	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
 	errRights        = errors.New("rights on the clock and random numbers are not offered in this version: remove them from the manifest")
 	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
 	errChildren      = errors.New("the manifest of the agent, or of an agent in its chain, allows no more agents, or none at this depth")
-	errChain         = fmt.Errorf("a chain of agents has at most %d", maxChain)
+	errChain         = fmt.Errorf("a chain of agents has at most %d principals", maxChain)
 	errCycle         = errors.New("the agent is in the chain of its caller, and would wait for itself")
 	errModuleUnknown = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
 	errModule        = errors.New("the agent's module differs from the present module of its guest, and does not run any more: sluice agents migrate moves its files, todos and conversation to the present module")
@@ -60,7 +60,8 @@ var statuses = []struct {
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	// None is UNAVAILABLE: to callers, that code means that the service of the agents itself did not answer.
+	// No error of a model has the code UNAVAILABLE. To callers, that code means that this service itself did not
+	// answer.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
 	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
@@ -170,13 +171,13 @@ func toStatus(err error) error {
 		}
 		switch {
 		case s.code == codes.Unavailable:
-			out.RetryAfter, out.Err = retryAway, s.err // details of a failed worker go only to the log
+			out.RetryAfter, out.Err = retryAway, s.err // only the log gets details of a failed worker
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
-		case s.err == store.ErrChildren: //nolint:errorlint // compared with the table's own value
+		case s.err == store.ErrChildren: //nolint:errorlint // the table has this very value
 			out.Err = errChildren
 		case s.err == guests.ErrListed: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // the file's name goes only to the log
+			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // only the log gets the name of the file
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

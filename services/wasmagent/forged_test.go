@@ -20,15 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// forger changes what a stopped service has stored of its agents, like a person with access to the database and to the
-// folder of states: it updates every digest except the hashes of the journal.
+// forger changes the store of a stopped service, like an attacker with access to the database and to the folder of
+// states. It updates all digests except the hashes of the journal.
 type forger struct {
 	t    *testing.T
 	data string
 	db   *sql.DB
 }
 
-// forge stops the service, calls do with its store, and starts the service again.
+// forge stops the service, calls do with its store, and restarts the service.
 func (l *life) forge(do func(f *forger)) {
 	l.t.Helper()
 	l.end()
@@ -74,7 +74,7 @@ func (f *forger) record(id string, change func(r *wasmstorev1.Record)) {
 	f.exec("UPDATE agents SET record = $2, state = $3 WHERE id = $1", id, text, int64(r.GetState()))
 }
 
-// stateAt changes the state that is stored under a key, and returns its new digest and size.
+// stateAt changes the state under a key, and returns its new digest and size.
 func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (digest string, size int64) {
 	f.t.Helper()
 	path := filepath.Join(f.data, "states", id, key)
@@ -97,7 +97,7 @@ func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (dig
 	return hex.EncodeToString(sum[:]), int64(len(text))
 }
 
-// state changes the state of an agent, and its digest in the record.
+// state changes the present state of an agent, and updates its digest in the record.
 func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
@@ -108,8 +108,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// forgeries are changes of the stored agent, which has two files, two todos, a snapshot and two turns, with the part
-// that verify names.
+// forgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two files, two
+// todos, a snapshot and two turns, see forgeable.
 var forgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
@@ -210,7 +210,7 @@ var forgeries = map[string]struct {
 	}},
 }
 
-// forgeable creates an agent that has every part of forgeries.
+// forgeable creates an agent that has all parts that forgeries change.
 func forgeable(c client) (id string) {
 	c.t.Helper()
 	manifest := mayCall("t")
@@ -224,7 +224,7 @@ func forgeable(c client) (id string) {
 	return id
 }
 
-// forgedAgents creates an agent for each name, and calls do with the store for each.
+// forgedAgents creates an agent for each name. It calls do for each agent while the service is stopped.
 func (l *life) forgedAgents(names []string, do func(f *forger, name, id string)) map[string]string {
 	l.t.Helper()
 	c, ids := l.agent(l.t, "ana"), make(map[string]string)
@@ -239,7 +239,7 @@ func (l *life) forgedAgents(names []string, do func(f *forger, name, id string))
 	return ids
 }
 
-// takesNothing checks that an agent takes no prompts, that no archive of it is signed, and that reads show why.
+// takesNothing checks that an agent takes no prompts, can't be exported as an archive, and shows the reason.
 func (c client) takesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
@@ -252,13 +252,13 @@ func (c client) takesNothing(name, id, reason string) {
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 	info := c.state(id).GetInfo()
 	if info.GetState() != wasmagentv1.AgentState_AGENT_STATE_FAILED || info.GetFailure().GetCause() != wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL {
-		c.t.Errorf("%s: it is shown as %v", name, info)
+		c.t.Errorf("%s: the agent is shown as %v", name, info)
 	}
 	_, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 }
 
-// Verify finds every stored part that differs from the journal, and the agent takes no more prompts.
+// Case X10. Verify names the stored part that was changed, and the agent takes no more prompts.
 func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -275,7 +275,7 @@ func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
 	}
 }
 
-// Verify compares the stored agent and not the one in the memory of a running service.
+// Case X10. Verify reads the agent from the store, even if a running service has the agent in memory.
 func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -301,11 +301,11 @@ func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 	}
 	c.takesNothing("the event", other, "JOURNAL_BROKEN")
 	if ended, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: other}); err != nil || !ended.GetAgent().GetIsStopped() {
-		t.Errorf("it can't be ended: %v %v", ended, err)
+		t.Errorf("the damaged agent can't be terminated: %v %v", ended, err)
 	}
 }
 
-// damages are changes of a journal.
+// damages are changes of the journal of a stored agent.
 var damages = map[string]func(f *forger, id string){
 	"a byte": func(f *forger, id string) {
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
@@ -328,8 +328,7 @@ var damages = map[string]func(f *forger, id string){
 	},
 }
 
-// Verify finds a journal that was changed, truncated or is shorter than the record says, and the agent takes no more
-// prompts.
+// Case X10. Verify finds that a journal was changed or truncated, and the agent takes no more prompts.
 func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -344,7 +343,7 @@ func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
 	}
 }
 
-// An agent whose journal was changed after a snapshot can be forked only from that snapshot.
+// Case X10. An agent whose journal was changed can be forked only from a snapshot that is before the change.
 func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -370,7 +369,7 @@ func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: made.GetAgent().GetId()}); err != nil || !made.GetAgent().GetIsStopped() {
-		t.Fatalf("it is %v: %v", made, err)
+		t.Fatalf("the fork is %v: %v", made, err)
 	}
 	c.answers(made.GetAgent().GetId(), "write d.txt four")
 	c.matches(made.GetAgent().GetId())
@@ -380,8 +379,8 @@ func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
 }
 
-// Verify reports an agent from before journals covered what is stored as not covered. The agent continues, and changes
-// of its store after that are found.
+// Case X10. An agent of a release whose journals did not record the stored parts is verified as not covered. The agent
+// still takes prompts. After its next turn, changes of the store are found.
 func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -412,7 +411,7 @@ func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found := c.verify(fork.GetAgent().GetId()); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_NOT_COVERED {
-		t.Errorf("its fork: %v", found)
+		t.Errorf("the fork of the older agent: %v", found)
 	}
 	l.forge(func(f *forger) { forgeries["a file's content"].do(f, ids["goes on"]) })
 	c = l.agent(t, "ana")

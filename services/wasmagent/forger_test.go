@@ -22,7 +22,7 @@ func packed(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
 	return append(sum[:], text...)
 }
 
-// event changes the stored form of one event.
+// event changes the stored form of an event.
 func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.t.Helper()
 	var text []byte
@@ -32,7 +32,7 @@ func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.exec("UPDATE events SET event = $3 WHERE id = $1 AND place = $2", id, place, change(text))
 }
 
-// journal reads all events of an agent.
+// journal returns all events of an agent.
 func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	f.t.Helper()
 	rows, err := f.db.QueryContext(f.t.Context(), "SELECT event FROM events WHERE id = $1 ORDER BY place", id)
@@ -54,7 +54,7 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// cut removes events from the end of a journal, and makes the record name the new end.
+// cut removes the last n events of a journal, and sets the end of the journal in the record accordingly.
 func (f *forger) cut(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
@@ -66,7 +66,7 @@ func (f *forger) cut(id string, n int) {
 	})
 }
 
-// old turns an agent into one from before journals covered what is stored.
+// old turns an agent into an agent of a release whose journals did not record the stored parts.
 func (f *forger) old(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {

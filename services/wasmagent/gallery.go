@@ -57,7 +57,7 @@ func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListT
 	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
 }
 
-// sized returns a page of a list, shortened to what a response may hold.
+// sized returns a page of a list, shortened to the maximum size of a response.
 func sized[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
 	part, next, err = page(all, token, size)
 	if kept := fit(part, maxExport); err == nil && len(kept) < len(part) {
@@ -157,7 +157,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
 	added, err := from.Get(acting(ctx).GetTenant(), resp.GetId())
-	if err == nil { // otherwise it has been removed since
+	if err == nil { // otherwise another call has removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
 	return resp, nil
@@ -261,8 +261,8 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// fromTemplate completes a request for a new agent from its template. The caller's settings of the template come before
-// the template's own values, and values of the request before both. It also returns the template's id.
+// fromTemplate completes a request for a new agent from its template. Values of the request take precedence over the
+// caller's settings of the template, and these over the template's own values. It also returns the template's id.
 func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -355,8 +355,8 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	}}, nil
 }
 
-// isDestructive reports whether a tool's name says that it removes or stops something. Every tool whose name begins
-// with federation_ counts.
+// isDestructive reports whether a tool's name says that it removes or stops something. Tools whose names begin with
+// federation_ always count as destructive.
 func isDestructive(tool string) bool {
 	tool = strings.ToLower(tool)
 	for _, word := range []string{"delete", "remove", "destroy", "purge", "shutdown", "terminate", "reset"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// gallery returns a client of the gallery for the same caller.
+// gallery returns a client of the gallery service for the same caller.
 func (c client) gallery() wasmagentv1.GalleryServiceClient {
 	return wasmagentv1.NewGalleryServiceClient(c.conn)
 }
@@ -19,8 +19,8 @@ func custom(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestAgentsFromTemplates creates agents from a template, with the template's values, with the caller's settings, and
-// with those of the request.
+// TestAgentsFromTemplates checks that a new agent has the values of its template, unless the caller has settings for
+// the template, or the request has values.
 func TestAgentsFromTemplates(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -30,26 +30,26 @@ func TestAgentsFromTemplates(t *testing.T) {
 	}
 	made, err := c.gallery().CreateAgentFromTemplate(c.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
 	if err != nil || made.GetTemplate() != "mine" || made.GetAgent().GetConfig().GetInstructions() != "You are mine" || made.GetAgent().GetTemplate() != "mine" {
-		t.Fatalf("it is created as %v, %v", made, err)
+		t.Fatalf("the agent is created as %v, %v", made, err)
 	}
 	active, err := c.gallery().GetActiveTemplate(c.ctx, &wasmagentv1.GetActiveTemplateRequest{})
 	if err != nil || active.GetActiveId() != "mine" {
-		t.Errorf("active is %v, %v", active, err)
+		t.Errorf("the active template is %v, %v", active, err)
 	}
 	if _, err := c.gallery().ConfigureTemplate(c.ctx, &wasmagentv1.ConfigureTemplateRequest{Config: &wasmagentv1.TemplateConfig{MaxTurns: new(int32(7))}}); err != nil {
 		t.Error(err)
 	}
 	again, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	if err != nil || again.GetAgent().GetConfig().GetMaxTurns() != 7 || again.GetSource() != "gallery" {
-		t.Errorf("then it is created as %v, %v", again, err)
+		t.Errorf("with the caller's settings the agent is created as %v, %v", again, err)
 	}
 	asked, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine"), MaxTurns: new(int32(3)), Instructions: new("be brief")})
 	if config := asked.GetAgent().GetConfig(); err != nil || config.GetMaxTurns() != 3 || config.GetInstructions() != "be brief" {
-		t.Errorf("with its own values it is created as %v, %v", asked, err)
+		t.Errorf("with values in the request the agent is created as %v, %v", asked, err)
 	}
 	seen, err := other.CreateAgent(other.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	if err != nil || seen.GetAgent().GetConfig().MaxTurns != nil {
-		t.Errorf("for another principal of the tenant it is created as %v, %v", seen, err)
+		t.Errorf("for another principal of the tenant the agent is created as %v, %v", seen, err)
 	}
 	wide := custom("wide")
 	wide.Manifest = &wasmagentv1.Manifest{Clock: true}
@@ -105,7 +105,8 @@ func TestWhatAGalleryRefuses(t *testing.T) {
 	}
 }
 
-// TestPagesOfAGallery reads lists that are longer than a page, and larger than a response may be.
+// TestPagesOfAGallery checks that all templates are on the pages of a list, both if there are more than a page has, and
+// if they are larger than a response may be.
 func TestPagesOfAGallery(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -126,7 +127,7 @@ func TestPagesOfAGallery(t *testing.T) {
 		}
 		token = resp.GetNextPageToken()
 	}
-	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator needs a server of agents
+	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator is left out without a server of agents
 		t.Errorf("the pages have %v", seen)
 	}
 	for i := range 2 {
@@ -151,8 +152,9 @@ func TestPagesOfAGallery(t *testing.T) {
 	}
 }
 
-// Added templates are still there after a restart. No agent can be created from an imported template until an operator
-// has accepted it.
+// Added templates survive a restart. Agents can be created from an imported template only after an operator has
+// accepted
+// the template.
 func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -200,7 +202,7 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	l.begin()
 	c = l.agent(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
-	// The id stays bound to the accepted content, also if its owner adds other content as its own.
+	// The id stays bound to the accepted content, even if the owner of the template adds other content under it.
 	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Manifest(time.Now())}, nil
 }
 
-// conditions returns the number of conditions of a manifest.
+// conditions returns the number of conditions in a manifest.
 func conditions(m *wasmagentv1.Manifest) (n int) {
 	for _, right := range m.GetTools() {
 		n += len(right.GetConditions())

@@ -25,11 +25,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service with a folder of its own. Its gateway accepts no calls.
+// newService returns a service with a new folder. Its gateway refuses all calls.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
 	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return nil, status.Error(codes.Unimplemented, "nobody takes calls here")
+		return nil, status.Error(codes.Unimplemented, "the gateway of this test refuses calls")
 	})
 }
 
@@ -44,13 +44,13 @@ func newServiceWith(t *testing.T, gateway gatewayFunc) *wasmagent.Service {
 	return s
 }
 
-// openService returns a service that the caller closes.
+// openService returns a service that the caller has to close.
 func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasmagent.Service {
 	t.Helper()
 	return openServiceAt(t, cfg, fakeGateway{answer: gateway})
 }
 
-// openServiceAt returns a service whose agents call through a gateway. The caller closes it.
+// openServiceAt returns a service with a gateway for the calls of its agents. The caller has to close the service.
 func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
 	t.Helper()
 	cfg.Program, cfg.Hold = guesttest.Program(t), 100*time.Millisecond
@@ -61,7 +61,7 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// life is a service that can be stopped and started again on the same folder.
+// life is a service that can be stopped and restarted with the same folder.
 type life struct {
 	t       *testing.T
 	cfg     wasmagent.Config
@@ -77,7 +77,7 @@ func newLife(t *testing.T, gateway gatewayFunc) *life {
 	return newLifeAt(t, fakeGateway{answer: gateway})
 }
 
-// newLifeAt is newLife with a gateway of the test.
+// newLifeAt is like newLife, with another gateway.
 func newLifeAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *life {
 	t.Helper()
 	l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
@@ -100,7 +100,7 @@ func (l *life) begin() {
 	l.stop = func() { cancel(); <-done }
 }
 
-// end stops the service if it runs.
+// end stops the service if it is running.
 func (l *life) end() {
 	if l.service == nil {
 		return
@@ -112,10 +112,10 @@ func (l *life) end() {
 	l.service = nil
 }
 
-// gatewayFunc answers every call of a [fakeGateway].
+// gatewayFunc answers the calls of a [fakeGateway].
 type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
 
-// fakeGateway answers calls by a function and implements nothing else.
+// fakeGateway is a gateway whose calls are answered by a function. Withdrawals of approvals always succeed.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -152,7 +152,7 @@ func (s *oneAnswer) Recv() (*gatewayv1.CallToolResponse, error) {
 	return &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: s.answer}}, nil
 }
 
-// A client is a caller of a running service.
+// A client calls a running service on behalf of one principal.
 type client struct {
 	wasmagentv1.AgentServiceClient
 
@@ -165,7 +165,7 @@ func newClient(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface)
 	return client{wasmagentv1.NewAgentServiceClient(conn), conn, t, ctx}
 }
 
-// mesh is a service and its callers.
+// mesh is a running service, with clients for its callers.
 type mesh struct{ server *rpctest.Server }
 
 func newMesh(t *testing.T) mesh {
@@ -184,19 +184,19 @@ func (m mesh) speaks(t *testing.T, p *identityv1.Principal) client {
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// agent returns a client for an agent's principal on whose behalf the gateway calls.
+// agent returns a client for a principal with this subject, on whose behalf the gateway calls.
 func (m mesh) agent(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
 }
 
-// person returns a client for the holder of a token.
+// person returns a client that uses a token.
 func (m mesh) person(t *testing.T, token string) client {
 	t.Helper()
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
-// createTime is the time limit of creating an agent, whose guest is compiled first.
+// createTime is the time limit for creating an agent. The first agent takes longest, because its guest is compiled.
 const createTime = 2 * time.Minute
 
 // create creates an agent and returns its id.
@@ -211,7 +211,7 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	return resp.GetAgent().GetId()
 }
 
-// prompt prompts an agent, and returns its progress and its answer.
+// prompt prompts an agent, and returns the texts of its progress and its answer.
 func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})
@@ -234,7 +234,7 @@ func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAg
 	}
 }
 
-// answers prompts an agent that must answer.
+// answers prompts an agent, and fails the test if the agent does not answer.
 func (c client) answers(id, input string) *wasmagentv1.PromptAgentResponse {
 	c.t.Helper()
 	_, answer, err := c.prompt(id, input)

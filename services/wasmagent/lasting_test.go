@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A fork has its own files, and its manifest does not have rights that the forking principal may not have.
+// A fork has separate files. Its manifest does not have rights that only the creator of the original has.
 func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -62,7 +62,7 @@ func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 	}
 }
 
-// A stop and its originator are stored, whatever the agent does, and survive a restart.
+// A stop by an operator survives a restart, whether the agent waits for an approval or works when it is stopped.
 func TestAStopIsKept(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -77,7 +77,7 @@ func TestAStopIsKept(t *testing.T) {
 	c := l.agent(t, "ana")
 	parked, works, ends := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")}), c.create(new(wasmagentv1.CreateAgentRequest)), c.create(new(wasmagentv1.CreateAgentRequest))
 	if answer := c.answers(parked, "tool demo t"); answer.GetFinished() {
-		t.Fatalf("it answers %v", answer)
+		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
@@ -86,7 +86,7 @@ func TestAStopIsKept(t *testing.T) {
 	l.end()
 	l.begin()
 	c = l.agent(t, "ana")
-	eventually.Holds(t, "it waits again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
+	eventually.Holds(t, "the agent waits for the approval again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
@@ -105,7 +105,7 @@ func TestAStopIsKept(t *testing.T) {
 	c = l.agent(t, "ana")
 	for _, id := range []string{parked, works} {
 		if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
-			t.Errorf("it is stopped: %v, for %v", stopped, why)
+			t.Errorf("the agent is stopped: %v, with the reason %v", stopped, why)
 		}
 		_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
 		rpctest.WantStatus(t, err, codes.PermissionDenied, "STOPPED_BY_OPERATOR")
@@ -115,11 +115,11 @@ func TestAStopIsKept(t *testing.T) {
 		c.matches(id)
 	}
 	if info := c.state(ends).GetInfo(); info.GetState() != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
-		t.Errorf("it is %v", info)
+		t.Errorf("the terminated agent is %v", info)
 	}
 }
 
-// Pages contain all agents, with and without running turns.
+// The pages of a list have each agent in the selected states exactly once, whether a turn of the agent runs or not.
 func TestPagesHoldAllAgents(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -141,7 +141,7 @@ func TestPagesHoldAllAgents(t *testing.T) {
 		}
 		for _, a := range page.GetAgents() {
 			if !want[a.GetId()] {
-				t.Errorf("%v is listed, or twice", a)
+				t.Errorf("%v is listed twice, or in another state", a)
 			}
 			delete(want, a.GetId())
 		}
@@ -159,6 +159,6 @@ func TestPagesHoldAllAgents(t *testing.T) {
 		}
 	}
 	if err != nil || working != 3 {
-		t.Errorf("%d wait: %v", working, err)
+		t.Errorf("%d agents wait, want 3: %v", working, err)
 	}
 }

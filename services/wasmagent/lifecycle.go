@@ -21,23 +21,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// Defaults for agents whose request leaves them out.
 const (
 	// maxTold bounds the progress messages of a prompt that wait to be sent.
 	maxTold = 64
 
-	// defaultGuest is the guest of agents without a model, modelGuest the guest of agents with a model.
+	// defaultGuest is the guest of an agent without a model, and modelGuest that of an agent with a model. They apply
+	// if the request names no guest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
+	// defaultTurns is the maximum number of turns if the request has none.
 	defaultTurns = 50
 )
 
 var (
+	// defaultLimits are the limits of an agent if its request has none. A request can only lower them.
 	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	defaultRoom   = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
+	// defaultRoom is the right on files of an agent without a manifest.
+	defaultRoom = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// acting returns the principal that makes the request: a person, or the principal on whose behalf a service calls.
+// acting returns the principal on whose behalf a request is made: the person that calls, or the principal that a
+// calling service names.
 func acting(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -51,8 +55,8 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// sees reports whether principal p may see an agent of this creator: p is the creator, is in its chain, or is an
-// operator or viewer of its tenant.
+// sees reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain, or
+// is an operator or viewer of the same tenant.
 func sees(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -68,7 +72,7 @@ func sees(p, creator *identityv1.Principal) bool {
 	return false
 }
 
-// find returns an agent that the caller may see. For all others it returns errUnknown.
+// find returns an agent that the caller may see. For all other agents it returns errUnknown.
 func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.shelf.get(ctx, id)
 	switch {
@@ -83,7 +87,7 @@ func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// by returns the caller as an agent's journal records it.
+// by describes the caller for the journal of an agent.
 func by(ctx context.Context) agent.By {
 	who := acting(ctx)
 	return agent.By{Context: ctx, Actor: who.GetSubject(), Operator: isOperator(who)}
@@ -140,7 +144,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 
 func newID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
-// within returns the requested limits, each at most the default of the installation.
+// within returns the requested limits, each lowered to the default of the installation if it is higher.
 func within(l *wasmagentv1.Limits) agent.Limits {
 	out := defaultLimits
 	if l.GetMemoryMib() > 0 {
@@ -166,7 +170,7 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 		}
 	}
-	// it can still be terminated
+	// An agent whose state or journal is damaged can still be terminated.
 	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" {
 		if shown, err := s.bury(ctx, req.GetAgentId()); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
@@ -219,7 +223,7 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 // PromptAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
-	// the agent would wait for itself
+	// An agent that prompts itself, directly or through its chain, would wait for its own answer.
 	if who := acting(ctx); isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
 		return toStatus(errCycle)
 	}
@@ -238,7 +242,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	go func() {
 		defer close(sent)
 		for resp := range told {
-			_ = stream.Send(resp) // ctx ends when the caller is gone
+			_ = stream.Send(resp) // after an error ctx ends
 		}
 	}()
 	steps := 0.
@@ -265,11 +269,11 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxAgain bounds the retries after another process changed the agent first.
+// maxAgain is the maximum number of retries after another process has changed the agent.
 const maxAgain = 3
 
-// again calls do, and repeats it with the reloaded agent if another process changed the agent first. It returns the
-// agent of the last call.
+// again calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and calls do
+// again. It returns the agent of the last call.
 func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxAgain {
@@ -285,7 +289,7 @@ func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Ag
 	return a, toStatus(err)
 }
 
-// bury terminates an agent whose journal or state is damaged. Nothing else of such an agent can be changed.
+// bury terminates an agent whose journal or state is damaged. No other change of a damaged agent is possible.
 func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !sees(acting(ctx), row.GetCreator()) {

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxChain bounds the principals in the chain of a new agent, its creator included. Policy judges all of them at each
-// call.
+// maxChain bounds the number of principals in the chain of a new agent, including its creator. Policy checks each of
+// them at each call.
 const maxChain = 4
 
-// granted returns the manifest of a new agent. A request without a manifest gets files, todos, and the model if there
-// is one. The rights of a manifest are checked at each call, together with those of the agent's chain. The returned
-// [store.Room] bounds the number of agents.
+// granted returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files and
+// todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain. The
+// returned [store.Room] bounds the number of agents.
 func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.Room, error) {
 	room := store.Room{All: maxAgents, Own: maxOwn, Below: make(map[string]int)}
 	if err := offered(asked); err != nil {
@@ -64,7 +64,7 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 	return proto.CloneOf(asked), room, nil
 }
 
-// offered returns an error if this version does not offer one of the rights, or if there are too many conditions.
+// offered returns an error if the manifest has a right that is not supported, or too many conditions.
 func offered(asked *wasmagentv1.Manifest) error {
 	if asked.GetClock() || asked.GetRandom() {
 		return errRights
@@ -75,7 +75,7 @@ func offered(asked *wasmagentv1.Manifest) error {
 	return nil
 }
 
-// isBehind reports whether subject is the principal itself or in its chain.
+// isBehind reports whether a subject is that of the principal, or of a principal in its chain.
 func isBehind(subject string, somebody *identityv1.Principal) bool {
 	if somebody.GetSubject() == subject {
 		return true

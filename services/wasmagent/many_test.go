@@ -15,8 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents measures many agents (make many): their memory, and the time of prompts to agents that are loaded
-// first and that are in memory.
+// TestManyAgents measures the memory of many agents, and the time of prompts to agents that have to be loaded and to
+// agents that are in memory. Run it with make many.
 func TestManyAgents(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -35,7 +35,7 @@ func TestManyAgents(t *testing.T) {
 	t.Logf("%d agents were created and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
 	l.end()
 	l.begin()
-	owner(0).answers(ids[0], "say x") // the module is compiled once for each process
+	owner(0).answers(ids[0], "say x") // so that the module is compiled before the measurement
 	t.Logf("after a restart: %s", memory(t))
 	picked := rand.Perm(many)[:many/10]
 	measure := func(what string, each []int) {
@@ -49,11 +49,12 @@ func TestManyAgents(t *testing.T) {
 		t.Logf("%s: %d prompts, %s; %s", what, len(took), quantiles(took), memory(t))
 	}
 	measure("asleep", picked)
-	last := picked[len(picked)-min(len(picked), 200):] // these fit into memory
+	last := picked[len(picked)-min(len(picked), 200):] // all of these are in memory
 	measure("awake", last)
 }
 
-// TestManyPrompts measures whether one agent stays equally fast over as many prompts (make many).
+// TestManyPrompts measures how the time of a prompt changes with the number of earlier prompts of the same agent. Run
+// it with make many.
 func TestManyPrompts(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -61,7 +62,7 @@ func TestManyPrompts(t *testing.T) {
 	}
 	c := newLife(t, nil).agent(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
-	for at := 0; at < min(many, 10_000); { // the maximum of turns of an agent
+	for at := 0; at < min(many, 10_000); { // an agent has at most 10,000 turns
 		var took []time.Duration
 		for range many / 10 {
 			begin := time.Now()
@@ -78,7 +79,7 @@ func quantiles(took []time.Duration) string {
 	return fmt.Sprintf("p50 %s, p99 %s", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond))
 }
 
-// memory returns the memory of this process, and the part of it that is in use.
+// memory describes the memory of this process.
 func memory(t *testing.T) string {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// next returns a module with the same behavior and another digest, like the changed guest of a release.
+// next returns a module with the same behavior and another digest, like a guest that a release has changed.
 func next(module []byte) []byte {
 	name := "release"
 	custom := append([]byte{byte(len(name))}, name...)
 	return append(append(append([]byte(nil), module...), 0), append(binary.AppendUvarint(nil, uint64(len(custom))), custom...)...)
 }
 
-// changes lists another module for a guest, like an upgrade of the program, and restarts the service.
+// changes replaces the module of a listed guest and restarts the service. If module is nil, it removes the guest.
 func (l *life) changes(name string, module []byte) {
 	l.t.Helper()
 	l.end()
@@ -31,8 +31,9 @@ func (l *life) changes(name string, module []byte) {
 	l.begin()
 }
 
-// Agents keep working when their guest changes: they continue with their module, are verified, copied, moved, and
-// continue waiting turns. A migrated agent keeps files, todos and conversation, and its new module gets them.
+// If the module of a guest changes, its agents keep running the earlier module: they take prompts, continue waiting
+// turns, and can be verified, forked, exported and imported. A migrated agent runs the new module, and still has its
+// files, todos and conversation.
 func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
@@ -50,7 +51,7 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	}
 	waits := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
 	if answer := c.answers(waits, "tool demo pay {}"); answer.GetFinished() {
-		t.Fatalf("it answers %v", answer)
+		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 
 	l.changes("mine", next(before))
@@ -58,7 +59,7 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	close(gateway.approved)
 	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
 	if said := c.answers(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
-		t.Errorf("with the earlier module it answers %q, and has %v", said, c.todos(id))
+		t.Errorf("with the earlier module the agent answers %q, and has the todos %v", said, c.todos(id))
 	}
 	c.matches(id)
 	old := c.state(id).GetInfo().GetModuleDigest()
@@ -71,27 +72,27 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := c.answers(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
-		t.Errorf("an earlier fork answers %q", said)
+		t.Errorf("a fork with the earlier module answers %q", said)
 	}
 	archived, _ := c.export(id)
 	if _, err := c.imports(archived, 1<<20); err != nil {
-		t.Errorf("an earlier archive: %v", err)
+		t.Errorf("the import of an archive with the earlier module: %v", err)
 	}
 
 	talk := c.state(id).GetState().GetMessages()
 	moved, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id})
 	if err != nil || moved.GetFromDigest() != old || moved.GetAgent().GetModuleDigest() == old {
-		t.Fatalf("it is migrated as %v, %v", moved, err)
+		t.Fatalf("the agent is migrated as %v, %v", moved, err)
 	}
 	if now := c.state(id).GetState().GetMessages(); len(now) != len(talk) || now[0].GetContent() != talk[0].GetContent() {
-		t.Errorf("its conversation is %v, and was %v", now, talk)
+		t.Errorf("the conversation is %v after the migration, and was %v before", now, talk)
 	}
 	if said := c.answers(id, "read a.txt\ntodo pending x").GetResponse(); said != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
-		t.Errorf("migrated it answers %q, and has %v", said, c.todos(id))
+		t.Errorf("the migrated agent answers %q, and has the todos %v", said, c.todos(id))
 	}
 	c.matches(id)
 	if again, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil || again.GetFromDigest() != "" {
-		t.Errorf("migrated again it is %v, %v", again, err)
+		t.Errorf("a second migration returns %v, %v", again, err)
 	}
 
 	l.changes("mine", nil)
@@ -100,7 +101,7 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// The conversation that a migrated agent sends to its model begins with the one from before.
+// A migrated agent sends its model the conversation from before the migration.
 func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
 	t.Parallel()
 	module := guesttest.Module(t, guesttest.Guests+"agent")
@@ -134,7 +135,7 @@ func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
 	c.matches(id)
 }
 
-// A module that was changed in the store does not run.
+// A stored module does not run if its bytes were changed in the store.
 func TestMigrate_AStoredModuleThatWasChangedDoesNotRun(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")

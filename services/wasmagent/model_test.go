@@ -27,7 +27,7 @@ type question struct {
 	} `json:"messages"`
 }
 
-// asksModels is a gateway that answers every question to a model, and records it.
+// asksModels is a gateway that records each question to a model, and answers it.
 type asksModels struct {
 	mu    sync.Mutex
 	asked []question
@@ -47,7 +47,7 @@ func (g *asksModels) answer(_ context.Context, req *gatewayv1.CallToolRequest) (
 	}, nil
 }
 
-// modelGateway has no tools of servers.
+// modelGateway is a gateway that lists no tools.
 type modelGateway struct{ fakeGateway }
 
 // ListTools implements gatewayv1.GatewayServiceClient.
@@ -66,7 +66,7 @@ func (g *asksModels) last(t *testing.T) question {
 	return g.asked[len(g.asked)-1]
 }
 
-// withModel returns a service whose configuration names a model.
+// withModel returns a service with a default model in its configuration.
 func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
 	t.Helper()
 	gateway := new(asksModels)
@@ -79,8 +79,8 @@ func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// If agents.model is set, every agent without a model of its own runs that model and may ask it, in whatever way it was
-// created.
+// Each agent without its own model runs the default model of agents.model, whether it was created from a manifest, a
+// template or an archive.
 func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	t.Parallel()
 	elsewhere := newMesh(t).agent(t, "ana")
@@ -117,18 +117,18 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	}
 	for from, id := range made {
 		if said := c.answers(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
-			t.Errorf("created from %s it answers %q, and %q was asked", from, said, gateway.last(t).Model)
+			t.Errorf("the agent created from %s answers %q, and the model %q was asked", from, said, gateway.last(t).Model)
 		}
 		if info := c.state(id).GetInfo(); info.GetModel() != "script:lines" || info.GetGuest() != "agent" {
-			t.Errorf("created from %s it is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
+			t.Errorf("the agent created from %s is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
 		}
 		if at := slices.IndexFunc(list.GetAgents(), func(a *wasmagentv1.Agent) bool { return a.GetId() == id }); list.GetAgents()[at].GetModel() != "script:lines" {
-			t.Errorf("created from %s it is listed with the model %q", from, list.GetAgents()[at].GetModel())
+			t.Errorf("the agent created from %s is listed with the model %q", from, list.GetAgents()[at].GetModel())
 		}
 	}
 	named := c.create(&wasmagentv1.CreateAgentRequest{Model: new("script:other"), Manifest: mayCall("t")})
 	if c.answers(named, "Is it so?"); gateway.last(t).Model != "script:other" {
-		t.Errorf("with a model of its own %q was asked", gateway.last(t).Model)
+		t.Errorf("an agent with its own model asks %q", gateway.last(t).Model)
 	}
 	script := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})
 	if said := c.answers(script, "say hello\nask Is it so?").GetResponse(); said != "hello\nyes" || gateway.last(t).Model != "script:lines" {
@@ -136,7 +136,7 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	}
 }
 
-// The model gets the skills of a template, also if the instructions come from elsewhere.
+// The model gets the skills of a template, even if the request replaces the template's instructions.
 func TestSkills_ReachTheModel(t *testing.T) {
 	t.Parallel()
 	m, gateway := withModel(t)
@@ -149,7 +149,7 @@ func TestSkills_ReachTheModel(t *testing.T) {
 			t.Errorf("the model gets %+v", told)
 		}
 		if instructions != nil && !strings.HasPrefix(told[0].Content, "Be brief.\n\n") {
-			t.Errorf("instructions are %.40q", told[0].Content)
+			t.Errorf("the instructions are %.40q", told[0].Content)
 		}
 	}
 	large := custom("large")
@@ -163,15 +163,15 @@ func TestSkills_ReachTheModel(t *testing.T) {
 	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
 }
 
-// The orchestrator may create agents and prompt them, at the server that the configuration names. Without such a server
-// the template is not offered.
+// The built-in orchestrator has rights to create and prompt agents, at the server that the configuration names. If the
+// configuration names no server, the template is left out.
 func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 	t.Parallel()
 	m, _ := withModel(t)
 	for c, wants := range map[client]int{m.agent(t, "ana"): 6, newMesh(t).agent(t, "ana"): 5} {
 		list, err := c.gallery().ListTemplates(c.ctx, new(wasmagentv1.ListTemplatesRequest))
 		if err != nil || len(list.GetTemplates()) != wants {
-			t.Fatalf("there are %v, %v", list, err)
+			t.Fatalf("the templates are %v, %v", list, err)
 		}
 		for _, template := range list.GetTemplates() {
 			rights := template.GetEffectiveRights()
@@ -184,7 +184,7 @@ func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 	id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("swarm")})
 	for _, right := range c.state(id).GetManifest().GetTools() {
 		if right.GetServer() != "helpers" || !strings.HasPrefix(right.GetTool(), "wasm_agent_") {
-			t.Errorf("it may call %v", right)
+			t.Errorf("the agent has the right %v", right)
 		}
 	}
 	made := rpctest.Principal("default", "agent:default/"+id)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxPieces bounds the pieces of an answer that wait to be sent.
+	// maxPieces is the maximum number of pieces of an answer that wait to be sent.
 	maxPieces = 64
 	// maxToolsBytes bounds the tool definitions that an agent receives, in bytes, and maxToolsPages the pages that are
 	// read of one server's list.
@@ -59,7 +59,7 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		n := 0.
 		for text := range pieces {
 			n++
-			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // ctx ends when the caller is gone
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // after an error ctx ends
 		}
 	}()
 	answer, err := s.models.Ask(ctx, req, func(text string) {
@@ -85,7 +85,8 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// paidError is an error of a question, with what the provider may charge for the question.
+// paidError is the error of a failed question, together with the tokens and the cost that the provider may charge for
+// the question.
 type paidError struct {
 	error
 
@@ -114,8 +115,9 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf returns the model of an agent that was created with a model of that name. An empty name means the configured
-// default. If there is a default, it also replaces, in an imported agent, a name that no configured provider serves.
+// modelOf returns the model that an agent runs. named is the model in the agent's configuration; if it is empty, the
+// agent runs the default model. An imported agent also runs the default model if no configured provider serves the
+// named one.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model
@@ -133,7 +135,7 @@ func (s *Service) shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 // Server implements [agent.Host].
 func (h host) Server() string { return h.server }
 
-// Tools implements [agent.Host]. It returns the tools that the agent's rights name and that policy shows to it.
+// Tools implements [agent.Host]. It returns the tools that the agent's rights name and that policy lets the agent see.
 func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
 	rights := a.Rights()
 	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ready compiles the module of an agent, unless it is compiled: the current module of its guest, or an earlier one that
-// is stored. A guest that is neither shipped nor listed any more does not run. Errors: guests.ErrUnknown, [errModule],
+// ready makes sure that an agent's module is compiled. The module is the current one of the guest, or an earlier one
+// from the store. Errors: guests.ErrUnknown if the guest is neither shipped nor listed any more, [errModule],
 // [worker.ErrModule], the store's.
 func (s *Service) ready(ctx context.Context, guest, digest string) error {
 	switch {
@@ -28,7 +28,7 @@ func (s *Service) ready(ctx context.Context, guest, digest string) error {
 	return s.compiled(ctx, digest, func() ([]byte, error) {
 		of, module, err := s.store.Module(ctx, digest)
 		if err == nil && of != guest {
-			err = fmt.Errorf("%w: it is one of the guest %s", store.ErrModule, of)
+			err = fmt.Errorf("%w: it belongs to the guest %s", store.ErrModule, of)
 		}
 		if errors.Is(err, store.ErrModule) {
 			err = fmt.Errorf("%w: %s: %w", errModule, guest, err)
@@ -37,8 +37,8 @@ func (s *Service) ready(ctx context.Context, guest, digest string) error {
 	})
 }
 
-// compile compiles the current module of a guest, unless it is compiled. It stores the module for agents that run it
-// after the guest gets another one.
+// compile makes sure that the current module of a guest is compiled and stored. Agents keep running a stored module
+// after the guest's module changes.
 func (s *Service) compile(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.stored.Load(digest); ok && s.workers.Knows(digest) {
@@ -58,7 +58,8 @@ func (s *Service) compile(ctx context.Context, name string) (digest string, err 
 	return digest, nil
 }
 
-// compiled compiles a module, unless it is compiled, one module at a time. It calls read only if it needs the module.
+// compiled makes sure that a module is compiled. It compiles one module at a time, and calls read only if the module
+// has to be compiled.
 func (s *Service) compiled(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
 	case s.compiling <- struct{}{}:
@@ -82,14 +83,14 @@ func (s *Service) compiled(ctx context.Context, digest string, read func() ([]by
 	return err
 }
 
-// mayRun makes sure that an agent's module is compiled, or returns why it may not run. Errors: those of
+// mayRun makes sure that an agent's module is compiled, or returns the reason why the agent can't run. Errors: those of
 // [Service.ready].
 func (s *Service) mayRun(ctx context.Context, a *agent.Agent) error {
 	return s.ready(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
-// isGone reports whether an error of [Service.ready] means that the module never runs here. A guest that is missing may
-// be listed again, so its error is not one of them.
+// isGone reports whether an error of [Service.ready] is permanent, so that the module will never run in this process.
+// The error of an unknown guest is not permanent, because the configuration may list the guest again.
 func isGone(err error) bool {
 	return errors.Is(err, worker.ErrModule) || errors.Is(err, errModule)
 }
@@ -99,7 +100,7 @@ func (h host) Ready(ctx context.Context, a *agent.Agent, digest string) error {
 	return h.ready(ctx, a.Guest, digest)
 }
 
-// moduleOf returns the module of a guest with this digest, the current one or a stored earlier one.
+// moduleOf returns the module of a guest with this digest: the current module, or an earlier one from the store.
 func (s *Service) moduleOf(ctx context.Context, guest, digest string) ([]byte, error) {
 	if s.guests.Digest(guest) == digest {
 		module, _, err := s.guests.Get(guest)
@@ -112,7 +113,8 @@ func (s *Service) moduleOf(ctx context.Context, guest, digest string) ([]byte, e
 	return module, err
 }
 
-// guestOf returns the guest to which a module belongs or belonged. ok is false if no shipped or listed guest had it.
+// guestOf returns the guest that has a module with this digest now, or had it earlier. ok is false if there is none, or
+// if that guest is neither shipped nor listed any more.
 func (s *Service) guestOf(ctx context.Context, digest string) (name string, ok bool, err error) {
 	if name, ok = s.guests.ByDigest(digest); ok {
 		return name, true, nil

@@ -15,8 +15,8 @@ import (
 
 func named(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Callers that wait get places in the order in which they came. The callers of a person who has all of its places do
-// not delay others, and callers that had a place before come first.
+// Waiting callers get places in the order of their arrival. Callers of a person who has the maximum number of places do
+// not delay other callers. Callers that had a place before take precedence.
 func TestQueue_GivesPlacesInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,19 +59,20 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if want := []string{"a1", "a2", "b1", "back", "a3", "b2", "e1"}; !slices.Equal(order, want) {
-			t.Errorf("places were given to %v, want %v", order, want)
+			t.Errorf("places are given in the order %v, want %v", order, want)
 		}
 		for _, name := range []string{"a3", "e1"} {
 			leaves[name]()
 		}
 		if q.working != 0 || len(q.each) != 0 || len(q.waiting) != 0 {
-			t.Errorf("after that %d work, %d wait, and %d persons are counted", q.working, len(q.waiting), len(q.each))
+			t.Errorf("after all callers have left, %d work, %d wait, and %d persons are counted", q.working, len(q.waiting), len(q.each))
 		}
 	})
 }
 
-// Callers beyond the bounds of the queue are refused at once, and so is a caller that has waited too long. A caller
-// that had a place before waits longer. A caller that gives up frees its slot in the queue.
+// Callers beyond the bounds of the queue are refused at once. Callers that have waited too long are refused, too,
+// unless
+// they had a place before. A caller that gives up frees its place in the queue.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,12 +97,12 @@ func TestQueue_IsBounded(t *testing.T) {
 		wait(t.Context(), "ana", false)
 		for _, person := range []string{"ana", "ana"} {
 			if _, err := q.take(t.Context(), named(person), false); !errors.Is(err, errPlaces) {
-				t.Errorf("a third of a person that waits: %v", err)
+				t.Errorf("a further caller of a person with the maximum of waiting callers: %v", err)
 			}
 		}
 		wait(t.Context(), "ben", false)
 		if _, err := q.take(t.Context(), named("eve"), false); !errors.Is(err, errPlaces) {
-			t.Errorf("a fourth that waits: %v", err)
+			t.Errorf("a further caller while the queue is full: %v", err)
 		}
 		wait(t.Context(), "back", true)
 		cancel()
@@ -115,7 +116,7 @@ func TestQueue_IsBounded(t *testing.T) {
 		}
 		slices.Sort(late)
 		if want := []string{"ana true false", "ben true false"}; !slices.Equal(late, want) {
-			t.Errorf("after a minute there end %v, want %v", late, want)
+			t.Errorf("after a minute these callers are refused: %v, want %v", late, want)
 		}
 		leave()
 		if got := <-came; got != "back false false" {
@@ -124,20 +125,20 @@ func TestQueue_IsBounded(t *testing.T) {
 	})
 }
 
-// Bytes of snapshots are bounded for each person and in all, and are freed exactly once.
+// The reserved bytes are bounded for each person and in total. Giving them back twice has no further effect.
 func TestRoom_IsBounded(t *testing.T) {
 	t.Parallel()
 	r := &room{all: 10, own: 6}
 	first, ok := r.take(named("ana"), 6)
 	if _, more := r.take(named("ana"), 1); !ok || more {
-		t.Error("a person has more than its bound")
+		t.Error("a person can reserve more than its bound")
 	}
 	if _, ok := r.take(named("ben"), 5); ok {
-		t.Error("all have more than the bound")
+		t.Error("all persons together can reserve more than the bound")
 	}
 	first()
 	first()
 	if _, ok := r.take(named("ben"), 5); !ok || r.n != 5 || len(r.each) != 1 {
-		t.Errorf("after that %d bytes of %d persons are reserved", r.n, len(r.each))
+		t.Errorf("at the end %d bytes of %d persons are reserved", r.n, len(r.each))
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// slowGateway blocks calls until the test releases them.
+// slowGateway is a gateway that blocks calls until the test closes goOn.
 type slowGateway struct {
 	begun chan string
 	goOn  chan struct{}
@@ -52,7 +52,7 @@ func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest
 	}
 }
 
-// waits waits until n calls are under way.
+// waits waits until n calls have begun.
 func (g *slowGateway) waits(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
@@ -64,7 +64,7 @@ func (g *slowGateway) waits(t *testing.T, n int) {
 	}
 }
 
-// withPlaces returns a service with bounded places, whose calls wait.
+// withPlaces returns a service with this configuration, whose calls block.
 func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
@@ -94,8 +94,8 @@ func (c client) prompts(id, input string) <-chan prompted {
 	return out
 }
 
-// Turns that wait for a tool give their places to others. With one place, several turns wait for their calls at the
-// same time, each call is made once, each turn ends as if it had kept its place, and the journal is verified.
+// A turn that waits for a tool gives its place to other turns. With a single place, the calls of several turns wait at
+// the same time. Each call is made once, each turn gets its results, and the journals can be verified.
 func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
@@ -112,7 +112,7 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 	gateway.waits(t, agents)
 	free := c.create(new(wasmagentv1.CreateAgentRequest))
 	if said := c.answers(free, "say here").GetResponse(); said != "here" {
-		t.Errorf("while all wait another one answers %q", said)
+		t.Errorf("while all agents wait, another agent answers %q", said)
 	}
 	for _, id := range ids {
 		if waiting := c.state(id).GetInfo().GetWaiting(); waiting.GetWaitingFor() != wasmagentv1.WaitingFor_WAITING_FOR_EFFECT {
@@ -131,15 +131,15 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 		}
 	}
 	if len(gateway.made) != 2*agents {
-		t.Errorf("made were %v", gateway.made)
+		t.Errorf("the calls are %v", gateway.made)
 	}
 	for _, id := range ids {
 		c.matches(id)
 	}
 }
 
-// A turn that sleeps gives its place back as well. A waiting turn can be stopped and cancelled, and its call is not
-// made again.
+// A turn that sleeps also gives its place to other turns. A turn without a place can be cancelled and stopped. The call
+// of a stopped turn is not made again.
 func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	t.Parallel()
 	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
@@ -156,13 +156,13 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	stopped := c.prompts(id, `tool demo slow {"n":"stopped"}`)
 	gateway.waits(t, 1)
 	if said := c.answers(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
-		t.Errorf("while they wait another one answers %q", said)
+		t.Errorf("while both agents wait, another agent answers %q", said)
 	}
 	cancel()
 	if got := <-slept; got.err == nil {
 		t.Errorf("the sleeping agent ends with %v", got.answer)
 	}
-	eventually.Holds(t, "what it did is undone", func() bool { return len(c.files(asleep)) == 0 })
+	eventually.Holds(t, "the turn is undone", func() bool { return len(c.files(asleep)) == 0 })
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,18 +171,19 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := c.answers(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
-		t.Errorf("after that it answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
+		t.Errorf("the resumed agent answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
 	}
 	_, _, err := c.prompt(id, "tool demo panic {}")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
 	if cause := c.state(id).GetInfo().GetFailure().GetCause(); cause != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL {
-		t.Errorf("a fault of the program in a call is %v", cause)
+		t.Errorf("the cause of a panic in a call is %v", cause)
 	}
 	c.matches(id)
 }
 
-// Prompts beyond the places wait, and report that. Further prompts are refused, if one person has too many only those
-// of that person. A prompt that is cancelled changes nothing.
+// If all places are in use, a prompt waits for one, and the agent's state shows that. If the queue of a person is full,
+// further prompts of that person are refused, and prompts of other persons are not. A waiting prompt that is cancelled
+// does not change its agent.
 func TestTurns_AreQueued(t *testing.T) {
 	t.Parallel()
 	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 2, Person: 1, Queue: 10, PersonQueue: 2}, Yield: time.Hour})
@@ -212,10 +213,10 @@ func TestTurns_AreQueued(t *testing.T) {
 	_, _, err = ana.prompt(ids[3], "say fourth")
 	rpctest.WantStatus(t, err, codes.ResourceExhausted, "PROMPTS_FULL")
 	if !strings.Contains(err.Error(), "1 of one caller and 2 in all work at a time") {
-		t.Errorf("it is refused with %v", err)
+		t.Errorf("the prompt is refused with %v", err)
 	}
 	if said := ben.answers(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
-		t.Errorf("another person's answers %q", said)
+		t.Errorf("the agent of another person answers %q", said)
 	}
 	cancel()
 	if got := <-third; got.err == nil {
@@ -225,7 +226,7 @@ func TestTurns_AreQueued(t *testing.T) {
 		return ana.state(ids[2]).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE
 	})
 	if now := len(ana.events(ids[2])); now != events {
-		t.Errorf("its journal has %d events, and had %d", now, events)
+		t.Errorf("the journal has %d events after the cancelled prompt, and had %d before", now, events)
 	}
 	close(gateway.goOn)
 	if got := <-works; got.err != nil || got.answer.GetResponse() != "done" {
@@ -236,7 +237,8 @@ func TestTurns_AreQueued(t *testing.T) {
 	}
 }
 
-// Questions to models wait for a place as well. A question that takes too long ends with an error that names the key.
+// Questions to models also wait for places. A question that exceeds its time limit fails with an error that names the
+// configuration key of the limit.
 func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	t.Parallel()
 	goOn, begun := make(chan struct{}), make(chan struct{}, 10)
@@ -274,7 +276,7 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	m, _ := withPlaces(t, wasmagent.Config{Models: providers, Questions: wasmagent.Places{All: 1, PersonQueue: 1}})
 	first := ask(m, "ana")
 	<-begun
-	second, third := ask(m, "ana"), ask(m, "ana") // one of them waits
+	second, third := ask(m, "ana"), ask(m, "ana") // one of the two waits, and the other is refused
 	var refused error
 	select {
 	case refused = <-second:
@@ -293,6 +295,6 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	err := <-ask(short, "ana")
 	rpctest.WantStatus(t, err, codes.Aborted, "MODEL_TIMED_OUT")
 	if !strings.Contains(err.Error(), "agents.questions.timeout") {
-		t.Errorf("it is refused with %v", err)
+		t.Errorf("the question is refused with %v", err)
 	}
 }

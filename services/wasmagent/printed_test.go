@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// listedGuest writes a module into a folder, and returns its entry for a configuration.
+// listedGuest writes a module to a folder, and returns its entry for the configuration.
 func listedGuest(t *testing.T, dir, name string, module []byte) guests.Listed {
 	t.Helper()
 	path := filepath.Join(dir, name+".wasm")
@@ -32,16 +32,16 @@ func listedGuest(t *testing.T, dir, name string, module []byte) guests.Listed {
 	return guests.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newMeshOf returns a service with guests in addition to the shipped ones. Its gateway refuses calls.
-func newMeshOf(t *testing.T, modules map[string][]byte) mesh {
+// newMeshOf returns a service with these guests in addition to the shipped ones. Its gateway refuses all calls.
+func newMeshOf(t *testing.T, extra map[string][]byte) mesh {
 	t.Helper()
 	cfg := wasmagent.Config{Data: t.TempDir(), Guests: make(map[string]guests.Listed)}
 	dir := t.TempDir()
-	for name, module := range modules {
+	for name, module := range extra {
 		cfg.Guests[name] = listedGuest(t, dir, name, module)
 	}
 	s := openServiceAt(t, cfg, fakeGateway{answer: func(_ context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return nil, status.Error(codes.Unimplemented, "no call is taken here")
+		return nil, status.Error(codes.Unimplemented, "the gateway of this test refuses calls")
 	}})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -51,7 +51,7 @@ func newMeshOf(t *testing.T, modules map[string][]byte) mesh {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// printed returns the guest's output in the journal of an agent.
+// printed returns the output of the guest in the journal of an agent.
 func (c client) printed(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {
@@ -62,7 +62,7 @@ func (c client) printed(id string) (out []string) {
 	return out
 }
 
-// noStack checks that a text has no stack trace of the host or of the runtime.
+// noStack checks that a text contains no stack trace.
 func noStack(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range []string{"stack trace", "goroutine", ".go:", "recovered by", "0x"} {
@@ -72,7 +72,7 @@ func noStack(t *testing.T, text string) {
 	}
 }
 
-// The journal has the output of a guest and the text of its panic, up to a bound. Verify still matches.
+// The journal records the output of a guest, including the text of a panic, up to a maximum size. Verify still matches.
 func TestPrinted_StandsInTheJournal(t *testing.T) {
 	t.Parallel()
 	c := newMeshOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).agent(t, "ana")
@@ -107,7 +107,8 @@ func TestPrinted_StandsInTheJournal(t *testing.T) {
 	c.matches(id)
 }
 
-// A command is refused when an agent is created, with the build modes to use, even if it exports all of a guest.
+// A WebAssembly command is refused when an agent is created, even if it exports the functions of a guest. The error
+// names the build modes to be used.
 func TestCommand_IsRefusedWithTheBuildMode(t *testing.T) {
 	t.Parallel()
 	hand := guesttest.HandMade{More: []guesttest.Code{{0x20, 0}, {0x20, 0}}}
@@ -127,7 +128,7 @@ func TestCommand_IsRefusedWithTheBuildMode(t *testing.T) {
 	}
 }
 
-// Callers get no stack trace of a trap.
+// Neither errors nor events of a guest that trapped contain a stack trace.
 func TestTrap_ReachesNoCallerWithAStack(t *testing.T) {
 	t.Parallel()
 	exit := guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(7), guesttest.Code{0x10, 0}, guesttest.Answer(0, 0)), Imports: guesttest.Import("proc_exit", 4)}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// lookTime is the interval at which ListEvents checks for events that another process has written.
+// lookTime is the interval at which ListEvents checks for events that another process has stored.
 const lookTime = time.Second
 
 // VerifyAgent implements wasmagentv1.AgentServiceServer.

@@ -30,7 +30,7 @@ func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// matches verifies an agent whose journal must match.
+// matches verifies an agent, and checks that its journal matches.
 func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
 	c.t.Helper()
 	resp := c.verify(id)
@@ -40,7 +40,7 @@ func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// events reads a journal page by page.
+// events returns all events of an agent's journal, which it reads in pages.
 func (c client) events(id string) (all []*wasmagentv1.Event) {
 	c.t.Helper()
 	for token := ""; ; {
@@ -56,7 +56,7 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// tell formats events as words.
+// tell formats events as a list of words.
 func tell(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
@@ -73,7 +73,8 @@ func tell(all []*wasmagentv1.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// The journal has each effect in order, with the caller and the decision, and the module does the same again.
+// The journal records each effect in order, with the caller and the decision. Running the guest again gives the same
+// effects.
 func TestAJournalTellsAndProves(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -107,7 +108,7 @@ func TestAJournalTellsAndProves(t *testing.T) {
 	}
 }
 
-// An agent with undone turns, a rewind and a fork can be verified as well.
+// An agent can be verified after undone turns, after it was resumed from a snapshot, and after a fork.
 func TestEveryLifeCanBeProved(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -117,8 +118,8 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.prompt(id, strings.Repeat("emit x\n", 9)); err == nil { // too many effects
-		t.Fatal("it answers")
+	if _, _, err := c.prompt(id, strings.Repeat("emit x\n", 9)); err == nil { // exceeds the maximum number of effects
+		t.Fatal("a prompt with too many effects is answered")
 	}
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
@@ -145,14 +146,14 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 		"rewound and asked for all": {id, "x z", "one"},
 	} {
 		if said := c.answers(one.id, "todo pending z\nread a.txt").GetResponse(); said != one.file {
-			t.Errorf("%s: its file says %q, want %q", name, said, one.file)
+			t.Errorf("%s: the file has %q, want %q", name, said, one.file)
 		}
 		var todos []string
 		for _, todo := range c.todos(one.id) {
 			todos = append(todos, todo.GetContent())
 		}
 		if got := strings.Join(todos, " "); got != one.todos {
-			t.Errorf("%s: its todos are %s, want %s", name, got, one.todos)
+			t.Errorf("%s: the todos are %s, want %s", name, got, one.todos)
 		}
 		c.matches(one.id)
 	}
@@ -168,7 +169,7 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "SNAPSHOT_UNKNOWN")
 }
 
-// An agent is the same after a restart.
+// A restart does not change the agents.
 func TestAgentsOutliveTheProcess(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -188,7 +189,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 	c = l.agent(t, "ana")
 	after := c.state(id)
 	if after.String() != before.String() {
-		t.Errorf("after a restart it is\n%v\nbefore\n%v", after, before)
+		t.Errorf("after a restart the agent is\n%v\nbefore it was\n%v", after, before)
 	}
 	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 || list.GetAgents()[0].GetId() != id {
 		t.Errorf("the list has %v %v", list, err)
@@ -199,7 +200,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 		}
 	}
 	if said := c.answers(id, "todo completed x\nread a.txt").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
-		t.Errorf("it answers %q, and its todos are %v", said, c.todos(id))
+		t.Errorf("the agent answers %q, and its todos are %v", said, c.todos(id))
 	}
 	c.matches(id)
 	if got := tell(c.events(id)); !strings.Contains(got, "lifecycle (stopped), stored, lifecycle (resumed)") {
@@ -207,7 +208,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// A changed byte in a journal, a missing event and a truncated end are found.
+// Verify finds changed, removed, replaced and missing events.
 func TestADamagedJournalIsFound(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -242,8 +243,9 @@ func TestADamagedJournalIsFound(t *testing.T) {
 	}
 }
 
-// A turn that waits for an approval continues after the end of its process when the approval is decided, and its call
-// is made once.
+// A turn that waits for an approval survives restarts. When the approval is granted, its call is made once, and the
+// turn
+// continues.
 func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
@@ -272,9 +274,9 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
 	answer := c.answers(id, "todo pending x\nwrite a.txt one\ntool demo plain\ntool demo t\nappend a.txt two\ntodo completed x\ntool demo t\nread a.txt")
 	if answer.GetFinished() {
-		t.Fatalf("it answers %v", answer)
+		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
-	for range 2 { // a continued turn can be left again
+	for range 2 { // a turn can be continued more than once
 		l.end()
 		l.begin()
 		c = l.agent(t, "ana")
@@ -283,19 +285,19 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	_, _, err := c.prompt(id, "x")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
 	close(decided)
-	eventually.Holds(t, "it goes on", func() bool { return c.state(id).GetInfo().GetTurnCount() == 1 })
+	eventually.Holds(t, "the turn ends", func() bool { return c.state(id).GetInfo().GetTurnCount() == 1 })
 	talk := c.state(id).GetState().GetMessages()
 	want := "plain\ngranted\nline 7: not_in_manifest: the agent has made as many such calls as its manifest allows: t of demo\nonetwo\n"
 	if got := talk[len(talk)-1].GetContent(); strings.TrimSpace(got) != strings.TrimSpace(want) || made != 1 {
-		t.Errorf("it answers %q, and %d calls were made", got, made)
+		t.Errorf("the agent answers %q, and %d calls were made", got, made)
 	}
 	if todos := c.todos(id); len(todos) != 1 || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED || !slices.Equal(c.files(id), []string{"a.txt"}) {
-		t.Errorf("its todos are %v, its files %v", todos, c.files(id))
+		t.Errorf("the todos are %v, and the files %v", todos, c.files(id))
 	}
 	c.matches(id)
 }
 
-// Rights can be granted for a time and withdrawn, but not by the agent itself.
+// Rights can be granted, with or without an expiry, and withdrawn. An agent can't grant rights to itself.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -319,7 +321,7 @@ func TestGrants(t *testing.T) {
 	}
 	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
 	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || given.GetGrant().GetGrantedBy() != "ana" {
-		t.Errorf("its rights are %v, its grants %v: %v", tools.GetRights(), c.state(id).GetGrants(), err)
+		t.Errorf("the rights are %v, and the grants %v: %v", tools.GetRights(), c.state(id).GetGrants(), err)
 	}
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{given.GetGrant().GetId()}}); err != nil {
 		t.Fatal(err)
@@ -344,7 +346,7 @@ func TestGrants(t *testing.T) {
 	c.matches(id)
 }
 
-// A reader of a journal can wait for the next events.
+// ListEvents with a wait returns when there are further events, or at the end of the wait.
 func TestEventsAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -357,7 +359,7 @@ func TestEventsAreWaitedFor(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		_, _, _ = c.prompt(id, "say x")
 	}()
-	for came := 0; came < 5; came += len(page.GetEvents()) { // the turn writes them one after the other
+	for came := 0; came < 5; came += len(page.GetEvents()) { // the turn may store its events in several steps
 		page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(30 * time.Second)})
 		if err != nil || len(page.GetEvents()) == 0 {
 			t.Fatalf("%v %v", page, err)

@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// pageSize is the number of elements of a page if the request has none.
+	// pageSize is the number of elements of a page if the request does not set it.
 	pageSize = 100
-	// maxState and maxExport bound responses, in bytes.
+	// maxState and maxExport bound the size of responses, in bytes.
 	maxState  = 1 << 20
 	maxExport = 3 << 20
 )
 
-// sandbox are the tools of every agent's sandbox.
+// sandbox lists the built-in tools, which every agent has.
 var sandbox = []wasmagentv1.SandboxTool{
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE,
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS, wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES,
@@ -37,7 +37,7 @@ func progress(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// page returns the part of a list that begins at the offset in token.
+// page returns the page of a list that begins at the offset in token, and the token of the next page.
 func page[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -56,8 +56,9 @@ func page[T any](all []T, token string, size int32) (part []T, next string, err 
 	return part, next, nil
 }
 
-// ListAgents implements wasmagentv1.AgentServiceServer. A page begins after the last agent of the page before, even if
-// agents were created or ended since. An agent whose turn runs in this process is listed with its current state.
+// ListAgents implements wasmagentv1.AgentServiceServer. A page continues after the last agent of the previous page,
+// even if agents were created or ended meanwhile. An agent whose turn runs in this process is listed with its current
+// state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
 	who := acting(ctx)
 	filter := store.Filter{Tenant: who.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
@@ -77,12 +78,12 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	size, bytes := filter.Limit-1, 0
 	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
-	if len(rows) == filter.Limit { // there are more, even if some of these are left out below
+	if len(rows) == filter.Limit { // there is a next page, even if some of these rows are left out below
 		rows = rows[:size]
 		resp.NextPageToken = strconv.FormatInt(rows[size-1].Made, 10)
 	}
 	for _, a := range s.listed(who, req.GetStates(), filter.Before, rows) {
-		if resp.NextPageToken != "" && a.made < rows[len(rows)-1].Made { // on a later page
+		if resp.NextPageToken != "" && a.made < rows[len(rows)-1].Made { // it belongs to a later page
 			break
 		}
 		if bytes > 0 && bytes+proto.Size(a.Agent) > maxExport {
@@ -95,14 +96,14 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	return resp, nil
 }
 
-// listed is an agent with its position among all agents.
+// listed is an agent with its position in the order of creation.
 type listed struct {
 	*wasmagentv1.Agent
 	made int64
 }
 
-// listed returns agents with their current state, the newest first: those of rows, and those whose turn runs in this
-// process and that are in one of the states now.
+// listed returns agents with their current states, the newest first. These are the agents of rows, and agents whose
+// turns run in this process and whose current state is one of states.
 func (s *Service) listed(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []listed) {
 	now := make(map[string]listed)
 	for _, a := range s.shelf.working() {
@@ -184,7 +185,7 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// fit returns the longest prefix of messages whose total size is at most most, in bytes, and always at least one
+// fit returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least one
 // message.
 func fit[M proto.Message](messages []M, most int) []M {
 	bytes := 0
@@ -256,7 +257,7 @@ func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentR
 		}
 	}
 	if full && proto.Size(said) > maxExport-maxPart {
-		said = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive holds the rest
+		said = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive has the rest
 	}
 	said.Archive = resp.Archive
 	resp = said

@@ -13,13 +13,14 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
-	"github.com/sluice-mesh/sluice/services/e2e/network" //nolint:depguard // networks that fail, in tests alone
+	"github.com/sluice-mesh/sluice/services/e2e/network" //nolint:depguard // simulates network failures, only in tests
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// effects records the calls that a gateway made, by their arguments, and the approvals.
+// effects is a gateway that records its calls by their arguments, and the approvals that were used. When approved is
+// closed, all approvals are granted.
 type effects struct {
 	mu       sync.Mutex
 	made     map[string]int
@@ -27,7 +28,7 @@ type effects struct {
 	approved chan struct{}
 }
 
-// answer makes a call at once. A call of the tool pay is made once, after its approval.
+// answer makes a call at once. A call of the tool pay waits for its approval, and is made once for each approval.
 func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {
@@ -55,8 +56,8 @@ func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*
 	return ran("paid"), nil
 }
 
-// Two replicas share their agents. One of them is lost under load: no call is made twice, what it acknowledged is
-// stored, and its agents continue in the other replica, also those that wait for approvals.
+// Two replicas share their agents, and one of them loses its database under load. No call is made twice, acknowledged
+// answers are stored, and the agents continue in the other replica, including one that waits for an approval.
 func TestAReplicaIsLost(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
@@ -73,7 +74,7 @@ func TestAReplicaIsLost(t *testing.T) {
 	t.Cleanup(stays.end)
 	one, two := lost.agent(t, "ana"), stays.agent(t, "ana")
 
-	// What one replica creates and does is visible in the other one at once.
+	// Changes of agents by one replica are visible in the other replica at once.
 	const agents = 6
 	var ids []string
 	for i := range agents {
@@ -88,16 +89,16 @@ func TestAReplicaIsLost(t *testing.T) {
 	}
 	parked := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay")})
 	if answer := one.answers(parked, "tool demo plain {\"n\":\"parked\"}\ntool demo pay {\"n\":\"parked\"}\nsay after"); answer.GetFinished() {
-		t.Fatalf("it answers %v", answer)
+		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	if _, _, err := two.prompt(parked, "x"); err == nil {
-		t.Error("an agent with a turn in the other replica takes a prompt")
+		t.Error("a replica accepts a prompt although the agent's turn runs in the other replica")
 	}
 	if here, there := one.state(parked).GetInfo().GetWaiting(), two.state(parked).GetInfo().GetWaiting(); here.GetApprovalId() == "" || there.GetApprovalId() != here.GetApprovalId() {
-		t.Errorf("it waits for %v, and for the other replica for %v", here, there)
+		t.Errorf("the replica with the turn shows that it waits for %v, and the other replica %v", here, there)
 	}
 
-	// The same is true of templates.
+	// Changes of templates by one replica are visible in the other replica at once.
 	if _, err := one.gallery().AddTemplate(one.ctx, &wasmagentv1.AddTemplateRequest{Template: &wasmagentv1.Template{
 		Id: "shared", Name: "Shared", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be shared."}},
 	}}); err != nil {
@@ -134,7 +135,7 @@ func TestAReplicaIsLost(t *testing.T) {
 
 	said := ""
 	t.Cleanup(func() { t.Log("the last error was:", said) })
-	eventually.Within(t, time.Minute, "its agents go on with the other one", func() bool {
+	eventually.Within(t, time.Minute, "the agents continue in the other replica", func() bool {
 		for _, id := range ids {
 			if _, _, err := two.prompt(id, "say here"); err != nil {
 				said = err.Error()
@@ -158,12 +159,12 @@ func TestAReplicaIsLost(t *testing.T) {
 	acknowledged.Range(func(key, _ any) bool {
 		known++
 		if gateway.made[fmt.Sprintf("plain {\"n\":%q}", key)] != 1 {
-			t.Errorf("%v was acknowledged and not made", key)
+			t.Errorf("%v was acknowledged, but not made", key)
 		}
 		return true
 	})
 	if known == 0 || gateway.made[`pay {"n":"parked"}`] != 1 {
-		t.Errorf("%d were acknowledged; paid was %d times", known, gateway.made[`pay {"n":"parked"}`])
+		t.Errorf("%d calls were acknowledged; the approved call was made %d times", known, gateway.made[`pay {"n":"parked"}`])
 	}
 	for _, id := range append(ids, parked) {
 		two.matches(id)

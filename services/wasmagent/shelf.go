@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxShelf bounds the agents that stay in memory while no call uses them, in bytes.
+	// maxShelf bounds the total size of the agents that stay in memory while no call uses them, in bytes.
 	maxShelf = 256 << 20
 	// openTime is the time limit for loading an agent.
 	openTime = 30 * time.Second
 )
 
-// shelf caches agents: one instance of each agent in use, and those that were used recently. It is safe for concurrent
-// use.
+// shelf caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most one
+// current instance of each agent. It is safe for concurrent use.
 type shelf struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
@@ -31,7 +31,7 @@ type shelf struct {
 
 	mu  sync.Mutex
 	all map[string]weak.Pointer[agent.Agent]
-	// recent holds the agents that stay in memory without a user; bytes is their size.
+	// recent holds the agents that stay in memory without a user, and bytes is their total size.
 	recent *simplelru.LRU[string, onShelf]
 	bytes  int
 }
@@ -43,18 +43,18 @@ type onShelf struct {
 }
 
 func newShelf(kept *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *shelf {
-	recent, _ := simplelru.NewLRU[string, onShelf](math.MaxInt, nil) // it fails for sizes below 1
+	recent, _ := simplelru.NewLRU[string, onShelf](math.MaxInt, nil) // fails only for sizes below 1
 	return &shelf{store: kept, open: open, all: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
-// here returns an agent that is in memory, otherwise nil.
+// here returns the agent with this id if it is in memory, otherwise nil.
 func (s *shelf) here(id string) *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[id].Value()
 }
 
-// get returns an agent, and loads it if memory does not have its stored version. Errors: the store's.
+// get returns the agent with this id. It loads the agent unless memory has the stored version. Errors: the store's.
 func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.here(id); a != nil && !a.IsLost() {
 		fresh, err := s.isFresh(ctx, a)
@@ -67,7 +67,7 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 		}
 	}
 	read, err, _ := s.reads.Do(id, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // other callers wait for it, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // other callers wait for the same read
 		defer cancel()
 		row, err := s.store.Get(ctx, id)
 		if err != nil {
@@ -95,9 +95,9 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isFresh reports whether an agent in memory equals the stored one. Other processes may have changed it.
+// isFresh reports whether an agent in memory is the stored version. Other processes may have stored a newer one.
 func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
-	if a.IsElsewhere() { // the process that had it may have ended
+	if a.IsElsewhere() { // the process that ran its turn may have ended
 		return false, nil
 	}
 	if !s.store.Shared || a.Works() {
@@ -107,7 +107,7 @@ func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
 	return version <= a.Version(), err
 }
 
-// put adds an agent. An older instance of the same agent can store nothing from then on.
+// put adds an agent. An older instance of the same agent, which a call may still use, can't store changes any more.
 func (s *shelf) put(a *agent.Agent) {
 	s.mu.Lock()
 	s.all[a.ID] = weak.Make(a)
@@ -115,7 +115,7 @@ func (s *shelf) put(a *agent.Agent) {
 	s.touch(a)
 }
 
-// add adds a new agent, unless another call has already loaded it.
+// add adds a newly created agent, unless another call has already loaded it.
 func (s *shelf) add(a *agent.Agent) {
 	if s.here(a.ID) == nil {
 		s.put(a)

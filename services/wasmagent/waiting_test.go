@@ -20,22 +20,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// lost is how long a test waits for an agent that does not wait for its call as it should.
+// lost is the time after which a test fails that waits for a call of an agent.
 const lost = 20 * time.Second
 
-// approvalGateway requires an approval for every call, like a gateway, and reports progress while a call waits. Use
+// approvalGateway is a gateway that requires an approval for each call, and reports progress while a call waits. Use
 // newApprovalGateway to create one.
 type approvalGateway struct {
 	gatewayv1.GatewayServiceClient
 
-	// ticks takes the progress messages; a send returns when an agent has received the message.
+	// ticks has unbuffered progress messages: a send returns when an agent has received the message.
 	ticks chan string
-	// decided takes the answers to waiting calls.
+	// decided has the answers for waiting calls.
 	decided chan *gatewayv1.ToolAnswer
-	// broken reports whether reading a waiting call panics.
+	// broken reports whether the stream of a waiting call panics.
 	broken func() bool
 
-	// withdrawn has the withdrawn approvals with their reasons. If away is set, approvals can't be withdrawn.
+	// withdrawn has the withdrawn approvals with their reasons. While away is true, withdrawals fail.
 	withdrawn chan string
 	away      atomic.Bool
 
@@ -58,12 +58,12 @@ func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.Wit
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// wasWithdrawn checks that an approval is withdrawn with a reason.
+// wasWithdrawn checks that the approval is withdrawn with a reason.
 func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
 	case got := <-g.withdrawn:
-		if !strings.HasPrefix(got, "a-1: the agent does not wait for the call any more, and nothing would run: ") || !strings.Contains(got, reason) {
+		if !strings.HasPrefix(got, "a-1: the agent does not wait for the call any more, so the call would not run: ") || !strings.Contains(got, reason) {
 			t.Errorf("withdrawn: %s", got)
 		}
 	case <-time.After(lost):
@@ -146,7 +146,7 @@ func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
 	}
 }
 
-// parked creates an agent that waits for an approval when its prompt has returned.
+// parked creates an agent, and prompts it so that it waits for an approval.
 func (c client) parked() (id string) {
 	c.t.Helper()
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
@@ -154,6 +154,7 @@ func (c client) parked() (id string) {
 	return id
 }
 
+// parks prompts an agent so that it waits for an approval.
 func (c client) parks(id string) {
 	c.t.Helper()
 	answer := c.answers(id, "tool demo t\nsay after")
@@ -162,7 +163,7 @@ func (c client) parks(id string) {
 	}
 }
 
-// hasAnswered waits until the newest message of an agent is a text.
+// hasAnswered waits until the newest message of an agent has this text.
 func (c client) hasAnswered(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
@@ -171,8 +172,8 @@ func (c client) hasAnswered(id, want string) {
 	})
 }
 
-// An agent waits for an approval without a time limit of its own. Progress of the gateway after the prompt has returned
-// reaches no caller and ends no turn.
+// Progress that the gateway reports after the prompt has returned does not end the turn. The turn continues when the
+// approval is decided.
 func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -183,7 +184,7 @@ func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 		gateway.tick(t)
 	}
 	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_WAITING {
-		t.Errorf("after the progress it is %v", state)
+		t.Errorf("after the progress the agent's state is %v", state)
 	}
 	gateway.decide(t, ran("approved"))
 	c.hasAnswered(id, "approved\nafter")
@@ -193,18 +194,18 @@ func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 	c.matches(id)
 	gateway.noneWithdrawn(t)
 
-	// The second prompt of the same agent waits like the first one.
+	// A second prompt of the same agent waits in the same way.
 	c.parks(id)
 	gateway.tick(t)
 	gateway.decide(t, refusedBy(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
 	c.hasAnswered(id, "line 1: approval_denied: denied by ben\nafter")
 	if n := gateway.ran(); n != 1 {
-		t.Errorf("with a denied call, %d calls ran", n)
+		t.Errorf("after a denied call, %d calls have run", n)
 	}
 	gateway.noneWithdrawn(t)
 }
 
-// Progress after a restart reaches a turn that no prompt of this process started.
+// After a restart, a turn that waits for an approval continues when the approval is decided.
 func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -225,7 +226,7 @@ func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
 	c.matches(id)
 }
 
-// A client that cancels its prompt while the call waits does not end the turn.
+// A turn that waits for an approval continues after its caller has cancelled the prompt.
 func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -236,7 +237,7 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for told := ""; !strings.Contains(told, "approval a-1"); { // then the approval is requested
+	for told := ""; !strings.Contains(told, "approval a-1"); { // until the approval is requested
 		resp, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +247,7 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 			break
 		}
 	}
-	eventually.Holds(t, "it waits for people", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
+	eventually.Holds(t, "the agent waits for the approval", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	cancel()
 	gateway.tick(t)
 	gateway.tick(t)
@@ -255,7 +256,7 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	gateway.noneWithdrawn(t)
 }
 
-// An approval whose turn has ended is withdrawn, so that no approver decides on a call that never runs.
+// If the turn ends while it waits for an approval, the approval is withdrawn with the reason.
 func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
@@ -277,7 +278,7 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 			c := newLifeAt(t, gateway).agent(t, "ana")
 			id := c.parked()
 			gateway.tick(t)
-			gateway.away.Store(true) // the request is repeated
+			gateway.away.Store(true) // so that the withdrawal has to be repeated
 			if err := one.end(c, id); err != nil {
 				t.Fatal(err)
 			}
@@ -291,7 +292,8 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 	}
 }
 
-// If a right is gone when the wait ends, the call is refused, and the approval is withdrawn.
+// If the creator of an agent ends while the agent waits for an approval, the call is refused, and the approval is
+// withdrawn.
 func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -312,8 +314,8 @@ func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 	l.end()
 	l.begin()
 	ana = l.agent(t, "ana")
-	gateway.wasWithdrawn(t, "an agent that stands behind this one is gone")
-	eventually.Holds(t, "the guest knows", func() bool {
+	gateway.wasWithdrawn(t, "an agent in the chain of this one has ended")
+	eventually.Holds(t, "the guest has got the error", func() bool {
 		messages := ana.state(id).GetState().GetMessages()
 		return len(messages) > 0 && strings.Contains(messages[len(messages)-1].GetContent(), "creator_gone")
 	})
@@ -322,8 +324,8 @@ func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 	}
 }
 
-// A fault of this program in a turn without a caller ends the turn: the agent fails, its journal and its state have the
-// reason, its approval is withdrawn, and it can be used again.
+// If this program panics in a turn that waits for an approval, the agent fails: its state and its journal have the
+// reason, and its approval is withdrawn. The agent can be resumed.
 func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {
@@ -343,7 +345,7 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 				c = l.agent(t, "ana")
 			} else {
 				breaks.Store(true)
-				select { // the next read panics, unless it has already
+				select { // makes the next read panic, unless a read has panicked already
 				case gateway.ticks <- "waiting for a person's approval":
 				case <-time.After(time.Second):
 				}
@@ -353,7 +355,7 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 			})
 			failure := c.state(id).GetInfo().GetFailure()
 			if failure.GetCause() != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL || !strings.Contains(failure.GetMessage(), "has a fault: the log of the wasmagent role has the details") || strings.Contains(failure.GetMessage(), "goroutine") {
-				t.Errorf("its failure is %v", failure)
+				t.Errorf("the failure of the agent is %v", failure)
 			}
 			gateway.wasWithdrawn(t, "has a fault")
 			if got := tell(c.events(id)); !strings.Contains(got, "parked tool, undone (the agent failed), lifecycle (failed)") {
@@ -365,7 +367,7 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if said := c.answers(id, "say hello").GetResponse(); said != "hello" {
-				t.Errorf("resumed, it answers %q", said)
+				t.Errorf("the resumed agent answers %q", said)
 			}
 			c.matches(id)
 		})

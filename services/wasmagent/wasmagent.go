@@ -29,16 +29,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain runs the program as a worker and does not return, if the program was started as one. Otherwise it returns
-// at once. The main function of each program that contains this role calls it first.
+// WorkerMain runs the program as a worker and does not return, if the program was started as a worker. Otherwise it
+// returns at once. Each program that contains this role calls it first in its main function.
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents bounds all agents, and maxOwn those that one principal created. Ended agents that can be resumed count.
+	// maxAgents bounds the number of all agents, and maxOwn the number of those that one principal created. Both count
+	// ended agents that can be resumed.
 	maxAgents = 10_000
 	maxOwn    = 1000
-	// maxBytes bounds the stored size of all agents, and maxOwnBytes that of one principal's agents, in bytes: files,
-	// conversations, snapshots and journals.
+	// maxBytes bounds the stored size of all agents, and maxOwnBytes that of one person's agents, in bytes. The size
+	// includes files, conversations, snapshots and journals.
 	maxBytes    = 16 << 30
 	maxOwnBytes = 2 << 30
 	// sweepTime is the interval at which expired records are removed.
@@ -63,7 +64,7 @@ const (
 
 // Config configures the service.
 type Config struct {
-	// Data is the folder in which the role stores its state.
+	// Data is the folder in which the role stores its files.
 	Data string
 	// Source is the database of the agents: `sqlite`, or the URL of a PostgreSQL database; empty means `sqlite`. Bucket
 	// is the URL of a bucket for their states; empty means a folder below Data.
@@ -72,14 +73,14 @@ type Config struct {
 	Workers int
 	// Program is the file to start as a worker; its main function calls [WorkerMain]. Empty means the running program.
 	Program string
-	// Models are the providers of models by name. Model is the default of agents that name no model, as
-	// `provider:name`; it may be empty.
+	// Models are the providers of models, by name. Model is the default model of agents, as `provider:name`; it may be
+	// empty.
 	Models map[string]models.Provider
 	Model  string
 	// PersonDay bounds the use of models by all agents of one person in a day.
 	PersonDay PersonDay
-	// Server is the name under which the gateway lists this service as a server of tools. If it is empty, agents cannot
-	// ask models.
+	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents cannot ask
+	// models.
 	Server string
 	// Accepts are the public keys of other installations whose archives may be imported.
 	Accepts []ed25519.PublicKey
@@ -95,14 +96,14 @@ type Config struct {
 	OwnBytes int64
 	// Guests are the guests that agents may run in addition to the shipped ones, by name.
 	Guests map[string]guests.Listed
-	// Hold is how long the caller of a prompt waits while an approver decides on a call of the agent. After that the
+	// Hold is how long the caller of a prompt waits for an approver's decision on a call of the agent. After that, the
 	// prompt continues without its caller.
 	Hold time.Duration
 }
 
 // Deps are the live objects that a [Service] works with. All are required.
 type Deps struct {
-	// Gateway makes the agents' tool calls. Calls on it carry the principal of [authn.OnBehalfOf].
+	// Gateway makes the agents' tool calls. Its context carries the agent's principal, see [authn.OnBehalfOf].
 	Gateway gatewayv1.GatewayServiceClient
 	// Log receives the service's log records.
 	Log *slog.Logger
@@ -131,7 +132,7 @@ type Service struct {
 	questionTime, yield time.Duration
 	store               *store.Store
 	shelf               *shelf
-	// keys sign and verify archives. packs is a semaphore: it has an element while an archive is written or read.
+	// keys sign and verify archives. packs is a semaphore that allows one call at a time to write or read an archive.
 	keys  archiveKeys
 	packs chan struct{}
 
@@ -143,17 +144,17 @@ type Service struct {
 	background sync.WaitGroup
 	closing    chan struct{}
 
-	// compiling is a semaphore: it has an element while a guest is compiled. Its holder may use refused: the errors of
-	// modules that cannot be compiled, by digest.
+	// compiling is a semaphore that allows one compilation at a time. Its holder may use refused, which has the errors
+	// of modules that can't be compiled, by digest.
 	compiling chan struct{}
 	refused   map[string]error
 	// stored has the digests of the modules that this process has stored.
 	stored sync.Map
-	// swept is the day on which unused modules were last removed.
+	// swept is the day on which unused modules were last removed, in days since 1970-01-01 UTC.
 	swept int64
 }
 
-// New returns a Service. The caller closes it.
+// New returns a Service. The caller closes the service.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
@@ -203,7 +204,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	keys, err := loadKeys(context.Background(), kept, dir.Path("archive.key"), cfg.Accepts)
 	if err == nil {
-		err = os.RemoveAll(dir.Path("archives")) // left by releases that stored archives there
+		err = os.RemoveAll(dir.Path("archives")) // earlier releases stored archives there
 	}
 	if err != nil {
 		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
@@ -222,7 +223,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
-		if row.Turn == store.Alone && !row.Held { // its turn continues at once
+		if row.Turn == store.Alone && !row.Held { // [agent.Open] continues the turn at once
 			err := s.ready(ctx, row.GetGuest(), row.GetModuleDigest())
 			if err != nil && !isGone(err) { // the module may be available later, or in another process
 				return nil, err
@@ -256,11 +257,11 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
-// Run implements app.Runner. It continues turns that other processes left, renews the leases of this process, and
+// Run implements app.Runner. It continues turns whose processes have ended, renews the leases of this process, and
 // removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
-	renewing.Go(func() { s.renew(ctx) }) // the other tasks may take long
+	renewing.Go(func() { s.renew(ctx) }) // separately, because the other tasks may take long
 	defer renewing.Wait()
 	var sweep time.Time
 	for {
@@ -277,9 +278,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// renew renews the leases on the turns of this process, and ends turns that another process has taken over.
+// renew renews the leases on the turns of this process. It cancels a turn if another process has taken over the agent.
 func (s *Service) renew(ctx context.Context) {
-	behind := make(map[string]int64) // versions at the last check, of agents that were older than the store's copies
+	behind := make(map[string]int64) // versions in memory of the agents that were older than their rows at the last check
 	for {
 		select {
 		case <-ctx.Done():
@@ -297,7 +298,7 @@ func (s *Service) renew(ctx context.Context) {
 			switch was, found := behind[a.ID]; {
 			case err != nil || version <= now:
 				delete(behind, a.ID)
-			case found && was == now: // not a commit of this process whose answer is still on its way
+			case found && was == now: // a commit of this process would have completed since the last check
 				delete(behind, a.ID)
 				a.Lose()
 			default:
@@ -310,7 +311,7 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// goOn continues turns that their processes left.
+// goOn continues turns whose processes have ended.
 func (s *Service) goOn(ctx context.Context) {
 	left, err := s.store.Left(ctx)
 	for _, id := range left {
@@ -318,11 +319,11 @@ func (s *Service) goOn(ctx context.Context) {
 			continue
 		}
 		if _, err := s.shelf.get(ctx, id); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "a turn that was left can't be continued", "agent", id, "error", err)
+			s.log.WarnContext(ctx, "a turn whose process has ended can't be continued", "agent", id, "error", err)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "turns that were left can't be listed", "error", err)
+		s.log.WarnContext(ctx, "turns whose processes have ended can't be listed", "error", err)
 	}
 }
 
@@ -349,6 +350,7 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
+// forget removes an agent that has ended. If gone is set, it removes only an agent that can't be resumed any more.
 func (s *Service) forget(ctx context.Context, id string, gone bool) error {
 	ended, err := s.store.Forget(ctx, id, gone)
 	if ended {
@@ -357,7 +359,7 @@ func (s *Service) forget(ctx context.Context, id string, gone bool) error {
 	return err
 }
 
-// Close ends running turns, stops the workers, and closes the store and the folder.
+// Close cancels running turns, stops the workers, and closes the store and the folder.
 func (s *Service) Close() error {
 	var ends sync.WaitGroup
 	for _, a := range s.shelf.working() {
@@ -369,8 +371,8 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// room reports whether the agents of a person may grow. It removes ended agents, the oldest first, to make space. An
-// agent may grow by some megabytes before room is called again.
+// room returns an error unless the agents of a person may grow. To make space, it removes ended agents, the oldest
+// first. An agent may grow by some megabytes before room is called again.
 func (s *Service) room(ctx context.Context, of principal.Key) error {
 	all, own, err := s.store.Sizes(ctx, of)
 	if err != nil || own <= s.ownBytes && all <= maxBytes {

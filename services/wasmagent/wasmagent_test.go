@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// served returns the methods that this version serves: those whose contract does not say otherwise.
+// served returns the methods that this version serves.
 func served(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
@@ -53,7 +53,7 @@ func TestTheRoleServes(t *testing.T) {
 	s.CheckHealth(t, "wasmagent")
 }
 
-// TestAnAgentsLife creates an agent, prompts it, and terminates it.
+// TestAnAgentsLife creates an agent, prompts it up to its last turn, resumes, exports and resets it, and terminates it.
 func TestAnAgentsLife(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -63,31 +63,31 @@ func TestAnAgentsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fmt.Sprint(told) != "[begun]" || answer.GetResponse() != "hello" || !answer.GetFinished() || answer.GetTurnCount() != 1 || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_IDLE {
-		t.Errorf("told %v, answers %v", told, answer)
+		t.Errorf("the progress is %v, and the answer %v", told, answer)
 	}
 	if todos := c.todos(id); len(todos) != 1 || todos[0].GetContent() != "read it" || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
-		t.Errorf("its todos are %v", todos)
+		t.Errorf("the todos are %v", todos)
 	}
 	if files := c.files(id); fmt.Sprint(files) != "[notes/a.txt]" {
-		t.Errorf("its files are %v", files)
+		t.Errorf("the files are %v", files)
 	}
-	c.answers(id, "todo completed read it") // the guest's state survives the turn
+	c.answers(id, "todo completed read it") // the guest remembers the todo of the first turn
 	state := c.state(id)
 	var said []string
 	for _, m := range state.GetState().GetMessages() {
 		said = append(said, strings.ToLower(strings.TrimPrefix(m.GetRole().String(), "MESSAGE_ROLE_"))+": "+m.GetContent())
 	}
 	if want := "system: be brief|user: emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt|assistant: hello|user: todo completed read it|assistant: "; strings.Join(said, "|") != want {
-		t.Errorf("its conversation is %q", said)
+		t.Errorf("the conversation is %q", said)
 	}
 	if u := state.GetUsage(); u.GetFuel() <= 0 || u.GetEffects() != 5 || u.GetFileBytes() != int64(len("notes/a.txt"+"hello")) {
-		t.Errorf("it has used %v", u)
+		t.Errorf("the usage is %v", u)
 	}
 	if is, _ := c.stopped(id); is {
-		t.Error("it is stopped before its last turn")
+		t.Error("the agent is stopped before its last turn")
 	}
 	if last := c.answers(id, "say bye"); !last.GetIsStopped() || last.GetStopReason() != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
-		t.Errorf("its last turn is %v", last)
+		t.Errorf("the last turn ends with %v", last)
 	}
 	_, _, err = c.prompt(id, "say more")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
@@ -98,15 +98,15 @@ func TestAnAgentsLife(t *testing.T) {
 	}
 	export, err := c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE.Enum()})
 	if err != nil || len(export.GetAgentState().GetMessages()) != 7 || len(export.GetTools()) != 5 || len(export.GetDetail().GetFiles()) != 1 {
-		t.Errorf("it is exported as %v, %v", export, err)
+		t.Errorf("the agent is exported as %v, %v", export, err)
 	}
 	if _, err = c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
 	if state = c.state(id); len(state.GetState().GetMessages()) != 1 || state.GetInfo().GetTurnCount() != 0 || state.GetInfo().GetEpoch() != 2 || len(c.todos(id)) != 0 || len(c.files(id)) != 1 {
-		t.Errorf("reset it is %v", state)
+		t.Errorf("after a reset the agent is %v", state)
 	}
-	for range 2 { // it is safe to repeat
+	for range 2 { // a second call changes nothing
 		resp, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id})
 		if err != nil || resp.GetAgent().GetState() != wasmagentv1.AgentState_AGENT_STATE_TERMINATED || resp.GetAgent().GetRestorableUntil() == nil {
 			t.Fatal(resp, err)
@@ -118,21 +118,21 @@ func TestAnAgentsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back := c.answers(id, "say back"); back.GetResponse() != "back" {
-		t.Errorf("resumed it answers %v", back)
+		t.Errorf("the resumed agent answers %v", back)
 	}
 }
 
-// TestWithoutTurnsItIsStopped checks that an agent with 0 turns is stopped from the start.
+// TestWithoutTurnsItIsStopped checks that an agent with a maximum of 0 turns is stopped from the start.
 func TestWithoutTurnsItIsStopped(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(0))})
 	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
-		t.Errorf("it is stopped: %v, %v", is, why)
+		t.Errorf("the agent is stopped: %v, %v", is, why)
 	}
 }
 
-// TestWhatIsRefusedChangesNothing checks that a resume with too few turns leaves the turns unchanged.
+// TestWhatIsRefusedChangesNothing checks that a resume that is refused does not change the maximum number of turns.
 func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -142,12 +142,12 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, MaxTurns: new(int32(1))})
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TURNS_SPENT")
 	if c.answers(id, "say c").GetIsStopped() {
-		t.Error("it takes one turn more, and is stopped")
+		t.Error("the agent is stopped after one more turn")
 	}
 }
 
-// TestWhatAnEffectAnswersIsBounded checks that a file that is too large for an envelope can be read in parts, and does
-// not end the agent.
+// TestWhatAnEffectAnswersIsBounded checks that the guest gets an error if it reads a file that is larger than a result
+// may be, and that its turn continues.
 func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -157,11 +157,11 @@ func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.answers(id, "read a\nsay on").GetResponse(); !strings.HasPrefix(got, "line 1: too_large: ") || !strings.HasSuffix(got, "\non") {
-		t.Errorf("it answers %.200s", got)
+		t.Errorf("the agent answers %.200s", got)
 	}
 }
 
-// TestOthersKnowNothing checks that only its creator, and operators and viewers, see an agent.
+// TestOthersKnowNothing checks that only the creator of an agent, operators and viewers can see the agent.
 func TestOthersKnowNothing(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -193,8 +193,8 @@ func TestOthersKnowNothing(t *testing.T) {
 	}
 }
 
-// TestItIsReadWhileItWorks checks that todos and the stop status can be read while a prompt runs, that a second prompt
-// is refused, and that a stop ends the first at once and undoes it.
+// TestItIsReadWhileItWorks checks three things while a prompt runs: todos and the stop status can be read, a second
+// prompt is refused, and a stop ends and undoes the turn at once.
 func TestItIsReadWhileItWorks(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -205,14 +205,14 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 5m\nsay never")
 		ended <- err
 	}()
-	// Each effect is a wait: the write and the todo come before the one that lasts.
+	// The agent also waits during the effects before the sleep, so the test waits for the todo first.
 	eventually.Holds(t, "its todo is in progress", func() bool {
 		todos := c.todos(id)
 		return len(todos) == 1 && todos[0].GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS
 	})
 	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetWaiting().GetSince() != nil })
 	if is, _ := c.stopped(id); is {
-		t.Errorf("while it waits it is stopped: %v", c.state(id).GetInfo())
+		t.Errorf("the agent is stopped while it waits: %v", c.state(id).GetInfo())
 	}
 	_, _, err := c.prompt(id, "say me too")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
@@ -222,21 +222,21 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
-		t.Errorf("it is stopped: %v, %v", is, why)
+		t.Errorf("the agent is stopped: %v, %v", is, why)
 	}
 	rpctest.WantStatus(t, <-ended, codes.FailedPrecondition, "AGENT_STOPPED")
 	if files := c.files(id); fmt.Sprint(files) != "[kept.txt]" || len(c.todos(id)) != 0 || c.state(id).GetInfo().GetTurnCount() != 1 {
-		t.Errorf("the turn's changes are there: %v, %v", files, c.todos(id))
+		t.Errorf("the turn was not undone: %v, %v", files, c.todos(id))
 	}
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
 	if again := c.answers(id, "read kept.txt"); again.GetResponse() != "x" {
-		t.Errorf("resumed it answers %v", again)
+		t.Errorf("the resumed agent answers %v", again)
 	}
 }
 
-// TestAnEndIsNotUndone checks that an agent that is stopped and then terminated during a turn stays terminated.
+// TestAnEndIsNotUndone checks that an agent that is stopped and then terminated during a turn is terminated.
 func TestAnEndIsNotUndone(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -257,11 +257,11 @@ func TestAnEndIsNotUndone(t *testing.T) {
 		t.Errorf("the prompt ends with %v", err)
 	}
 	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
-		t.Errorf("then it is %v", state)
+		t.Errorf("the agent is %v", state)
 	}
 }
 
-// TestACancelledPromptIsUndone checks that a prompt is undone when its caller cancels it.
+// TestACancelledPromptIsUndone checks that a turn is undone if its caller cancels the prompt.
 func TestACancelledPromptIsUndone(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -279,11 +279,12 @@ func TestACancelledPromptIsUndone(t *testing.T) {
 	rpctest.WantStatus(t, <-ended, codes.Canceled, "")
 	eventually.Holds(t, "it is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
 	if state := c.state(id); len(c.files(id)) != 0 || state.GetInfo().GetTurnCount() != 0 || len(state.GetState().GetMessages()) != 0 {
-		t.Errorf("the turn's changes are there: %v", state)
+		t.Errorf("the turn was not undone: %v", state)
 	}
 }
 
-// TestWhatATurnMayHave checks that each bound ends the turn, undoes it, and is named in the error.
+// TestWhatATurnMayHave checks that a turn that reaches one of its limits ends, is undone, and returns the reason. A
+// turn that the guest fails itself is not undone.
 func TestWhatATurnMayHave(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -306,13 +307,13 @@ func TestWhatATurnMayHave(t *testing.T) {
 		info := c.state(id).GetInfo()
 		undone := want.reason != "TURN_FAILED"
 		if info.GetState() != want.state || undone != (len(c.files(id)) == 0) || undone != (info.GetTurnCount() == 0) {
-			t.Errorf("%s: it is %v, with %v", name, info, c.files(id))
+			t.Errorf("%s: the agent is %v, with the files %v", name, info, c.files(id))
 		}
 	}
 }
 
-// TestWhatAgentsHaveNot checks the errors that a guest gets for a model that is not configured and for tools without a
-// right.
+// TestWhatAgentsHaveNot checks the error codes that a guest gets for a model that is not configured, a tool without a
+// right, and invalid paths.
 func TestWhatAgentsHaveNot(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -325,7 +326,7 @@ func TestWhatAgentsHaveNot(t *testing.T) {
 	}
 }
 
-// T6: an input that names another tool is refused, and nothing is written.
+// Case T6. A tool input with the name of another tool is refused, and no file is written.
 func TestT6AnInputNamesNoTool(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -335,12 +336,12 @@ func TestT6AnInputNamesNoTool(t *testing.T) {
 	})
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_INPUT_INVALID")
 	if files := c.files(id); len(files) != 0 {
-		t.Errorf("it has the files %v", files)
+		t.Errorf("the agent has the files %v", files)
 	}
 }
 
-// TestT5ToolsOfTheSandbox checks that only tool_name selects the tool, and that only the fields of that tool are
-// accepted.
+// TestT5ToolsOfTheSandbox checks that only tool_name selects the built-in tool, and that an input may have only the
+// fields of that tool (case T5).
 func TestT5ToolsOfTheSandbox(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -399,7 +400,7 @@ func TestT5ToolsOfTheSandbox(t *testing.T) {
 	}
 }
 
-// TestPagesOfAgents reads all pages, the newest agents first, while agents are created.
+// TestPagesOfAgents checks that the pages of a list have each agent once, the newest first, while agents are created.
 func TestPagesOfAgents(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -428,7 +429,8 @@ func TestPagesOfAgents(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// TestWhatIsNotOffered checks the reasons of refused requests.
+// TestWhatIsNotOffered checks that requests for rights or guests that are not supported, and for too many conditions,
+// are refused.
 func TestWhatIsNotOffered(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -452,8 +454,8 @@ func TestWhatIsNotOffered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// TestW10RoomIsBounded checks that files are refused when the agents of a caller have their maximum size, that other
-// callers continue, and that ended agents are removed first.
+// TestW10RoomIsBounded checks that a caller whose agents have their maximum stored size can't store more, that other
+// callers can, and that ended agents are removed to make space (case W10).
 func TestW10RoomIsBounded(t *testing.T) {
 	t.Parallel()
 	small := newLife(t, nil)

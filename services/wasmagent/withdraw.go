@@ -15,14 +15,14 @@ import (
 const (
 	// withdrawTime is the time limit of one request to withdraw an approval.
 	withdrawTime = 2 * time.Second
-	// withdrawPause is the pause before the second request; it doubles each time. maxWithdraws is the number of
-	// requests: together they take two minutes.
+	// withdrawPause is the pause before the second request; it doubles with each further request. maxWithdraws is the
+	// maximum number of requests, which together take two minutes.
 	withdrawPause = time.Second
 	maxWithdraws  = 8
 )
 
-// Withdraw implements [agent.Host]. It cancels the approval of a call for which no agent waits any more, so that an
-// approver does not decide on a call that never runs.
+// Withdraw implements [agent.Host]. It cancels the approval of a call for which no agent waits any more. Otherwise an
+// approver would decide on a call that never runs.
 func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())
 	if h.withdraw(ctx, approval, reason) == nil {
@@ -46,8 +46,8 @@ func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason str
 	})
 }
 
-// withdraw makes one request to the gateway. An approval that is gone, or whose call is being made, can't be withdrawn;
-// this is not an error.
+// withdraw makes one request to the gateway. It is not an error if the approval does not exist any more, or if its call
+// is already being made.
 func (s *Service) withdraw(ctx context.Context, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
 	defer cancel()

@@ -1,6 +1,7 @@
-// Command agent is a guest that lets a model decide. It asks its model, carries out the calls that the model asks for,
-// with the agent's own files and todos and with tools of servers, and asks again, until the model answers without
-// calls.
+// Command agent is a guest that lets a model decide. It sends the conversation to its model, carries out the tool calls
+// that the model asks for, and sends their results. It repeats that until the model answers without calls. The tools
+// are
+// those of servers, and built-in tools for the agent's own files and todos.
 package main
 
 import (
@@ -13,18 +14,18 @@ import (
 )
 
 const (
-	// maxAsks bounds the questions to the model in a turn.
+	// maxAsks is the maximum number of questions to the model in one turn.
 	maxAsks = 64
-	// maxTalk bounds the conversation that the model gets, in bytes: the oldest messages are dropped.
+	// maxTalk bounds the conversation that the model gets, in bytes. If it is longer, the oldest messages are dropped.
 	maxTalk = 256 << 10
-	// maxTold bounds a tool's answer that the model gets, in bytes.
+	// maxTold bounds the result of a tool that the model gets, in bytes. A longer result is cut.
 	maxTold = 32 << 10
-	// maxTools bounds the tools that the model gets, and maxDescription and maxSchema the description and the schema of
-	// each, in bytes.
+	// maxTools is the maximum number of tools that the model gets. maxDescription and maxSchema bound the description
+	// and the input schema of each tool, in bytes.
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
-	// maxName bounds the name of a tool for the model.
+	// maxName is the maximum length of a tool name that models accept, in bytes.
 	maxName = 64
 )
 
@@ -32,7 +33,7 @@ func init() { guest.Serve(new(talk).run) }
 
 func main() {}
 
-// talk is the state that lasts from prompt to prompt.
+// talk is the conversation, which continues from prompt to prompt.
 type talk struct{ messages []guest.Message }
 
 func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
@@ -54,7 +55,7 @@ func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
 	return answer, err
 }
 
-// work asks the model and carries out its calls, until it asks for no more.
+// work asks the model and carries out its calls, until the model answers without calls.
 func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
 	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
 	for range maxAsks {
@@ -88,10 +89,10 @@ func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt
 			t.messages = append(t.messages, guest.Message{Role: "tool", Content: said, CallID: call.ID})
 		}
 	}
-	return "", fmt.Errorf("the model was asked %d times and wants more", maxAsks)
+	return "", fmt.Errorf("the model was asked %d times, and still asks for calls", maxAsks)
 }
 
-// told returns the conversation for the model: instructions first.
+// told returns the messages for the model: the instructions, followed by the conversation.
 func (t *talk) told(a *guest.Agent) []guest.Message {
 	if a.Instructions == "" {
 		return t.messages
@@ -99,8 +100,8 @@ func (t *talk) told(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim drops the oldest prompts, each with all that followed it, while the conversation is too long. It never drops the
-// newest prompt.
+// trim drops the oldest prompts while the conversation is too long, each together with all messages up to the next
+// prompt. It never drops the newest prompt.
 func (t *talk) trim() {
 	for {
 		size, next := 0, 0
@@ -120,7 +121,7 @@ func (t *talk) trim() {
 	}
 }
 
-// tool is a tool that the model may call: of a server, or the agent's own if server is empty.
+// tool is a tool that the model may call. It is a tool of a server, or a built-in tool if server is empty.
 type tool struct {
 	guest.ToolInfo
 	server, name string
@@ -134,7 +135,7 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 	}
 	list, err := a.Tools()
 	var refused *guest.Error
-	if err != nil && !errors.As(err, &refused) { // without them the agent can work with its own
+	if err != nil && !errors.As(err, &refused) { // if the tools of servers can't be listed, the built-in tools still work
 		return nil, err
 	}
 	taken := map[string]bool{}
@@ -154,7 +155,7 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// unique returns a name that models accept and that no other tool has.
+// unique returns a name for a tool that models accept and that no other tool has.
 func unique(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -171,16 +172,16 @@ func unique(taken map[string]bool, name string) string {
 	return out
 }
 
-// sandbox are the own tools of every agent.
+// sandbox lists the built-in tools of every agent.
 var sandbox = []guest.ToolInfo{
-	{Name: "read_file", Description: "Read one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path"],"properties":{"path":{"type":"string"},"offset":{"type":"integer","description":"first line, from 0"},"limit":{"type":"integer","description":"how many lines; 0: all"}}}`)},
+	{Name: "read_file", Description: "Read one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path"],"properties":{"path":{"type":"string"},"offset":{"type":"integer","description":"the first line to read, from 0"},"limit":{"type":"integer","description":"the number of lines to read; 0 means all"}}}`)},
 	{Name: "write_file", Description: "Write one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path","content"],"properties":{"path":{"type":"string"},"content":{"type":"string"}}}`)},
-	{Name: "edit_file", Description: "Put a text in place of another in one of your files; it has to be there once.", InputSchema: json.RawMessage(`{"type":"object","required":["path","old_string","new_string"],"properties":{"path":{"type":"string"},"old_string":{"type":"string"},"new_string":{"type":"string"},"replace_all":{"type":"boolean"}}}`)},
+	{Name: "edit_file", Description: "Replace a text by another in one of your files. Unless replace_all is true, the text must occur exactly once.", InputSchema: json.RawMessage(`{"type":"object","required":["path","old_string","new_string"],"properties":{"path":{"type":"string"},"old_string":{"type":"string"},"new_string":{"type":"string"},"replace_all":{"type":"boolean"}}}`)},
 	{Name: "list_files", Description: "List your files.", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`)},
 	{Name: "write_todos", Description: "Replace your todo list.", InputSchema: json.RawMessage(`{"type":"object","required":["todos"],"properties":{"todos":{"type":"array","items":{"type":"object","required":["content","status"],"properties":{"content":{"type":"string"},"status":{"type":"string","enum":["pending","in_progress","completed"]}}}}}}`)},
 }
 
-// input has the arguments of the sandbox's tools.
+// input has the arguments of all built-in tools.
 type input struct {
 	Path       string       `json:"path"`
 	Offset     int          `json:"offset"`
@@ -192,7 +193,7 @@ type input struct {
 	Todos      []guest.Todo `json:"todos"`
 }
 
-// do carries out a call and returns the text for the model.
+// do carries out a call and returns the result as the text for the model.
 func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	for _, one := range tools {
 		switch {
@@ -210,11 +211,11 @@ func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	return "", fmt.Errorf("there is no tool %q", call.Name)
 }
 
-// own carries out a call of a sandbox tool.
+// own carries out a call of a built-in tool.
 func own(a *guest.Agent, call guest.ModelCall) (string, error) {
 	var in input
 	if err := json.Unmarshal(call.Arguments, &in); err != nil {
-		return "", fmt.Errorf("the arguments do not read: %w", err)
+		return "", fmt.Errorf("parse the arguments: %w", err)
 	}
 	switch call.Name {
 	case "read_file":

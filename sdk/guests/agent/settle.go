@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxRecalled bounds the text of each result, and of the arguments of each call, that stays in the conversation if the
-// model's provider rejected the question, in bytes.
+// maxRecalled bounds each text in the summary of a turn, in bytes.
 const maxRecalled = 1 << 10
 
-// settle ends the conversation of a turn that failed. Calls that were made stay in it with their results, so that the
-// model does not repeat them. A prompt without calls is dropped: if the provider rejects it, it would do so each time.
+// settle ends the conversation of a turn that failed. Calls that were made stay in the conversation with their results,
+// so that the model does not repeat them. If the provider may have rejected the conversation itself, a short summary of
+// the calls stays instead. A prompt without calls is dropped, because the provider might reject it each time.
 func (t *talk) settle(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
@@ -28,7 +28,7 @@ func (t *talk) settle(err error) {
 		return
 	}
 	turn = append(turn, missing(turn)...)
-	note := "[The turn ended here without an answer: " + cut(err.Error()) + ". The calls above were made, and their results stand.]"
+	note := "[The turn ended here without an answer: " + cut(err.Error()) + ". The calls above were made, and their results are valid.]"
 	if rejected(err) {
 		note += "\n" + summary(turn)
 		turn = []guest.Message{{Role: "user", Content: cut(turn[0].Content)}}
@@ -36,8 +36,8 @@ func (t *talk) settle(err error) {
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
 
-// missing returns results for the newest calls of a turn that have none, because providers reject a call without a
-// result. Calls are made in order, and the turn ended before the rest of them.
+// missing returns results for the calls of a turn that were not made any more. Providers reject a call without a
+// result. Calls are made in order, so these are the last calls of the newest message with calls.
 func missing(turn []guest.Message) (out []guest.Message) {
 	at := len(turn) - 1
 	for turn[at].Role == "tool" {
@@ -49,7 +49,7 @@ func missing(turn []guest.Message) (out []guest.Message) {
 	return out
 }
 
-// rejected reports whether the conversation itself may be the reason why a model did not answer.
+// rejected reports whether the conversation itself may be the reason why the model did not answer.
 func rejected(err error) bool {
 	var said *guest.Error
 	if !errors.As(err, &said) {
@@ -62,7 +62,7 @@ func rejected(err error) bool {
 	return false
 }
 
-// summary returns one text with the calls of a turn and their results.
+// summary returns a text that lists the calls of a turn with their results.
 func summary(turn []guest.Message) string {
 	var lines []string
 	var calls []guest.ModelCall
@@ -76,7 +76,7 @@ func summary(turn []guest.Message) string {
 	return strings.Join(lines, "\n")
 }
 
-// cut shortens a text to maxRecalled bytes.
+// cut shortens a text to maxRecalled bytes, and marks a text that was shortened.
 func cut(text string) string {
 	if len(text) <= maxRecalled {
 		return text

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// turnOf returns a conversation with an earlier turn, and one that made the first of two calls.
+// turnOf returns a conversation with an earlier turn and a present turn. In the present turn, the model asked for two
+// calls, and the first was made.
 func turnOf() talk {
 	return talk{messages: []guest.Message{
 		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},

@@ -1,4 +1,4 @@
-// Command echo is a guest that answers with its prompt.
+// Command echo is a guest that answers each prompt with the prompt itself.
 package main
 
 import "github.com/sluice-mesh/sluice/sdk/guest"

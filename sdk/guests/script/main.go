@@ -1,4 +1,4 @@
-// Command script is a guest that follows its prompts line by line: an agent without a model, for trials and tests.
+// Command script is a guest without a model, for trials and tests. Each line of its prompt is a command:
 //
 //	emit TEXT              send a text to the caller of the prompt
 //	write PATH TEXT        write a file
@@ -10,12 +10,12 @@
 //	tool SERVER NAME JSON  call a tool, and add its text to the answer
 //	ask TEXT               ask the agent's model, and add its answer
 //	sleep DURATION         wait
-//	say TEXT               add to the answer
+//	say TEXT               add a text to the answer
 //	done                   take no prompts after this one
 //	fail TEXT              end the turn with a failure
 //
-// Empty lines, and lines that begin with #, are ignored. The error of a line is added to the answer, and the next line
-// follows. With `must` before a line, an error ends the turn.
+// Empty lines, and lines that begin with #, are ignored. If a command fails, its error is added to the answer, and the
+// script continues with the next line. If the line begins with `must`, the error ends the turn instead.
 package main
 
 import (
@@ -81,7 +81,7 @@ func (s *script) line(a *guest.Agent, line string) (string, error) {
 	case "edit":
 		from, to, ok := strings.Cut(more, " => ")
 		if !ok {
-			return "", errors.New("write edit PATH OLD => NEW")
+			return "", errors.New("edit has the form edit PATH OLD => NEW")
 		}
 		return "", a.EditFile(first, from, to, false)
 	case "list":
@@ -108,7 +108,7 @@ func (s *script) line(a *guest.Agent, line string) (string, error) {
 	case "fail":
 		return "", errors.New(rest)
 	}
-	return "", fmt.Errorf("%q is no word of a script: emit, write, append, read, edit, list, todo, tool, ask, sleep, say, done, fail", word)
+	return "", fmt.Errorf("%q is not a command of a script: use emit, write, append, read, edit, list, todo, tool, ask, sleep, say, done, fail", word)
 }
 
 func (s *script) todo(a *guest.Agent, status, content string) error {

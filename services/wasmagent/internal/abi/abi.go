@@ -1,5 +1,5 @@
-// Package abi defines the messages between a guest and its host: JSON envelopes, one in and one out for each step (ABI
-// 1). The guest's side is the SDK, sdk/guest.
+// Package abi defines the messages between a guest and its host (ABI 1). They are JSON envelopes: in each step, a guest
+// gets one envelope and returns one. The guest's side of the ABI is package sdk/guest.
 package abi
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Kinds of envelopes for a guest.
+// The kinds of envelopes that a guest gets.
 const (
 	Start  = "start"
 	Prompt = "prompt"
@@ -18,7 +18,7 @@ const (
 	Cancel = "cancel"
 )
 
-// Kinds of envelopes of a guest: effects that it asks for, and the ends of a turn.
+// The kinds of envelopes that a guest returns: effects that it asks for, and the two ends of a turn, Finish and Fail.
 const (
 	Model  = "model"
 	Tool   = "tool"
@@ -31,7 +31,7 @@ const (
 	Fail   = "fail"
 )
 
-// In is an envelope for a guest. Fields that do not belong to its kind are left out.
+// In is an envelope for a guest. Only the fields of its kind are set.
 type In struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
@@ -39,13 +39,14 @@ type In struct {
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
-	// Messages and Todos belong to Start, for a guest that continues after another module: the conversation and the
-	// todos.
+	// Messages and Todos belong to Start. They are the conversation and the todos of an agent that was migrated to
+	// another module.
 	Messages []Said     `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input belongs to Prompt.
 	Input string `json:"input,omitzero"`
-	// Result or Error belong to Result: a JSON value, or the reason why there is none.
+	// Result and Error belong to Result. One of them is set: the JSON value of the result, or the reason why there is
+	// none.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason belongs to Cancel.
@@ -66,20 +67,20 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// Out is an envelope of a guest: untrusted input.
+// Out is an envelope of a guest. It is untrusted input.
 type Out struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Of Model. The field Model is the name of the model.
+	// Model, Messages and Tools belong to Model. The field Model is the name of the model; empty means the agent's own.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`
-	// Of Tool.
+	// Server, Tool and Arguments belong to Tool.
 	Server    string         `json:"server"`
 	Tool      string         `json:"tool"`
 	Arguments jsontext.Value `json:"arguments"`
-	// Of FS.
+	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit belong to FS.
 	Op         string `json:"op"`
 	Path       string `json:"path"`
 	Content    string `json:"content"`
@@ -88,13 +89,13 @@ type Out struct {
 	ReplaceAll bool   `json:"replace_all"`
 	Offset     int    `json:"offset"`
 	Limit      int    `json:"limit"`
-	// Of Todo.
+	// Todos belongs to Todo.
 	Todos []TodoItem `json:"todos"`
-	// Of Emit, Finish and Fail.
+	// Text belongs to Emit, Finish and Fail.
 	Text string `json:"text"`
-	// Of Sleep.
+	// Milliseconds belongs to Sleep.
 	Milliseconds int64 `json:"milliseconds"`
-	// Done, of Finish, is true if the agent takes no more prompts.
+	// Done belongs to Finish. It is true if the agent has reached its goal and takes no more prompts.
 	Done bool `json:"done"`
 }
 
@@ -105,16 +106,16 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// Wrong returns what is wrong with a JSON text that can't be parsed, and where, without names of this program.
+// Wrong returns the reason why a JSON text can't be parsed, with the position, but without names of Go types.
 func Wrong(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {
 	case !ok:
 		return err.Error()
 	case errors.Is(own.Err, json.ErrUnknownName):
-		return fmt.Sprintf("at %s: such a field is not known", own.JSONPointer)
+		return fmt.Sprintf("at %s: the field is not known", own.JSONPointer)
 	default:
-		return fmt.Sprintf("at %q: a JSON %s does not fit", own.JSONPointer, own.JSONKind)
+		return fmt.Sprintf("at %q: a JSON %s is not allowed here", own.JSONPointer, own.JSONKind)
 	}
 }
 
@@ -129,19 +130,19 @@ func Write(e In) ([]byte, error) {
 	return text, nil
 }
 
-// Read parses an envelope of a guest. Unknown and duplicate keys are refused.
+// Read parses an envelope of a guest. It refuses unknown and duplicate fields, and unknown kinds.
 func Read(text []byte) (Out, error) {
 	var e Out
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
-		return Out{}, fmt.Errorf("it returned no envelope: %s", Wrong(err))
+		return Out{}, fmt.Errorf("the guest did not return a valid envelope: %s", Wrong(err))
 	}
 	if !kinds[e.Kind] {
-		return Out{}, errors.New("it returned an envelope of no kind that is known")
+		return Out{}, errors.New("the guest returned an envelope of an unknown kind")
 	}
 	return e, nil
 }
 
-// ReadIn parses an envelope that was written for a guest.
+// ReadIn parses an envelope that [Write] encoded.
 func ReadIn(text []byte) (In, error) {
 	var e In
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopes checks that envelopes of a guest are parsed strictly.
+// TestEnvelopes checks that a guest's envelope is refused if it has unknown or duplicate fields, or values of other
+// types.
 func TestEnvelopes(t *testing.T) {
 	t.Parallel()
 	got, err := abi.Read([]byte(`{"kind":"fs","sequence":7,"op":"read_file","path":"a"}`))
@@ -15,17 +16,17 @@ func TestEnvelopes(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for text, says := range map[string]string{
-		``:                                    "no envelope",
-		`{}`:                                  "no kind that is known",
-		`{"kind":"exec"}`:                     "no kind that is known",
+		``:                                    "not return a valid envelope",
+		`{}`:                                  "an unknown kind",
+		`{"kind":"exec"}`:                     "an unknown kind",
 		`{"kind":"fs","kind":"finish"}`:       "duplicate",
-		`{"kind":"fs","shell":"x"}`:           "at /shell: such a field is not known",
-		`{"kind":"fs","path":7}`:              `at "/path": a JSON number does not fit`,
-		`{"kind":"fs"} {"kind":"finish"}`:     "no envelope",
-		"{\"kind\":\"fs\",\"path\":\"\xff\"}": "no envelope",
+		`{"kind":"fs","shell":"x"}`:           "at /shell: the field is not known",
+		`{"kind":"fs","path":7}`:              `at "/path": a JSON number is not allowed here`,
+		`{"kind":"fs"} {"kind":"finish"}`:     "not return a valid envelope",
+		"{\"kind\":\"fs\",\"path\":\"\xff\"}": "not return a valid envelope",
 	} {
 		if _, err := abi.Read([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s is %v, want %q", text, err, says)
+			t.Errorf("%s is refused with %v, want %q", text, err, says)
 		}
 	}
 	text, err := abi.Write(abi.In{Kind: abi.Result, Sequence: 3, Error: &abi.Error{Code: "file_unknown", Message: "no a"}})

@@ -19,19 +19,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// AskTool is the tool that asks models.
+// AskTool is the name of the tool that asks models.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel means that the guest asks for a model and no model is configured.
-var ErrNoModel = errors.New("no model is configured for the agent: name one as it is made, or under agents.model, and its provider under agents.providers")
+// ErrNoModel means that the guest asked for a model and no model is configured.
+var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
 
-// maxCallName bounds the name and the id of a call that a model asks for, in bytes.
+// maxCallName bounds the name and the id of a tool call that a model asks for, in bytes.
 const maxCallName = 128
 
-// codeNoModel is the code that the guest gets.
+// codeNoModel is the guest's error code for [ErrNoModel].
 const codeNoModel = "no_model_configured"
 
-// ToolInfo is the description of a tool that a guest gets.
+// ToolInfo describes a tool to a guest.
 type ToolInfo struct {
 	Server      string         `json:"server"`
 	Name        string         `json:"name"`
@@ -65,7 +65,7 @@ type questionTool struct {
 	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
 }
 
-// asked is a question as guests write it.
+// asked is a question in the form in which guests send it.
 type asked struct {
 	messages []struct {
 		Role    string `json:"role"`
@@ -97,7 +97,7 @@ type said struct {
 	Cost         string `json:"cost"`
 }
 
-// told is an answer as guests read it.
+// told is an answer in the form in which guests get it.
 type told struct {
 	Content string     `json:"content"`
 	Calls   []toldCall `json:"calls,omitempty"`
@@ -109,7 +109,7 @@ type toldCall struct {
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// model asks a model for a guest. The question is a tool call like any other.
+// model asks a model for a guest. The question is a tool call, like all calls of an agent.
 func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	name, ok := a.Host.Model(a, out.Model)
 	if !ok {
@@ -123,7 +123,7 @@ func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
 }
 
-// questionOf converts a guest's question to the tool's arguments.
+// questionOf converts a guest's question to the arguments of [AskTool].
 func questionOf(model string, out abi.Out) ([]byte, error) {
 	var from asked
 	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
@@ -148,7 +148,7 @@ func questionOf(model string, out abi.Out) ([]byte, error) {
 	return json.Marshal(q)
 }
 
-// answered converts a model's answer to the guest's result, and counts its tokens and cost.
+// answered converts the result of [AskTool] to the result that the guest gets. It counts the tokens and the cost.
 func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	in := abi.In{Kind: abi.Result}
 	var answer said
@@ -166,11 +166,11 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	out := told{Content: answer.Content}
 	for _, c := range answer.Calls {
 		if c.Name == "" || len(c.Name) > maxCallName || len(c.ID) > maxCallName {
-			in.Error = &abi.Error{Code: "model_failed", Message: "it asks for a call without a name, or with one that is too long"}
+			in.Error = &abi.Error{Code: "model_failed", Message: "the model asked for a call whose name or id is missing or too long"}
 			return in
 		}
 		arguments := jsontext.Value(cmp.Or(c.Arguments, "{}"))
-		if !arguments.IsValid() || arguments.Kind() != '{' { // not a JSON object: the guest gets the text and reports it
+		if !arguments.IsValid() || arguments.Kind() != '{' { // not a JSON object: the guest gets the text, so that it can report the error to the model
 			text, err := json.Marshal(c.Arguments)
 			if err != nil {
 				text = []byte(`""`)
@@ -180,7 +180,7 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 		out.Calls = append(out.Calls, toldCall{c.ID, c.Name, arguments})
 	}
 	if in.Result, err = json.Marshal(out); err != nil || len(in.Result) > 4*maxResult {
-		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "its answer is no text, or too long"}
+		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "the model's answer is not valid UTF-8, or too long"}
 	}
 	return in
 }
@@ -199,14 +199,14 @@ func (a *Agent) spent(t *turn, call ToolCall, answer said) {
 	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// free has the reasons for which a provider did not process a question and charges nothing.
+// free has the reasons of failed questions that a provider did not process, so that it charges nothing.
 var free = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// unanswered returns the guest's error for a question without an answer. It counts what the service reports as the
-// provider's charge, or an estimate if there is no report.
+// unanswered returns the guest's error for a question without an answer. It counts the provider's charge as the service
+// reports it, or an estimate if there is no report.
 func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, facts := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
@@ -222,10 +222,10 @@ func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error
 	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
-// bytesPerToken is the number of bytes of a question that an estimate counts as one token.
+// bytesPerToken is the number of bytes that an estimate counts as one token.
 const bytesPerToken = 4
 
-// estimate counts a question that may have been asked and whose tokens are not known.
+// estimate counts an estimate of the tokens of a question whose use is not known.
 func (a *Agent) estimate(t *turn, call ToolCall) {
 	tokens := int64(len(call.Arguments) / bytesPerToken)
 	a.mu.Lock()
@@ -234,7 +234,7 @@ func (a *Agent) estimate(t *turn, call ToolCall) {
 	a.Host.Spent(t.ctx, a, call, tokens, 0)
 }
 
-// tools returns the tools of servers that a guest may call.
+// tools returns the tools of servers that the guest may call.
 func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	var list []ToolInfo
@@ -243,17 +243,18 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 		return in, err
 	}
 	if failed != nil {
-		in.Error = &abi.Error{Code: "tools_unavailable", Message: "which tools there are can't be learned now"}
+		in.Error = &abi.Error{Code: "tools_unavailable", Message: "the tools can't be listed now"}
 		return in, nil //nolint:nilerr // the guest has the error
 	}
 	if in.Result, err = json.Marshal(list); err != nil {
-		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "which tools there are is no text"}
+		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "the list of tools is not valid UTF-8"}
 	}
 	return in, nil
 }
 
 // AllowsModel returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
-// model and are not used up. priced is true if the model has a price.
+// model and are not used up. priced is true if a price of the model is configured. Errors: [rights.ErrNotNamed],
+// [rights.ErrSpent], the store's.
 func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, one := range lineage {
 		fits, err := one.Rights().Model(model, time.Now())
@@ -264,7 +265,7 @@ func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model s
 			fits = slices.DeleteFunc(fits, func(f rights.ModelFit) bool { return f.Nanos >= 0 })
 		}
 		if len(fits) == 0 {
-			return fmt.Errorf("%w: it bounds the cost, and no price of %s is configured", rights.ErrNotNamed, model)
+			return fmt.Errorf("%w: it limits the cost, but no price is configured for %s", rights.ErrNotNamed, model)
 		}
 		if slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
 			continue
@@ -280,7 +281,7 @@ func leftError(left bool, model string) error {
 	if left {
 		return nil
 	}
-	return fmt.Errorf("%w: its tokens or what it may cost are used up: %s", rights.ErrSpent, model)
+	return fmt.Errorf("%w: the tokens or the cost of %s are used up", rights.ErrSpent, model)
 }
 
 // SpendModel counts the tokens and the cost of a question against the rights of an agent and of the agents in its

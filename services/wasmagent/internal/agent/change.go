@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// take locks the agent for a change; give unlocks it. An agent with a running turn is [ErrBusy]; over admits one whose
-// turn runs in another process. A journal that is damaged is not changed.
+// take locks the agent for a change; give unlocks it. It refuses an agent whose journal is damaged. It returns
+// [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
 func (a *Agent) take(ctx context.Context, over bool) error {
 	if err := a.takeUnchecked(ctx, over); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (a *Agent) give() {
 	a.changing = nil
 }
 
-// change changes an agent without a running turn, and stores the result with the event that do returns. If the event is
-// nil, nothing is changed.
+// change changes an agent that has no running turn. do changes a copy of the state and returns the event that records
+// the change. If the event is nil, nothing is stored.
 func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.take(ctx, false); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.E
 	return nil
 }
 
-// forced is the cause of a cancelled turn if the agent is to be changed in another way. The turn makes that change as
-// it ends, so that nothing comes between.
+// forced is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change when it
+// ends, so that no other change comes between.
 type forced struct {
 	error
 	do func(next *state) (*wasmagentv1.Event, error)
@@ -94,7 +94,8 @@ type forced struct {
 // Unwrap returns the cause.
 func (f *forced) Unwrap() error { return f.error }
 
-// force is like change, but does not wait for a turn: it cancels a running turn with cause, and the turn is undone.
+// force is like change, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
+// undone.
 func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.change(ctx, do)
@@ -124,7 +125,7 @@ func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*w
 	}
 }
 
-// takeOver undoes a turn of another process, which can't store anything of the turn from then on.
+// takeOver undoes a turn that runs in another process. That process can't store changes of the agent any more.
 func (a *Agent) takeOver(ctx context.Context, why string) error {
 	if err := a.take(ctx, true); err != nil {
 		return err
@@ -146,12 +147,12 @@ func (a *Agent) takeOver(ctx context.Context, why string) error {
 	lost := a.lost
 	a.mu.Unlock()
 	if lost {
-		return fmt.Errorf("%w: the other process has stored a change since", ErrKeep)
+		return fmt.Errorf("%w: the other process has stored a change meanwhile", ErrKeep)
 	}
 	return a.abandon(ctx, why)
 }
 
-// Lose cancels the running turn, because another process has changed the agent and the turn can't be stored.
+// Lose cancels the running turn after another process has changed the agent, because the turn can't be stored any more.
 func (a *Agent) Lose() {
 	a.mu.Lock()
 	t := a.turn

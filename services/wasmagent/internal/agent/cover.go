@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxOpened is the size of a journal, in bytes, up to which the whole chain is read when its agent is loaded. Of a
-// longer journal only the end is read then, and the rest before the agent is changed.
+// maxOpened is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a longer
+// journal only the last event is checked then. The rest is checked before the agent is changed.
 const maxOpened = 8 << 20
 
-// A coverage is what the chain of a journal says of the stored agent.
+// A coverage describes the stored agent according to the events of its journal.
 type coverage struct {
 	inventory.Covered
 
-	// head is the position behind the newest event that was read, and stored the one behind the newest event of the
+	// head is the position after the newest event that was read. stored is the position after the newest event of the
 	// kind stored.
 	head, stored *wasmstorev1.Head
 }
@@ -40,19 +40,19 @@ func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	return nil
 }
 
-// ends checks that the journal ends where head says. Errors: [events.ErrChain].
+// ends checks that the journal ends at head. Errors: [events.ErrChain].
 func (c *coverage) ends(head *wasmstorev1.Head) error {
 	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
-		return fmt.Errorf("%w: its end is missing", events.ErrChain)
+		return fmt.Errorf("%w: its last events are missing", events.ErrChain)
 	}
 	if c.List != nil && c.stored.GetPlace() != head.GetPlace() {
-		return fmt.Errorf("%w: the event of the kind stored at its end is missing", events.ErrChain)
+		return fmt.Errorf("%w: the last event of the kind stored is missing", events.ErrChain)
 	}
 	return nil
 }
 
 // compare compares a record and a state with the journal. It returns nil if they are equal, or if the journal does not
-// cover them.
+// record the content of what is stored.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -70,7 +70,7 @@ func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmage
 	return nil
 }
 
-// differs returns a difference as an error; nil if there is none.
+// differs returns a difference as an error, or nil if there is no difference.
 func differs(d *wasmagentv1.StoredDifference) error {
 	if d == nil {
 		return nil
@@ -78,7 +78,7 @@ func differs(d *wasmagentv1.StoredDifference) error {
 	return fmt.Errorf("%w: %s", ErrDiffers, d.GetMessage())
 }
 
-// notCovered returns the parts that the journal does not cover.
+// notCovered returns the parts of the agent whose content the journal does not record completely.
 func (c *coverage) notCovered() []string {
 	if c.List == nil {
 		return inventory.Parts()
@@ -86,8 +86,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// chain reads the chain of a journal from its beginning to a head, and calls do, which may be nil, for each event.
-// Errors: [events.ErrChain], do's, the store's.
+// chain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is nil.
+// Errors: [events.ErrChain], those of do and of the store.
 func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.Start(a.JournalID)}
 	err := a.events(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -102,8 +102,8 @@ func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do f
 	return c, c.ends(to)
 }
 
-// prove compares a loaded record and state with the journal: with the whole journal if it is short or if whole is set,
-// otherwise with its last event. Errors: [events.ErrChain], [ErrDiffers], the store's.
+// prove compares a loaded record and state with the journal. It checks the whole journal if the journal is short or if
+// whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrDiffers], the store's.
 func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.saved
 	if whole || r.GetHead().GetBytes() <= maxOpened {
@@ -129,8 +129,8 @@ func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) err
 	return nil
 }
 
-// proveEnd compares the record with the last event of the journal. isStored is false if that event is not of the kind
-// stored.
+// proveEnd compares the record with the last event of the journal. isStored is false if the last event is not of the
+// kind stored.
 func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 	head := a.saved.GetHead()
 	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxTailBytes)
@@ -138,7 +138,7 @@ func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 		return false, keepError(err)
 	}
 	if len(last) == 0 {
-		return false, fmt.Errorf("%w: its end is missing", events.ErrChain)
+		return false, fmt.Errorf("%w: its last events are missing", events.ErrChain)
 	}
 	event := last[0].GetEvent()
 	before := &wasmstorev1.Head{Place: head.GetPlace() - 1, Epoch: event.GetEpoch(), Sequence: event.GetSequence() - 1, Hash: event.GetPreviousHash()}
@@ -154,19 +154,19 @@ func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 	}
 	list, err := inventory.Of(a.saved, nil)
 	if err != nil || !list.Has(record) || state != a.saved.GetStateDigest() {
-		return false, fmt.Errorf("%w: the digest of its record or state is another one; verify names the part", ErrDiffers)
+		return false, fmt.Errorf("%w: the digest of its record or state differs; verify the agent to find the part", ErrDiffers)
 	}
 	return true, nil
 }
 
-// checkOnce reads the whole chain before the first change of a loaded agent. The caller has taken the agent.
+// checkOnce checks the whole journal before the first change of a loaded agent. The caller has taken the agent.
 func (a *Agent) checkOnce(ctx context.Context) error {
 	if a.journal.checked {
 		return nil
 	}
 	c, err := a.chain(ctx, a.ID, a.Saved().GetHead(), nil)
 	if err == nil && (c.List == nil) != (a.journal.list == nil) {
-		err = fmt.Errorf("%w: the event of the kind stored at its end is missing", events.ErrChain)
+		err = fmt.Errorf("%w: the last event of the kind stored is missing", events.ErrChain)
 	}
 	if err == nil && c.List != nil {
 		err = differs(c.List.Compare(a.journal.list))

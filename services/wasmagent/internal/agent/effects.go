@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// effect carries out an effect that the guest requests, and returns the result. An error ends the turn.
+// effect carries out an effect for the guest and returns the result. An error ends the turn.
 func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	in := abi.In{Kind: abi.Result}
 	var err error
@@ -47,7 +47,8 @@ func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	return in, nil
 }
 
-// Code returns the stable code of an error of files, todos, results or sleep; `failed` for all others.
+// Code returns the guest's error code for an error of files, todos, results or sleep. For other errors it returns
+// `failed`.
 func Code(err error) string {
 	for _, c := range []struct {
 		err  error
@@ -81,12 +82,12 @@ func (a *Agent) fs(out abi.Out, now time.Time) (result jsontext.Value, err error
 	case "list_files":
 		say, err = a.files.Paths(out.Path)
 	default:
-		err = fmt.Errorf("%q %w", out.Op, errors.New("is nothing that can be done with files"))
+		err = fmt.Errorf("%q %w", out.Op, errors.New("is not an operation on files"))
 	}
 	if err != nil || say == nil {
 		return nil, err
 	}
-	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes make the JSON longer than the text
+	if result, err = json.Marshal(say); len(result) > 4*maxResult { // JSON escapes may make the text longer
 		return nil, errLarge
 	}
 	return result, err
@@ -106,7 +107,7 @@ func (a *Agent) todo(out abi.Out) error {
 	return nil
 }
 
-// Status returns the status of a todo by its name; unspecified for an unknown name.
+// Status returns the status of a todo by its name. It returns the unspecified status for an unknown name.
 func Status(name string) wasmagentv1.TodoStatus {
 	return map[string]wasmagentv1.TodoStatus{
 		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
@@ -127,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// wait sets what the turn waits for; nil means that it no longer waits.
+// wait sets what the turn waits for; nil if the turn does not wait any more.
 func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,7 +142,7 @@ func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	}
 }
 
-// why returns the reason why the agent takes no prompts.
+// why returns the reason why the agent refuses prompts.
 func (s *state) why() string {
 	if s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()
@@ -153,8 +154,8 @@ func atName(at wasmagentv1.AgentState) string { return enum.Name(at) }
 
 func stopName(r wasmagentv1.StopReason) string {
 	if names := map[wasmagentv1.StopReason]string{
-		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has taken all its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
-		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied what it asked for", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "somebody stopped it", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it is done",
+		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has used all of its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
+		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied a call", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "it was stopped explicitly", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it has reached its goal",
 	}; names[r] != "" {
 		return names[r]
 	}

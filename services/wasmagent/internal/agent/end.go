@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// end finishes a turn: it counts or is undone. end stores the result and returns the answer.
+// end ends a turn: the turn counts, or it is undone. end stores the result and returns the answer.
 func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.alone && errors.Is(cause, errShut) { // the next process continues the turn
@@ -35,7 +35,7 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
 	}
-	if t.last != "" { // after the event that ends the turn, which must follow the guest's input
+	if t.last != "" { // this event comes last, because the event that ends a turn must directly follow the guest's input
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: t.last}, nil)
 	}
 	why, isForced := errors.AsType[*forced](cause)
@@ -72,13 +72,13 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if err == nil {
 		return Answer{Text: out.Text, Agent: a.Proto()}, nil
 	}
-	if t.approval != "" && !lost { // another process may continue a lost agent's turn
+	if t.approval != "" && !lost { // another process may continue the turn of a lost agent
 		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, Withdrawn(whyUndone(err)))
 	}
 	return Answer{}, err
 }
 
-// finish changes the state to the end of a turn that counts. Errors: [ErrTurn] if the guest reports that the turn
+// finish changes the state at the end of a turn that counts. Errors: [ErrTurn] if the guest reports that the turn
 // failed.
 func (s *state) finish(t *turn, out abi.Out) (err error) {
 	s.at = wasmagentv1.AgentState_AGENT_STATE_IDLE
@@ -99,12 +99,14 @@ func (s *state) finish(t *turn, out abi.Out) (err error) {
 	return err
 }
 
-// Withdrawn returns the text that approvers read of an approval for which the agent no longer waits.
+// Withdrawn returns the reason of a withdrawn approval, as approvers read it. why says why the agent does not wait any
+// more.
 func Withdrawn(why string) string {
-	return "the agent does not wait for the call any more, and nothing would run: " + why
+	return "the agent does not wait for the call any more, so the call would not run: " + why
 }
 
-// whyUndone returns why a turn was undone, for the journal. Callers can read it, so internal errors are left out.
+// whyUndone returns the reason for undoing a turn, as the journal records it. It leaves out internal errors, because
+// callers can read the journal.
 func whyUndone(err error) string {
 	for _, own := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, own) {
@@ -114,19 +116,19 @@ func whyUndone(err error) string {
 	return "agents can't be run now"
 }
 
-// undone returns the state before the turn, with the reason why the turn was undone, and the error that names it.
+// undone returns the state before the turn, with the reason for undoing the turn, and the error that callers get.
 func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 	next = t.before
 	next.usage = now.usage
 	fail := func(why wasmagentv1.FailureCause) (state, error) {
 		if t.last != "" {
-			err = fmt.Errorf("%w (the journal has what it printed: sluice agents events)", err)
+			err = fmt.Errorf("%w (the journal has the output of the guest: sluice agents events)", err)
 		}
 		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
 		return next, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	switch {
-	case errors.Is(cause, ErrTerminated): // comes before every other reason
+	case errors.Is(cause, ErrTerminated): // takes precedence over every other reason
 		return next, ErrTerminated
 	case errors.Is(cause, ErrStopped):
 		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(wasmagentv1.StopReason_STOP_REASON_EXPLICIT))
@@ -138,7 +140,7 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, ErrPlaces):
 		return next, err
-	case errors.Is(err, errCancelled), t.caller.Err() != nil: // the guest may have worked until it was cancelled
+	case errors.Is(err, errCancelled), t.caller.Err() != nil: // the guest did not end its turn after the cancellation
 		return next, context.Cause(t.caller)
 	case errors.Is(err, errFault):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL)

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// goOnAlone continues a turn that an ended process left. It runs the guest again by the journal up to the journal's
-// end, and then continues like any other turn. No call is sent twice. No other goroutine has the agent yet.
+// goOnAlone continues a turn whose process has ended. It runs the guest again up to the end of the journal, and then
+// continues the turn. It sends no call a second time. No other goroutine uses the agent yet.
 func (a *Agent) goOnAlone() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -24,21 +24,21 @@ func (a *Agent) goOnAlone() {
 	go func() {
 		defer close(t.done)
 		defer t.cut(nil)
-		_, _ = a.play(t, func() (out abi.Out, memory []byte, err error) { // the caller of the prompt is gone
-			if err := a.flush(t.ctx, store.Alone); err != nil { // another process continues the turn
+		_, _ = a.play(t, func() (out abi.Out, memory []byte, err error) { // the turn has no caller that needs the result
+			if err := a.flush(t.ctx, store.Alone); err != nil { // then another process continues the turn
 				return out, nil, err
 			}
 			before := a.journal.head
 			head, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = waitsAfter(e.GetEvent(), t.approval) })
 			if err != nil {
-				a.doubt(err) // no event can follow a journal whose end is not known
+				a.doubt(err) // nothing can be appended to a journal whose end is not known
 				return out, nil, err
 			}
 			a.journal.head, a.journal.kept, t.noted = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
 			if err := a.enter(t, true); err != nil {
 				return out, nil, err
 			}
-			var tail []*wasmstorev1.StoredEvent // read only when there is a place, because it takes memory
+			var tail []*wasmstorev1.StoredEvent // read only now, because the events take memory
 			if _, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
 				return out, nil, err
 			}
@@ -50,7 +50,7 @@ func (a *Agent) goOnAlone() {
 	}()
 }
 
-// replay runs the guest by the events of the turn, and returns what the guest asked for last.
+// replay runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for last.
 func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, err error) {
 	if t.before.memory != nil {
 		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory); err != nil {
@@ -60,7 +60,7 @@ func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, e
 		return out, err
 	}
 	for i, e := range tail {
-		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others are not part of a turn that continues
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // events of other kinds do not occur in an unfinished turn
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
 			t.left = left{}
 			if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
@@ -84,16 +84,17 @@ func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, e
 	return out, nil
 }
 
-// again gives the guest a recorded envelope, and checks that the answer is the recorded one. If the journal has no
-// answer, the guest's answer now counts.
+// again gives the guest an envelope from the journal. given is the event of the envelope, and emitted that of the
+// guest's answer. The guest must give the same answer again. If emitted is nil, the journal does not have the answer
+// yet, and again records it.
 func (a *Agent) again(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.Out) (out abi.Out, err error) {
 	in, err := abi.ReadIn(given.GetEnvelope())
 	if err != nil {
 		return out, err
 	}
 	switch {
-	case in.Kind == abi.Result && asked.Kind == abi.FS: // its files are those from before the turn
-		_, _ = a.fs(asked, given.GetEvent().GetTime().AsTime()) // the envelope has the result
+	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files are in their state before the turn
+		_, _ = a.fs(asked, given.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
 	case in.Kind == abi.Result && asked.Kind == abi.Todo:
 		_ = a.todo(asked)
 	case in.Kind == abi.Prompt:
@@ -111,7 +112,7 @@ func (a *Agent) again(t *turn, given, emitted *wasmstorev1.StoredEvent, asked ab
 		return out, err
 	}
 	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.first+fuel != emitted.GetEvent().GetFuel() {
-		return out, fmt.Errorf("%w: run again, it does not do what its journal says", engine.ErrTrap)
+		return out, fmt.Errorf("%w: the guest did not give the same answer when it was run again", engine.ErrTrap)
 	}
 	t.first, t.begun = 0, ""
 	return abi.Read(answer)

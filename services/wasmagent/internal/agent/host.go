@@ -19,49 +19,52 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// A Host connects agents with everything outside of them. It is safe for concurrent use.
+// A Host connects agents with the service and, through it, with the gateway. It is safe for concurrent use.
 type Host interface {
-	// Allow counts a call against the rights of an agent, and of the agents in its chain. giveBack undoes that. If the
-	// rights don't include the call, refused says why. An error means that the rights could not be checked.
+	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes the counting.
+	// If the rights do not include the call, refused has the reason. An error means that the rights could not be
+	// checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, if policy allows it. If the call needs an approval, Call waits for the
-	// approval for at most the duration hold. An error means that the outcome of the call is not known.
+	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
+	// it up to the duration hold. An error means that the outcome of the call is not known.
 	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
-	// Model returns the model for a question of an agent: asked or, if that is empty, the model of the agent. ok is
-	// false if no such model is configured.
+	// Model returns the model for a question of an agent: asked, or the agent's own model if asked is empty. ok is
+	// false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has [AskTool]; empty if there is none.
 	Server() string
-	// Spent counts the tokens and the cost of a question against the rights of an agent, and of the agents in its chain.
+	// Spent counts the tokens and the cost of a question against the rights of an agent and of the agents in its chain.
 	// nanos is the cost in billionths of a US dollar.
 	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// Enter waits for a place in which a guest may run; leave gives the place back. If back is set, the turn had a
-	// place before: it comes before others, and waits until ctx is cancelled. Errors: that of ctx, [ErrPlaces].
+	// Enter waits for a place in which a guest can run; leave gives the place back. back is true if the turn had a
+	// place before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
+	// [ErrPlaces].
 	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
-	// Ready compiles a module of an agent's guest, by its digest: the guest's current module or an earlier one.
+	// Ready makes sure that a module of the agent's guest is compiled. digest names the guest's current module or an
+	// earlier one.
 	Ready(ctx context.Context, a *Agent, digest string) error
 	// Hold reserves memory for the snapshot of a guest that gives its place away while it waits for a call. ok is false
-	// if the memory budget is used up.
+	// if the memory for snapshots is used up.
 	Hold(a *Agent, bytes int) (giveBack func(), ok bool)
-	// Withdraw cancels an approval for which an agent no longer waits, with a reason for approvers. It returns within
-	// seconds. If the request fails, it is repeated in the background.
+	// Withdraw cancels an approval for which an agent does not wait any more. Approvers can read the reason. Withdraw
+	// returns within seconds. If its request fails, the request is repeated in the background.
 	Withdraw(ctx context.Context, a *Agent, approval, reason string)
-	// Fault logs a panic of this program in a turn of an agent, with its stack.
+	// Fault logs a panic of this program during a turn of an agent, with the stack.
 	Fault(ctx context.Context, a *Agent, fault any, stack []byte)
-	// Alone is called at the end of a turn that continued without its caller.
+	// Alone is called at the end of a turn that continued without its caller. err is nil if the turn counts.
 	Alone(ctx context.Context, a *Agent, err error)
 }
 
-// ToolCall is a call that a guest asks for.
+// ToolCall is a tool call that a guest asks for.
 type ToolCall struct {
 	Server, Tool string
 	// Arguments are a JSON object.
 	Arguments []byte
-	// Approval is the id of the approval that the call waits for; empty if there is none yet.
+	// Approval is the id of the approval for which the call waits; empty if it does not wait yet.
 	Approval string
-	// Model is the model to which the call sends a question; empty for all other calls.
+	// Model is the model that gets the question; empty if the call is not a question to a model.
 	Model string
 	// Tell receives the progress of the call. It may be called at any time until the call ends.
 	Tell func(string)
@@ -69,8 +72,8 @@ type ToolCall struct {
 
 // ToolResult is the result of a call.
 type ToolResult struct {
-	// Text is the tool's content as text, and Structured its structured content. IsError is true if the tool reports an
-	// error.
+	// Text has the text parts of the tool's content, and Structured the structured content. IsError is true if the tool
+	// reports an error.
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
@@ -80,20 +83,20 @@ type ToolResult struct {
 	// nevertheless, or may have been made.
 	Refused *abi.Error `json:"-"`
 	Ran     bool       `json:"-"`
-	// Again is true if the same call may be made later.
+	// Again is true if the same call may succeed later.
 	Again bool `json:"-"`
 	// Decision is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
 	Decision string        `json:"-"`
 	Code     commonv1.Code `json:"-"`
 	// Denied is true if policy or the agent's rights deny the call.
 	Denied bool `json:"-"`
-	// Waits is what the call waits for; nil if it does not wait.
+	// Waits describes what the call waits for; nil if it does not wait.
 	Waits *wasmagentv1.Waiting `json:"-"`
 }
 
-// Failure is a gRPC status as the gateway writes it.
+// Failure is a gRPC status in the form in which the gateway writes it.
 type Failure struct {
-	// Reason and Metadata are those of ErrorInfo; empty if the status has no ErrorInfo. Reason is in upper case.
+	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo; empty if it has none.
 	Reason   string            `json:"reason"`
 	Metadata map[string]string `json:"metadata"`
 }
@@ -101,24 +104,24 @@ type Failure struct {
 const (
 	// held is the time for which one request to the host waits for an approval.
 	held = 10 * time.Minute
-	// againAfter is the least time between two requests to the host for a call that waits for an approval.
+	// againAfter is the minimum time between two requests to the host for the same call.
 	againAfter = time.Second
 	// maxRestores bounds the attempts to restore a guest whose worker fails.
 	maxRestores = 5
 )
 
-// outcomeUnknown is the code of a call that may have been made or not.
+// outcomeUnknown is the guest's error code for a call that may have been made or not.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
-var errDenied = errors.New("policy denied what it asked for, and its manifest says to stop then")
+var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
-// Principal returns the principal of the agent, with its chain.
+// Principal returns the principal on whose behalf the agent makes calls, with its chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
 		Owner: principal.Person(s.Creator).Subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
-	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner and not in the chain
+	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner, and not in the chain
 		return p
 	}
 	direct := &identityv1.Principal{
@@ -129,38 +132,38 @@ func (s *Spec) Principal() *identityv1.Principal {
 	return p
 }
 
-// Subject returns the subject of the agent with that id.
+// Subject returns the subject of the agent with this id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// left is the state of the last effect of a continued turn, according to its journal: whether a call was sent, and the
-// approval that the call waits for.
+// left describes an effect that was interrupted by the end of a process, according to the journal. sent is true if its
+// call was sent. approval is the approval for which the call waits; it may be empty.
 type left struct {
 	sent     bool
 	approval string
 }
 
-var errLeft = errors.New("the process that made the call ended before it had an answer")
+var errLeft = errors.New("the process that made the call ended before it got the answer")
 
-// tool calls a tool for a guest.
+// tool makes a tool call for a guest.
 func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments, Tell: t.tell}
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
-	if call.Server == a.Host.Server() && call.Tool == AskTool { // its tokens would not be counted
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "a model is asked by the effect for that"}}, nil
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // the tokens of such a call would not be counted
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
 	}
 	return a.call(t, call)
 }
 
-// call makes a call for a guest. The journal records the call before it is sent. If the call needs an approval, the
-// agent is parked until the decision.
+// call makes a call for a guest. The journal records the call before the call is sent. If the call needs an approval,
+// the turn waits for the decision.
 func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
 	var result ToolResult
-	var lost error // the outcome of the call is not known
+	var lost error // set if the outcome of the call is not known
 	giveBack := func() {}
 	switch found := t.left; {
 	case found.approval != "":
@@ -182,7 +185,7 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 			return in, err
 		}
 		if err := a.await(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
-			t.called = true // it may have been made
+			t.called = true // the call may have been made
 			return in, err
 		}
 	}
@@ -205,7 +208,8 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 	return a.toGuest(t, call, result, lost)
 }
 
-// toGuest returns the guest's result of a call. lost is the error of a call whose outcome is not known; otherwise nil.
+// toGuest returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not known,
+// otherwise nil.
 func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	switch {
@@ -228,15 +232,15 @@ func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (
 		return a.answered(t, result, call), nil
 	}
 	if in.Result, err = json.Marshal(result); err == nil && len(in.Result) > 4*maxResult {
-		in.Result, in.Error = nil, &abi.Error{Code: Code(errLarge), Message: "the call was made, and its answer has more than 1 MiB"}
+		in.Result, in.Error = nil, &abi.Error{Code: Code(errLarge), Message: "the call was made, but its answer has more than 1 MiB"}
 	}
 	return in, err
 }
 
-// people waits for the decision on an approval. The guest gives its place to others. The turn continues without its
-// caller, and also after the end of this process.
+// people waits for the decision on an approval. Meanwhile the guest gives its place to other guests. The turn continues
+// without its caller, even if this process ends.
 func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
-	t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
+	t.tell("waits for a decision on " + call.Tool + ": approval " + call.Approval)
 	t.approval = call.Approval
 	if !t.alone && !t.follow() {
 		<-t.caller.Done()
@@ -265,14 +269,14 @@ func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (resu
 	return result, err
 }
 
-// hasRun reports whether a refusal may mean that a call has run already whose answer was lost: by its approval, or by
-// policy alone, which cancels the approval.
+// hasRun reports whether a refusal may mean that the call has run already and that its answer was lost. Either the
+// approval has been used, or policy allowed the call without it and cancelled it.
 func hasRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }
 
-// decided waits for the decision on an approval and returns the result of the call. It repeats the request with the
-// approval until the call has a final result. lost is true if an earlier answer may have been lost.
+// decided waits for the decision on an approval and returns the result of the call. It repeats the request until the
+// result is final. lost is true if an earlier answer of the call may have been lost.
 func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()
@@ -282,7 +286,7 @@ func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 			lost = true
 		case result.Waits.GetApprovalId() == call.Approval, result.Again && !result.Ran:
 		case lost && result.Refused != nil && hasRun(result.Refused.Code):
-			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, and its answer was lost"}, Ran: true}, nil
+			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, but its answer was lost"}, Ran: true}, nil
 		default:
 			return result, nil
 		}

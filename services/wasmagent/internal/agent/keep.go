@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// keepTime is the time limit of storing a change.
+	// keepTime is the time limit for storing a change.
 	keepTime = 10 * time.Second
-	// maxTail bounds the events of a turn that are read at a time, and maxTailBytes their size.
+	// maxTail bounds the number of events that are read at a time, and maxTailBytes their size.
 	maxTail      = 1000
 	maxTailBytes = 4 << 20
 )
 
-// By is the principal that changes an agent, with its call.
+// By describes the principal that changes an agent.
 type By struct {
 	Context context.Context //nolint:containedctx // it is the context of one call
 	// Actor is the principal's subject. Operator is true if the principal is an operator.
@@ -31,22 +31,22 @@ type By struct {
 	Operator bool
 }
 
-// journal is the end of an agent's journal.
+// journal is the state of an agent's journal at its end.
 type journal struct {
 	// version is the version of the agent's row.
 	version int64
-	// head is the position behind the newest event, and kept the place of the newest stored event. waiting are the
-	// events between the two.
+	// head is the position after the newest event. kept is the position of the newest stored event. waiting has the
+	// events after that, which are not stored yet.
 	head    *wasmstorev1.Head
 	kept    int64
 	waiting []*wasmstorev1.StoredEvent
-	// list is the inventory that the newest event of the kind stored records; nil if the journal has no such event.
-	// checked is true if the whole chain was read since the agent was loaded.
+	// list is the inventory that the journal records for the stored agent; nil if the journal has no event of the kind
+	// stored. checked is true if this process has read and checked the whole journal.
 	list    *inventory.Inventory
 	checked bool
 }
 
-// note appends an event, with its envelope, which may be nil. The event is stored with the next change.
+// note appends an event with its envelope, which may be nil. The event is stored with the next change.
 func (j *journal) note(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	stored, head := events.Seal(j.head, e, envelope)
 	j.head, j.waiting = head, append(j.waiting, stored)
@@ -58,13 +58,14 @@ func lifecycle(next *state, by By, said string) *wasmagentv1.Event {
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: said, Actor: by.Actor}
 }
 
-// begins makes an event the first of a new epoch.
+// begins marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it does
+// not continue an earlier one.
 func begins(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, module.MeterVersion, from.GetEpoch(), from.GetSequence()
 	return e
 }
 
-// New creates an agent and stores it, if room allows another one. Errors: the store's.
+// New creates an agent and stores it. room bounds the number of agents. Errors: the store's.
 func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -78,7 +79,8 @@ func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
 	return a, a.create(by.Context, begins(lifecycle(&a.state, by, "created"), &a.state, nil), "", room)
 }
 
-// create stores a new agent. first is the first event of its own; the events before it are those of another agent.
+// create stores a new agent. first is its first own event. If from is not empty, it is the id of the agent whose events
+// the journal begins with.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.Room) error {
 	a.journal.note(first, nil)
 	basis := inventory.Found
@@ -103,7 +105,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// keepError adds [ErrKeep] to an error of the store that says that storing failed.
+// keepError adds [ErrKeep] to an error of the store which means that storing failed.
 func keepError(err error) error {
 	if errors.Is(err, store.ErrAway) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrKeep, err)
@@ -111,8 +113,9 @@ func keepError(err error) error {
 	return err
 }
 
-// Open returns a stored agent. If its turn is left by the process that ran it, a turn without a caller continues,
-// provided its module may run; every other turn is undone. Errors: the store's.
+// Open returns a stored agent. If the process that ran its turn has ended, Open continues a turn without a caller,
+// provided that mayRun is set. It undoes every other turn. mayRun is true if the agent's module can run here. Errors:
+// the store's.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -147,7 +150,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		a.goOnAlone()
 		return a, nil
 	}
-	err = a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
+	err = a.abandon(ctx, "the process that ran the turn has ended, and the turn can't be continued")
 	if isBroken(err) {
 		a.doubt(err)
 		err = nil
@@ -155,7 +158,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// waitsElsewhere returns the approval that a turn in another process waits for, as the journal records it; nil if the
+// waitsElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if the
 // turn does not wait for an approval.
 func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
@@ -168,15 +171,15 @@ func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error
 	}, nil
 }
 
-// advice says what to do with an agent that is broken.
+// advice says what to do with an agent whose journal is damaged.
 const advice = "It takes no more prompts: export it with depth state as evidence, " +
-	"then fork it from a snapshot that was taken before, or make a new agent, and terminate it"
+	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
-// isBroken reports whether an error says that the journal, or the stored agent, was changed.
+// isBroken reports whether an error means that the journal or the stored agent was changed by another program.
 func isBroken(err error) bool { return errors.Is(err, events.ErrChain) || errors.Is(err, ErrDiffers) }
 
-// doubt notes that nothing more of the agent can be stored. After an error for which isBroken is true, the agent can
-// still be read, verified and terminated. After every other error it has to be loaded again.
+// doubt prevents further changes of the agent in memory after an error. If isBroken is true for the error, the agent
+// can still be read, verified and terminated. After every other error the agent has to be loaded again.
 func (a *Agent) doubt(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,16 +194,17 @@ func (a *Agent) doubt(err error) {
 	}
 }
 
-// defaultFiles bounds the files of every agent.
+// defaultFiles bounds the files of each agent. A manifest can only lower it.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf returns the bounds of a manifest on files, each at most the installation's.
+// BoundsOf returns the bounds on files from a manifest, each lowered to the default of the installation if it is
+// higher.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// tail calls do for each stored event behind a head, which are those of an unfinished turn. It returns the head behind
-// the last one.
+// tail calls do for each stored event after head. These are the events of an unfinished turn. It returns the position
+// after the last event.
 func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
 		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
@@ -216,8 +220,8 @@ func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *was
 	}
 }
 
-// abandon undoes a turn that its process left. The events of the turn stay. The caller makes sure that nothing else
-// changes the agent meanwhile.
+// abandon undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents other
+// changes of the agent.
 func (a *Agent) abandon(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
@@ -249,8 +253,8 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
 }
 
-// waitsAfter returns the approval that a turn waits for after an event. before is the approval that it waited for
-// before the event; empty if none.
+// waitsAfter returns the approval for which a turn waits after an event. before is the approval for which it waited
+// before the event. Both are empty if the turn does not wait.
 func waitsAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
@@ -261,12 +265,13 @@ func waitsAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flush stores the waiting events while the turn continues.
+// flush stores the waiting events of a turn that continues.
 func (a *Agent) flush(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// save stores a state, with the waiting events and the event that records what is stored.
+// save stores a state together with the waiting events. An event of the kind stored is added, which records the content
+// of the state.
 func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.Before
 	if a.journal.list == nil {
@@ -276,7 +281,7 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.lost = true // some events of the turn are not stored: load the agent again
+		a.lost = true // some events are not stored, so the agent has to be loaded again
 		return err
 	}
 	c.Turn = turn
@@ -289,7 +294,7 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	return nil
 }
 
-// stored returns the change that stores a state, and notes the event that records it.
+// stored returns the change that stores a state, and appends the event of the kind stored to the journal.
 func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
 	c = store.Change{Record: a.record(next), State: next.stored()}
 	digest, err := c.Pack()
@@ -308,8 +313,8 @@ func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list
 	return c, list, nil
 }
 
-// commit stores a change, even if the caller gives up. After an error the agent has to be loaded again, because the
-// change may have been stored.
+// commit stores a change, even if the caller gives up. After an error the change may have been stored or not, so the
+// agent has to be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()

@@ -30,7 +30,7 @@ func (a *Agent) Stop(by By, reason string) error {
 	})
 }
 
-// because joins what was done with the reason, if there is one.
+// because appends a reason to a description, if there is a reason.
 func because(what, why string) string {
 	if why == "" {
 		return what
@@ -38,9 +38,9 @@ func because(what, why string) string {
 	return what + ": " + why
 }
 
-// Resume makes the agent take prompts again. If snapshot is not empty, the agent goes back to that snapshot. If
-// maxTurns is above 0, it becomes the bound on the agent's turns. Errors: [ErrOperator], [ErrTerminated],
-// [ErrSnapshot], [ErrTurns], [ErrBusy].
+// Resume makes the agent take prompts again. If snapshot is not empty, the agent returns to that snapshot. If maxTurns
+// is above 0, it becomes the bound on the agent's turns. Errors: [ErrOperator], [ErrTerminated], [ErrSnapshot],
+// [ErrTurns], [ErrBusy].
 func (a *Agent) Resume(by By, snapshot string, maxTurns int) error {
 	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -70,7 +70,7 @@ func (a *Agent) Resume(by By, snapshot string, maxTurns int) error {
 	})
 }
 
-// rewind replaces a state by that of a snapshot, in a new epoch.
+// rewind replaces a state by the state of a snapshot, and begins a new epoch.
 func (a *Agent) rewind(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
 	found, err := find(next.kept, snapshot)
 	if err != nil {
@@ -96,8 +96,8 @@ func find(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
 	return nil, fmt.Errorf("%w: %s", ErrSnapshot, id)
 }
 
-// Reset clears messages, todos and the count of turns, and begins a new epoch with the module of this digest. Files
-// stay, and so does an explicit stop.
+// Reset clears the messages, the todos and the count of turns. It begins a new epoch with the module that has this
+// digest. Files stay, and an explicit stop stays in effect.
 func (a *Agent) Reset(by By, module string) (epoch int, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -116,9 +116,9 @@ func (a *Agent) Reset(by By, module string) (epoch int, err error) {
 	return epoch, err
 }
 
-// Migrate makes the agent run the module of this digest, in a new epoch. The guest's memory is dropped; the new module
-// gets the conversation and the todos at its start. Migrate returns the digest of the module before, or an empty string
-// if it was the same.
+// Migrate makes the agent run the module that has this digest, in a new epoch. The memory of the guest is dropped. At
+// its start, the new module gets the conversation and the todos. Migrate returns the digest of the previous module, or
+// an empty string if the module is the same.
 func (a *Agent) Migrate(by By, module string) (from string, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""
@@ -131,7 +131,7 @@ func (a *Agent) Migrate(by By, module string) (from string, err error) {
 		from = next.module
 		next.epoch++
 		next.memory, next.sequence, next.module = nil, 0, module
-		if next.at == wasmagentv1.AgentState_AGENT_STATE_FAILED { // the guest that failed is gone
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_FAILED { // the failed guest is replaced
 			next.idle()
 			next.spend()
 		}
@@ -151,7 +151,8 @@ func (a *Agent) Terminate(by By) error {
 	})
 }
 
-// Snapshot stores the agent's present state, to go back to or to fork from. Errors: [ErrSnapshots], [ErrTerminated].
+// Snapshot stores the agent's present state as a snapshot, from which the agent can be resumed or forked. Errors:
+// [ErrSnapshots], [ErrTerminated].
 func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -171,8 +172,8 @@ func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, 
 	return kept, err
 }
 
-// Grant withdraws grants, and adds one with the rights unless they are nil. Errors: [ErrGrant], [ErrGrants],
-// [ErrTerminated].
+// Grant withdraws the named grants, and adds a grant of rights unless rights is nil. A zero until means that the grant
+// does not expire. Errors: [ErrGrant], [ErrGrants], [ErrTerminated].
 func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -211,12 +212,13 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 	}
 }
 
-// Fork creates a second agent that continues from the present state of this one, or from a snapshot, if room allows
-// another agent. From the spec it takes the creator, the manifest and the time of creation. If this agent's journal is
-// broken, a fork begins with a snapshot that the journal covers up to the break, and is stopped until it is resumed.
-// Errors: [ErrSnapshot], [ErrBusy], [ErrForked], [ErrDiffers], the store's.
+// Fork creates a second agent that continues from the present state of this one, or from a snapshot if one is named.
+// From the spec it takes the creator, the manifest and the time of creation. room bounds the number of agents.
+//
+// If this agent's journal is damaged, a fork is possible only from a snapshot that is before the damage. Such a fork is
+// stopped until it is resumed. Errors: [ErrSnapshot], [ErrBusy], [ErrForked], [ErrDiffers], the store's.
 func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room) (out *Agent, err error) {
-	err = a.take(by.Context, false) // so that the journal does not change
+	err = a.take(by.Context, false) // the journal must not change meanwhile
 	broken := isBroken(err)
 	switch {
 	case err == nil:
@@ -230,7 +232,7 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	if now.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		return nil, ErrTerminated
 	}
-	now.restore(now.stored(), a.Files) // so that the fork has its own files
+	now.restore(now.stored(), a.Files) // copies the files
 	head := saved.GetHead()
 	if snapshot != "" {
 		from, err := a.rewind(by.Context, &now, snapshot)
@@ -248,9 +250,9 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	}
 	if broken {
 		if covered.List == nil {
-			return nil, fmt.Errorf("%w: the journal does not cover the snapshot", ErrDiffers)
+			return nil, fmt.Errorf("%w: the journal does not record the content of the snapshot", ErrDiffers)
 		}
-		now.stopped() // stays stopped until it is resumed
+		now.stopped()
 	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""
@@ -261,8 +263,8 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	return out, out.create(by.Context, begins(lifecycle(&now, by, "forked from "+a.ID), &now, head), a.ID, room)
 }
 
-// forks reads the part of the journal that a fork begins with, and compares it with the state that the fork begins
-// with. Errors: [events.ErrChain], [ErrDiffers].
+// forks reads the part of the journal that a fork copies, and compares it with the state in which the fork begins.
+// Errors: [events.ErrChain], [ErrDiffers].
 func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.chain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {
@@ -275,26 +277,27 @@ func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state)
 	return c, differs(c.List.Compare(list, changing...))
 }
 
-// changing lists the fields of a record that forks does not compare, because they change in the life of an agent.
+// changing lists the fields of a record that forks does not compare, because they differ between an agent and its
+// earlier snapshots.
 var changing = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns stored events of the journal after the place behind: at most limit events, and at most bytes bytes.
+// Events returns stored events of the journal after position behind: at most limit events, and at most bytes bytes.
 // more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
 	return all, more, keepError(err)
 }
 
-// Budget names the counters of the agent's rights. All copies of an agent share them, so a copy has no budget of its
-// own.
+// Budget returns the key of the counters of the agent's rights. All copies of an agent share the key, so that a copy
+// has no budget of its own.
 func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), Journal: s.JournalID}
 }
 
-// Allows counts a call against the bounded rights of all agents in lineage: an agent and the agents in its chain.
-// giveBack undoes that. If the rights of one of them don't allow the call, nothing is counted. Errors:
+// Allows counts a call against the bounded rights of an agent and of the agents in its chain, which lineage lists.
+// giveBack undoes the counting. If the rights of one agent don't allow the call, nothing is counted. Errors:
 // [rights.ErrNotNamed], [rights.ErrSpent], the store's.
 func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var wishes []store.Wish
@@ -320,6 +323,6 @@ func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCal
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 		defer cancel()
-		_ = at.GiveBack(ctx, taken) // a call that is not given back stays counted
+		_ = at.GiveBack(ctx, taken) // after an error the call stays counted
 	}, nil
 }

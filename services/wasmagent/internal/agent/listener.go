@@ -2,15 +2,15 @@ package agent
 
 import "sync"
 
-// listener passes progress of an agent to the caller of its prompt, until the caller has its answer. A turn that
-// continues without its caller keeps the listener, which then drops every text. It is safe for concurrent use.
+// listener passes the progress of an agent to the caller of its prompt until the prompt returns. A turn that continues
+// without its caller still has the listener, which then drops each text. It is safe for concurrent use.
 type listener struct {
 	mu sync.Mutex
 	// tell may be nil.
 	tell func(string)
 }
 
-// hear passes a text to the caller, unless end was called.
+// hear passes a text to the caller, unless end was called before.
 func (l *listener) hear(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -19,7 +19,7 @@ func (l *listener) hear(text string) {
 	}
 }
 
-// end stops the listener. No call of tell is under way when end returns.
+// end stops the listener. When it returns, tell is not running and will not be called again.
 func (l *listener) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

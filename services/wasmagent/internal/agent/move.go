@@ -19,10 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another meter.
-var ErrABI = errors.New("the agent's guest uses another ABI, or another version of the fuel meter")
+// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another version of the
+// meter.
+var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// Detail returns the details of the stored agent that only exports have.
+// Detail returns details of the stored agent that only exports show.
 func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.List("")
 	if err != nil {
@@ -35,7 +36,7 @@ func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
 	}, nil
 }
 
-// Files returns files as lists show them.
+// Files converts a list of files to its form in responses.
 func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 	for _, f := range list {
 		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
@@ -43,9 +44,9 @@ func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 	return out
 }
 
-// Content returns the content of an archive: the stored agent, after the whole of it was compared with the journal.
-// allTheSame admits an agent that the journal does not cover completely. Errors: the store's, [archive.ErrLarge],
-// [events.ErrChain], [ErrDiffers], and [ErrNotCovered] unless allTheSame is set.
+// Content returns the content of an archive of the stored agent. It compares the agent with its whole journal first. If
+// allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
+// [archive.ErrLarge], [events.ErrChain], [ErrDiffers], and [ErrNotCovered] unless allTheSame is set.
 func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
 	if err := a.Broken(); err != nil {
 		return c, err
@@ -90,9 +91,9 @@ func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content
 	return c, err
 }
 
-// Import creates an agent from the content of an archive, if room allows another agent. The agent is stopped until it
-// is resumed. From the spec it takes the id, the creator, the guest, the manifest, the limits, the time of creation and
-// the archive's digest. Errors: [archive.ErrInvalid], [ErrABI], the store's.
+// Import creates an agent from the content of an archive. The agent is stopped until it is resumed. From the spec it
+// takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. room
+// bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
 func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
 }
 
-// coverageOf reads the journal of an archive and compares the rest of the archive with it.
+// coverageOf checks the journal of an archive, and compares the rest of the archive with the journal.
 func coverageOf(c archive.Content) (*coverage, error) {
 	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	covered := &coverage{head: events.Start(was.GetJournalId())}
@@ -134,7 +135,7 @@ func coverageOf(c archive.Content) (*coverage, error) {
 		}
 	}
 	if covered.head.GetHash() != detail.GetJournalHead() || covered.List != nil && covered.stored.GetPlace() != covered.head.GetPlace() {
-		return nil, errors.New("the end of its journal is missing")
+		return nil, errors.New("the last events of its journal are missing")
 	}
 	if covered.List == nil {
 		return covered, nil
@@ -150,11 +151,12 @@ func coverageOf(c archive.Content) (*coverage, error) {
 	if err != nil {
 		return nil, err
 	}
-	// archives don't have these
+	// Archives do not contain these fields.
 	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
 }
 
-// fits returns an error unless the imported state is within the bounds on agents of this installation.
+// fits returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
+// [archive.ErrInvalid], [ErrTodos], [ErrTodosFull].
 func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
 	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
 		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)

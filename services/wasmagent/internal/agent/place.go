@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueTick is the interval at which the caller of a prompt gets progress while it waits for a place. The gateway
-// extends a call that reports progress.
+// queueTick is the interval at which the caller of a prompt gets progress while the prompt waits for a place. The
+// gateway extends the time limit of a call that reports progress.
 const queueTick = 10 * time.Second
 
-// enter waits for a place for the guest. back is true if the turn had a place before.
+// enter waits for a place in which the guest can run. back is true if the turn had a place before.
 func (a *Agent) enter(t *turn, back bool) (err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
-	if !back { // otherwise the guest is notified that the caller gave up
+	if !back { // otherwise the guest gets a cancel envelope when the caller gives up
 		defer context.AfterFunc(t.caller, cancel)()
 	}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_QUOTA})
@@ -35,7 +35,7 @@ func (a *Agent) enter(t *turn, back bool) (err error) {
 	return err
 }
 
-// tellQueued sends the caller of a prompt progress while it waits for a place, until stop is called.
+// tellQueued sends progress to the caller of a prompt that waits for a place, until stop is called.
 func (a *Agent) tellQueued(ctx context.Context, t *turn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -46,7 +46,7 @@ func (a *Agent) tellQueued(ctx context.Context, t *turn) (stop func()) {
 		for {
 			select {
 			case <-ticker.C:
-				t.tell("waits for a place: other agents work")
+				t.tell("waits, because too many agents work now")
 			case <-ctx.Done():
 				return
 			}
@@ -58,8 +58,9 @@ func (a *Agent) tellQueued(ctx context.Context, t *turn) (stop func()) {
 	}
 }
 
-// await makes a call for the guest, and gives the guest's place to others if that takes long. It returns when the call
-// has ended. After an error the guest can't continue; the call may have been made.
+// await runs call, which makes a call for the guest, and returns when it has ended. If that takes longer than the
+// agent's Yield, the guest gives its place to other guests meanwhile. After an error the guest can't continue, and the
+// call may have been made.
 func (a *Agent) await(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -80,13 +81,13 @@ func (a *Agent) await(t *turn, call func()) (err error) {
 		err = a.yield(t, done)
 	}
 	if fault != nil {
-		panic(fault) // as if the turn itself had made the call
+		panic(fault) // so that the turn fails, as after a panic in its own goroutine
 	}
 	return err
 }
 
-// yield gives the guest's place to others until done is closed. If the snapshot exceeds the memory budget, or can't be
-// taken, the guest keeps its place.
+// yield gives the guest's place to other guests until done is closed. The guest stays in its place if its snapshot
+// can't be taken, or if the memory for snapshots is used up.
 func (a *Agent) yield(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func (a *Agent) yield(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// park gives the guest's place to others while the turn waits for an approval.
+// park gives the guest's place to other guests while wait runs, which waits for an approval.
 func (a *Agent) park(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -114,8 +115,8 @@ func (a *Agent) park(t *turn, wait func() error) error {
 	return a.apart(t, snapshot, wait)
 }
 
-// apart closes the guest's instance, gives its place to others while wait runs, and restores the guest from its
-// snapshot.
+// apart closes the guest's instance, gives its place to other guests while wait runs, and then restores the guest from
+// its snapshot.
 func (a *Agent) apart(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 	t.instance = nil
@@ -139,7 +140,7 @@ func (a *Agent) apart(t *turn, snapshot []byte, wait func() error) error {
 	return err
 }
 
-// keepParked sets the size of the snapshot of a guest without a place, in bytes.
+// keepParked sets the size of the snapshot of a guest without a place, in bytes; 0 if there is no snapshot.
 func (a *Agent) keepParked(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

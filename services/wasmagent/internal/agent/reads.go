@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// Proto returns the agent as its owner sees it.
+// Proto returns the agent in its form in responses.
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	return out
 }
 
-// Shown returns a stored agent as its owner sees it.
+// Shown returns a stored agent in its form in responses.
 func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	at := r.GetState()
 	return &wasmagentv1.Agent{
@@ -38,7 +38,7 @@ func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	}
 }
 
-// MaxTurnsNow returns the present bound on the agent's turns.
+// MaxTurnsNow returns the current bound on the agent's turns.
 func (a *Agent) MaxTurnsNow() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,15 +68,15 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// List returns the agent's files: those below a folder, or all if the folder is empty.
+// List returns the agent's files below a folder, or all files if below is empty.
 func (a *Agent) List(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// Read calls do with the agent's files, which do must not change. Errors: do's, [ErrTerminated], [ErrBusy] while a turn
-// runs.
+// Read calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and [ErrBusy]
+// while a turn runs.
 func (a *Agent) Read(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +113,7 @@ func (a *Agent) Saved() *wasmstorev1.Record {
 	return a.saved
 }
 
-// Moved returns a channel that is closed when this process has stored more events of the journal.
+// Moved returns a channel that is closed when this process has stored further events of the journal.
 func (a *Agent) Moved() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,30 +13,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// rerun runs the modules of an agent again by its journal.
+// rerun runs the modules of an agent again with the inputs from its journal.
 type rerun struct {
 	*Agent
 	plan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// now is the event that is processed when the next one is known.
+	// now is the event to be processed. It is processed when the event after it is known.
 	now *wasmstorev1.StoredEvent
 	in  *worker.Instance
-	// first is the fuel of the guest's start. answer and fuel are the result of the newest step.
+	// first is the fuel that the start of the guest used. answer and fuel are the results of the newest step.
 	first  int64
 	answer []byte
 	fuel   int64
-	// base is the guest's memory before an undone turn. at has the memory at places to which the journal goes back. nil
-	// stands for a guest that was not started.
+	// base is the guest's memory before a turn that is undone later. at has the guest's memories at the positions to
+	// which the journal returns. In both, nil means that the guest was not started yet.
 	base []byte
 	at   map[point][]byte
 	// memoryDiffers is true if the guest's memory differs from the stored one.
 	memoryDiffers bool
-	// held is the size of all memories in at, in bytes.
+	// held is the total size of the memories in at, in bytes.
 	held int
 }
 
-// event processes an event; nil is the end of the journal.
+// event takes the next event, and processes the one before it. A nil event means the end of the journal.
 func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.now
 	if r.now = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -52,14 +52,15 @@ func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error 
 		}
 		r.at[pointOf(e.GetEvent())] = memory
 		if r.held += len(memory); r.held > maxHeld {
-			return fmt.Errorf("%w: the states that its journal goes back to have more than %d MiB", ErrAway, maxHeld>>20)
+			return fmt.Errorf("%w: the states to which its journal returns have more than %d MiB in total", ErrAway, maxHeld>>20)
 		}
 	}
 	return nil
 }
 
+// one processes an event. next is the event after it; nil at the end of the journal.
 func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
-	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // the others don't concern the guest
+	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
 		if event.GetModuleDigest() != "" {
 			r.module = event.GetModuleDigest()
@@ -73,9 +74,9 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 				return err
 			}
 		}
-		switch next.GetEvent().GetKind() { //nolint:exhaustive // no other kind follows
+		switch next.GetEvent().GetKind() { //nolint:exhaustive // the default is a difference
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not return
+		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not complete
 			return nil
 		default:
 			r.resp.FirstDifference = events.Shown(e)
@@ -96,7 +97,8 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 	return nil
 }
 
-// compare compares the guest's memory with the stored one, both as snapshots that are written now.
+// compare compares the guest's memory with the stored memory. Both are restored and written again first, because the
+// form of a snapshot may differ.
 func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
@@ -117,7 +119,7 @@ func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 	return err
 }
 
-// step gives the guest the recorded envelope.
+// step gives the guest the envelope that the journal records.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.in == nil {
@@ -132,7 +134,8 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.failed(err)
 }
 
-// failed returns err unless the guest itself caused it. The guest's failures show up in the comparison.
+// failed returns err, or nil if the guest itself caused it. The comparison with the journal finds failures of the
+// guest.
 func (r *rerun) failed(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
@@ -143,7 +146,7 @@ func (r *rerun) failed(err error) error {
 	return nil
 }
 
-// memory returns a snapshot of the guest; nil before its start.
+// memory returns a snapshot of the guest; nil if the guest was not started yet.
 func (r *rerun) memory(ctx context.Context) ([]byte, error) {
 	if r.in == nil {
 		return nil, nil
@@ -152,7 +155,7 @@ func (r *rerun) memory(ctx context.Context) ([]byte, error) {
 	return memory, r.failed(err)
 }
 
-// restore replaces the guest by one with this memory.
+// restore replaces the guest by one with this memory. If the memory is nil, the guest starts with the next step.
 func (r *rerun) restore(ctx context.Context, memory []byte) (err error) {
 	r.drop(ctx)
 	if memory != nil {

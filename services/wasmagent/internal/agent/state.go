@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// maxMessages and maxMessageBytes bound a conversation. The oldest messages are dropped, but never the
-	// instructions.
+	// maxMessages and maxMessageBytes bound a conversation. If it exceeds a bound, its oldest messages are dropped, but
+	// never the instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
 	// maxTodos bounds the entries of a todo list, and maxTodo the bytes of one entry.
 	maxTodos = 1000
 	maxTodo  = 4096
-	// maxKept and maxGrants bound the snapshots and grants of an agent.
+	// maxKept and maxGrants bound the number of snapshots and of grants of an agent.
 	maxKept   = 32
 	maxGrants = 64
-	// maxForked bounds the journal that a fork begins with, in bytes.
+	// maxForked bounds the journal that is copied to a fork, in bytes.
 	maxForked = 64 << 20
 )
 
-// state is the part of an agent that changes. Values behind its pointers are replaced and not modified, except for the
-// files of a running turn.
+// state is the part of an agent that changes. The values to which its pointers refer are replaced, and never modified,
+// except for the files during a turn.
 type state struct {
 	at       wasmagentv1.AgentState
 	stop     wasmagentv1.StopReason
@@ -40,17 +40,17 @@ type state struct {
 	turns    int
 	maxTurns int
 	messages []*wasmagentv1.Message
-	// talk is the size of the messages, in bytes.
+	// talk is the total size of the messages, in bytes.
 	talk  int
 	todos []*wasmagentv1.Todo
 	files *files.Files
 	usage usage
-	// sequence is the number of the newest envelope that the guest got.
+	// sequence is the number of the newest envelope that the guest got, from 1; 0 before the first.
 	sequence int64
-	// module is the digest of the guest's module. memory is the guest's snapshot; nil before its first turn.
+	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
 	module string
 	memory []byte
-	// grants are rights in addition to the manifest's. kept are the snapshots, the newest first.
+	// grants are the rights that were granted in addition to the manifest. kept are the snapshots, the newest first.
 	grants []*wasmagentv1.RightsGrant
 	kept   []*wasmstorev1.Kept
 	// byOperator is true if an operator stopped the agent.
@@ -74,11 +74,11 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHanded bounds the part of the conversation that a guest gets at its start, in bytes.
+// maxHanded bounds the part of the conversation that a new guest gets at its start, in bytes.
 const maxHanded = 256 << 10
 
-// told returns the conversation that a guest gets at its start: the newest messages. It is empty unless the guest
-// continues after another module.
+// told returns the messages that a new guest gets at its start: the newest ones of the conversation. There are none,
+// unless the agent was migrated to another module.
 func (s *state) told() (out []abi.Said) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
@@ -91,13 +91,13 @@ func (s *state) told() (out []abi.Said) {
 		}
 	}
 	slices.Reverse(out)
-	for len(out) > 0 && out[0].Role != "user" { // models require that a user's message comes first
+	for len(out) > 0 && out[0].Role != "user" { // models require that the first message is a user's
 		out = out[1:]
 	}
 	return out
 }
 
-// listed returns the todos that a guest gets at its start.
+// listed returns the todos that a new guest gets at its start.
 func (s *state) listed() (out []abi.TodoItem) {
 	for _, todo := range s.todos {
 		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
@@ -105,7 +105,7 @@ func (s *state) listed() (out []abi.TodoItem) {
 	return out
 }
 
-// greet begins a new conversation with the instructions.
+// greet starts a new conversation, which begins with the instructions.
 func (s *state) greet(instructions string) {
 	s.messages, s.talk = nil, 0
 	if instructions != "" {
@@ -113,7 +113,7 @@ func (s *state) greet(instructions string) {
 	}
 }
 
-// say adds a message to the conversation, and drops the oldest if the conversation is too long.
+// say adds a message to the conversation, and drops the oldest messages if the conversation is too long.
 func (s *state) say(role wasmagentv1.MessageRole, text string) {
 	s.messages = append(slices.Clip(s.messages), &wasmagentv1.Message{Role: role, Content: text})
 	s.talk += len(text)
@@ -127,31 +127,31 @@ func (s *state) say(role wasmagentv1.MessageRole, text string) {
 	}
 }
 
-// spend stops the agent if it has used its last turn.
+// spend stops the agent if it has used all of its turns.
 func (s *state) spend() {
 	if s.turns >= s.maxTurns {
 		s.at, s.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_TURNS
 	}
 }
 
-// stopped changes the state to an explicit stop.
+// stopped changes the state to stopped, as after an explicit stop.
 func (s *state) stopped() {
 	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// idle changes the state to one that takes prompts.
+// idle changes the state to idle, in which the agent takes prompts.
 func (s *state) idle() {
 	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.byOperator, s.restorable = false, time.Time{}
 }
 
-// takesNone reports whether the agent takes no prompts.
+// takesNone reports whether the agent refuses prompts.
 func (s *state) takesNone() bool {
 	return s.at == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
 		s.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record returns the stored form of an agent in a state, without the head of its journal.
+// record returns the stored form of the agent in a state, without the head of its journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
@@ -168,7 +168,7 @@ func (a *Agent) record(s *state) *wasmstorev1.Record {
 	return r
 }
 
-// stored returns the stored form of what turns change.
+// stored returns the stored form of the part of a state that turns change.
 func (s *state) stored() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
@@ -177,7 +177,7 @@ func (s *state) stored() *wasmstorev1.State {
 	return out
 }
 
-// restore replaces the state by a stored one.
+// restore replaces the part of the state that turns change by a stored one.
 func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = from.GetMemory(), from.GetSequence(), int(from.GetTurns()), from.GetMessages(), from.GetTodos()
 	s.talk = 0
@@ -207,7 +207,7 @@ func of(r *wasmstorev1.Record) (Spec, state) {
 	return spec, s
 }
 
-// Proto returns the limits as lists show them.
+// Proto returns the limits in their form in responses.
 func (l Limits) Proto() *wasmagentv1.Limits {
 	return &wasmagentv1.Limits{
 		MemoryMib: new(int32(l.Memory >> 20)), FuelMillions: new(int32(l.Fuel / 1_000_000)), EffectsPerTurn: new(int32(l.Effects)), Deadline: durationpb.New(l.Deadline),
@@ -226,7 +226,7 @@ func (u usage) proto() *wasmagentv1.Usage {
 
 func usageOf(u *wasmagentv1.Usage) usage {
 	nanos, err := models.Nanos(u.GetCost())
-	if err != nil { // this program did not write the cost
+	if err != nil { // this program writes only valid amounts
 		nanos = 0
 	}
 	return usage{u.GetFuel(), u.GetEffects(), u.GetDenied(), u.GetInputTokens(), u.GetOutputTokens(), nanos}

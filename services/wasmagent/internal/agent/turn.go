@@ -18,46 +18,46 @@ import (
 const (
 	// maxEnvelope bounds an envelope of a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is how often a guest is notified that its caller gave up before the turn is undone.
+	// maxCancels is how many cancel envelopes a guest gets after its caller gave up. After that, the turn is undone.
 	maxCancels = 3
-	// maxSleep bounds the time that a turn sleeps in all.
+	// maxSleep bounds the total time that a turn sleeps.
 	maxSleep = 10 * time.Minute
-	// maxResult bounds the result of an effect, in bytes. Its JSON may have four times as many bytes, and so may a
-	// tool's answer.
+	// maxResult bounds the result of an effect, in bytes. The JSON of a result, and the answer of a tool, may have four
+	// times as many bytes.
 	maxResult = 256 << 10
-	// maxNoted bounds the events of one turn, in bytes.
+	// maxNoted bounds the total size of one turn's events, in bytes.
 	maxNoted = 32 << 20
-	// flushTime is how long events of a turn may wait until they are stored, and maxWaiting how many may wait. Readers
-	// of the journal see only stored events.
+	// flushTime is how long events of a turn may wait until they are stored, and maxWaiting is how many events may
+	// wait. Readers of the journal see only stored events.
 	flushTime  = time.Second
 	maxWaiting = 64
-	// maxPrinted bounds what the journal records of a guest's output in a turn, in bytes. The output of a step that
+	// maxPrinted bounds the output of a guest that the journal records in one turn, in bytes. The output of a step that
 	// fails is recorded in addition.
 	maxPrinted = 64 << 10
 )
 
 // A turn is the work of an agent on one prompt.
 type turn struct {
-	// ctx ends with the turn; cut ends it with a cause. caller ends when the caller of the prompt gives up; follow
-	// unlinks the turn from its caller.
+	// ctx ends with the turn; cut cancels it with a cause. caller ends when the caller of the prompt gives up; follow
+	// detaches the turn from its caller.
 	ctx    context.Context //nolint:containedctx // it is the context of one turn
 	cut    context.CancelCauseFunc
 	caller context.Context //nolint:containedctx // see above
 	follow func() (stopped bool)
 	tell   func(string)
-	// leave gives the guest's place away; nil if the guest has no place. parked is closed when the caller of the prompt
-	// does not have to wait any more.
+	// leave gives the guest's place back; nil if the guest has no place. parked is closed when the caller of the prompt
+	// need not wait any longer, because the turn waits for an approval.
 	leave  func()
 	parked chan struct{}
 	// alone is true if the turn continues without its caller. called is true if the turn made a call, or may have made
-	// one. done is closed after the end of the turn.
+	// one. done is closed after the turn has ended.
 	alone, called bool
 	done          chan struct{}
 	// noModel is true if the guest asked for a model and no model is configured.
 	noModel bool
-	// before is the state to which an undone turn goes back.
+	// before is the state to which the agent returns if the turn is undone.
 	before state
-	// waiting is what the turn waits for; nil if it does not wait. The agent's mu guards it.
+	// waiting describes what the turn waits for; nil if it does not wait. The mutex of the agent guards it.
 	waiting *wasmagentv1.Waiting
 	// approval is the id of the approval that the turn waits for; empty if there is none.
 	approval string
@@ -68,23 +68,23 @@ type turn struct {
 	worked   time.Duration
 	slept    time.Duration
 
-	// first is the fuel of the guest's start, and begun the output of the start.
+	// first is the fuel that the start of the guest used, and begun is the output of the start.
 	first int64
 	begun string
-	// emitted is the guest's newest event. about has the decision and the approval for the next event. left is what the
-	// journal says of the effect with which a continued turn begins.
+	// emitted is the event of the guest's newest envelope. about has the decision and the approval for the next event.
+	// left describes the interrupted effect with which a continued turn begins.
 	emitted *wasmagentv1.Event
 	about   *wasmagentv1.Event
 	left    left
-	// flushed is the time at which events were last stored, and noted the size of all events of the turn, in bytes.
+	// flushed is the time at which events were last stored, and noted is the total size of the turn's events, in bytes.
 	flushed time.Time
 	noted   int64
-	// printed is the size of the guest's output so far, in bytes. last is the output of the step that failed.
+	// printed is the size of the guest's output in this turn, in bytes. last is the output of a step that failed.
 	printed int
 	last    string
 }
 
-// kind returns the kind of turn that the store records.
+// kind returns the kind of the turn as the store records it.
 func (t *turn) kind() store.Turn {
 	if t.alone {
 		return store.Alone
@@ -95,11 +95,11 @@ func (t *turn) kind() store.Turn {
 // A Prompt is input for an agent.
 type Prompt struct {
 	Input string
-	// By is the caller. The turn is undone when the caller's context ends, unless the turn waits for an approval. Then
-	// the caller waits at most for Hold, and the turn continues alone.
+	// By is the caller. If the caller's context ends, the turn is undone, unless it waits for an approval. A caller
+	// whose turn waits for an approval waits at most for Hold; the turn then continues without it.
 	By   By
 	Hold time.Duration
-	// Tell receives the agent's progress as texts for people. It must not block, and is not called after [Agent.Prompt]
+	// Tell receives the agent's progress as texts for people. It must not block. It is not called after [Agent.Prompt]
 	// has returned. It may be nil.
 	Tell func(string)
 }
@@ -110,23 +110,23 @@ type Answer struct {
 	Text string
 	// Parked is true if the turn waits for an approval. It continues by itself.
 	Parked bool
-	// Agent is the agent after the turn, or now if Parked is set.
+	// Agent describes the agent after the turn, or at the time of the return if Parked is set.
 	Agent *wasmagentv1.Agent
 }
 
 var (
-	errSleep     = fmt.Errorf("a turn sleeps for %s at the most", maxSleep)
-	errLarge     = fmt.Errorf("what comes of it has more than %d bytes: read a file by offset and limit", maxResult)
-	errEffects   = errors.New("the turn has more effects than it may have")
-	errNoted     = fmt.Errorf("%w: all that it asks for and is told may have %d MiB", errEffects, maxNoted>>20)
-	errCancelled = errors.New("whoever prompted has given up")
-	errShut      = errors.New("the role stops")
+	errSleep     = fmt.Errorf("a turn may sleep for %s at most", maxSleep)
+	errLarge     = fmt.Errorf("the result has more than %d bytes: read the file in parts, with offset and limit", maxResult)
+	errEffects   = errors.New("the turn has reached its maximum number of effects")
+	errNoted     = fmt.Errorf("%w: all effects and results of a turn may have %d MiB", errEffects, maxNoted>>20)
+	errCancelled = errors.New("the caller of the prompt has given up")
+	errShut      = errors.New("the service stops")
 	errLost      = errors.New("another process has changed the agent")
 	errFault     = errors.New("the program that runs agents has a fault: the log of the wasmagent role has the details")
 )
 
 // Prompt runs a turn of the agent. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurn],
-// [ErrPlaces], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
+// [ErrPlaces], [ErrAway], [ErrKeep], [ErrCalled], those of the host and of the context.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	listens := &listener{tell: p.Tell}
 	defer listens.end()
@@ -164,8 +164,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// play runs a turn to its end and returns the answer. A panic in this program fails the turn, as a trap of the guest
-// does.
+// play runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as after a
+// trap of the guest.
 func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answer, err error) {
 	out, memory, err := func() (out abi.Out, memory []byte, err error) {
 		defer func() {
@@ -173,7 +173,7 @@ func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answe
 				a.Host.Fault(t.ctx, a, fault, debug.Stack())
 				err = errFault
 			}
-			if t.instance != nil { // otherwise it gave its place away and did not continue
+			if t.instance != nil { // otherwise the guest gave its place away and was not restored
 				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 			}
 		}()
@@ -189,8 +189,8 @@ func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answe
 	return answer, err
 }
 
-// endSafely ends the turn. After a panic the agent is marked as lost, so that it is loaded again and does not keep a
-// turn that has ended.
+// endSafely ends the turn. If that panics, endSafely marks the agent as lost. Otherwise the agent in memory would keep
+// a turn that never ends.
 func (a *Agent) endSafely(t *turn, out abi.Out, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -206,8 +206,8 @@ func (a *Agent) endSafely(t *turn, out abi.Out, memory []byte, cause error) (ans
 	return a.end(t, out, memory, cause)
 }
 
-// Shut cancels the running turn, if any, and waits for its end, because the service stops. A turn without a caller
-// continues in the next process.
+// Shut cancels the running turn because the service stops, and waits for its end. A turn without a caller is continued
+// by the next process.
 func (a *Agent) Shut() {
 	a.mu.Lock()
 	t := a.turn
@@ -218,7 +218,7 @@ func (a *Agent) Shut() {
 	}
 }
 
-// begin starts a turn, if the agent takes prompts.
+// begin starts a turn, unless the state of the agent does not allow prompts.
 func (a *Agent) begin(p Prompt) (*turn, error) {
 	ctx := p.By.Context
 	if err := a.take(ctx, false); err != nil {
@@ -227,7 +227,7 @@ func (a *Agent) begin(p Prompt) (*turn, error) {
 	defer a.give()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch a.at { //nolint:exhaustive // all others take prompts
+	switch a.at { //nolint:exhaustive // in all other states the agent takes prompts
 	case wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
 		return nil, ErrTerminated
 	case wasmagentv1.AgentState_AGENT_STATE_STOPPED:
@@ -243,16 +243,16 @@ func (a *Agent) begin(p Prompt) (*turn, error) {
 	return t, nil
 }
 
-// newTurn returns a new turn. The caller holds mu, and makes sure that nothing else changes the agent.
+// newTurn returns a new turn. The caller holds the agent's mutex and prevents other changes of the agent.
 func (a *Agent) newTurn(ctx context.Context) *turn {
 	t := &turn{before: a.state, parked: make(chan struct{}), done: make(chan struct{}), flushed: time.Now()}
 	t.before.files = a.files.Clone()
-	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with its caller
+	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // ends with the turn, not with the call
 	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
 	return t
 }
 
-// run runs the turn to its last envelope, and returns the guest's memory.
+// run runs a turn up to the guest's last envelope. It returns that envelope and the guest's memory.
 func (a *Agent) run(t *turn, input string) (out abi.Out, memory []byte, err error) {
 	if err := a.start(t); err != nil {
 		return out, nil, err
@@ -264,20 +264,20 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, memory []byte, err erro
 	return a.goOn(t, out)
 }
 
-// hear adds the prompt to the conversation.
+// hear adds the input of a prompt to the conversation.
 func (a *Agent) hear(input string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 }
 
-// goOn carries out the guest's effects until its turn is finished.
+// goOn carries out the effects that the guest asks for, until the guest finishes its turn.
 func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error) {
 	for cancels := 0; out.Kind != abi.Finish && out.Kind != abi.Fail; {
 		if t.effects++; t.effects > a.Limits.Effects {
 			return out, nil, errEffects
 		}
-		next := abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
+		next := abi.In{Kind: abi.Cancel, Reason: "the caller has given up"}
 		if t.caller.Err() == nil {
 			t.about = new(wasmagentv1.Event)
 			if next, err = a.effect(t, out); err != nil {
@@ -285,11 +285,11 @@ func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error)
 			}
 			t.left = left{}
 		}
-		if t.caller.Err() != nil { // the journal has the decision on the effect nevertheless
+		if t.caller.Err() != nil { // the caller gave up during the effect, which the journal has
 			if cancels++; cancels > maxCancels {
 				return out, nil, errCancelled
 			}
-			next = abi.In{Kind: abi.Cancel, Reason: "nobody waits any more"}
+			next = abi.In{Kind: abi.Cancel, Reason: "the caller has given up"}
 		}
 		if out, err = a.step(t, next); err != nil {
 			return out, nil, err
@@ -302,7 +302,7 @@ func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error)
 	return out, memory, err
 }
 
-// start restores the guest, or starts it if it has no memory yet.
+// start restores the guest from its memory, or starts a new guest if there is no memory yet.
 func (a *Agent) start(t *turn) (err error) {
 	if t.before.memory != nil {
 		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory)
@@ -318,12 +318,11 @@ func (a *Agent) start(t *turn) (err error) {
 	})
 	t.about = actor
 	if err == nil && out.Kind != abi.Finish {
-		err = fmt.Errorf("%w: it answers its start with %q", engine.ErrTrap, out.Kind)
+		err = fmt.Errorf("%w: its answer to the start is %q", engine.ErrTrap, out.Kind)
 	}
 	return err
 }
 
-// startAnew starts a new guest.
 func (a *Agent) startAnew(t *turn) (err error) {
 	t.instance, t.first, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.origin(), a.Limits.Fuel, a.Limits.Deadline)
 	t.fuel += t.first
@@ -335,7 +334,8 @@ func (a *Agent) startAnew(t *turn) (err error) {
 	return nil
 }
 
-// origin returns the guest's clock and random seed. They are the same for each run, so that runs can be repeated.
+// origin returns the clock and the random seed of the guest at its start. They are always the same, so that the guest
+// can be run again from its journal.
 func (a *Agent) origin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.Origin.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -344,7 +344,7 @@ func (a *Agent) engineLimits() engine.Limits {
 	return engine.Limits{Memory: a.Limits.Memory, Envelope: maxEnvelope}
 }
 
-// step notes an envelope in the journal and gives it to the guest.
+// step records an envelope in the journal and gives it to the guest.
 func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	a.mu.Lock()
 	a.sequence++
@@ -370,7 +370,7 @@ func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	return a.stepped(t, text)
 }
 
-// flushSome stores the waiting events if there are many, or if they have waited long.
+// flushSome stores the waiting events if there are too many, or if they have waited too long.
 func (a *Agent) flushSome(t *turn) error {
 	if t.noted > maxNoted {
 		return errNoted
@@ -382,7 +382,7 @@ func (a *Agent) flushSome(t *turn) error {
 	return a.flush(t.ctx, t.kind())
 }
 
-// stepped gives the guest an envelope that the journal has, and notes the guest's answer.
+// stepped gives the guest an envelope that is in the journal already, and records the guest's answer.
 func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	left := a.Limits.Deadline - t.worked
 	if left <= 0 {
@@ -406,18 +406,18 @@ func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	return out, nil
 }
 
-// notePrinted notes the guest's output, up to maxPrinted bytes in a turn.
+// notePrinted records the guest's output, up to maxPrinted bytes in a turn.
 func (a *Agent) notePrinted(t *turn, text string) {
 	if text == "" || t.printed > maxPrinted {
 		return
 	}
 	if t.printed += len(text); t.printed > maxPrinted {
-		text = fmt.Sprintf("(it prints more than %d KiB in this turn; the rest is left out)", maxPrinted>>10)
+		text = fmt.Sprintf("(the guest printed more than %d KiB in this turn; the rest is left out)", maxPrinted>>10)
 	}
 	a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: text}, nil)
 }
 
-// noteTurn notes an event of a turn and counts its size.
+// noteTurn appends an event of the turn to the journal and counts its size.
 func (a *Agent) noteTurn(t *turn, e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	e.Epoch = int32(a.epoch)
 	before := a.journal.head.GetBytes()
@@ -426,7 +426,7 @@ func (a *Agent) noteTurn(t *turn, e *wasmagentv1.Event, envelope []byte) *wasmag
 	return out
 }
 
-// effectEvent notes an event about the effect that the guest asked for last.
+// effectEvent records an event about the effect that the guest asked for last.
 func (a *Agent) effectEvent(t *turn, kind wasmagentv1.EventKind) {
 	a.noteTurn(t, &wasmagentv1.Event{
 		Kind: kind, Effect: t.emitted.GetEffect(), EffectSequence: t.emitted.GetSequence(), ApprovalId: t.about.GetApprovalId(), DecisionId: t.about.GetDecisionId(),

@@ -14,15 +14,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxPoints bounds the states to which a journal goes back, and maxHeld their size, in bytes. maxRerun bounds the
-// instructions that are run again, which take some minutes.
+// maxPoints bounds the number of positions to which a journal returns, and maxHeld the total size of their memories, in
+// bytes. maxRerun bounds the fuel of a journal that is run again; that much takes some minutes.
 const (
 	maxPoints = 64
 	maxHeld   = 128 << 20
 	maxRerun  = 500_000_000_000
 )
 
-// point is a place in a journal, by epoch and sequence.
+// point is a position in a journal.
 type point struct {
 	epoch    int32
 	sequence int64
@@ -30,20 +30,19 @@ type point struct {
 
 func pointOf(e *wasmagentv1.Event) point { return point{e.GetEpoch(), e.GetSequence()} }
 
-// plan is what running a journal again requires to be known in advance.
+// plan has the facts about a journal that are needed before it is run again.
 type plan struct {
-	// undone are the turns that were undone, by their first inputs, and points the places to which the journal goes
-	// back.
+	// undone has the first input of each turn that was undone. points has the positions to which the journal returns.
 	undone, points map[point]bool
-	// module is the digest of the newest module that ran, and modules are the digests of all.
+	// module is the digest of the newest module that ran, and modules has the digests of all modules.
 	module  string
 	modules map[string]bool
-	// otherMeter is true if fuel was counted by another version of the meter.
+	// otherMeter is true if the fuel was counted by another version of the meter.
 	otherMeter bool
 }
 
-// Verify checks the chain of the journal, compares the stored agent with the journal, and runs the module again: each
-// effect and the fuel must be the same. It changes nothing that is stored. An agent that does not match takes no more
+// Verify checks the hash chain of the journal, compares the stored agent with the journal, and runs the guest again:
+// each effect and the fuel must be the same. It does not change the stored agent. An agent that differs takes no more
 // prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.Enter(ctx, a, false)
@@ -67,7 +66,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	limit := ""
 	switch {
 	case len(p.points) > maxPoints:
-		limit = "the journal is complete, but it goes back too often to be run again"
+		limit = "the journal is complete, but it returns to earlier states too often to be run again"
 	case p.otherMeter || !a.haveModules(ctx, p.modules):
 		limit = "the journal is complete, but its module or its meter is not available to run it again"
 	case resp.GetFuelRecorded() > maxRerun:
@@ -80,7 +79,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	return resp, a.runAgain(ctx, p, saved, kept, resp)
 }
 
-// haveModules reports whether all modules of a journal can run here.
+// haveModules reports whether all of these modules can run here.
 func (a *Agent) haveModules(ctx context.Context, modules map[string]bool) bool {
 	for digest := range modules {
 		if a.Host.Ready(ctx, a, digest) != nil {
@@ -90,7 +89,7 @@ func (a *Agent) haveModules(ctx context.Context, modules map[string]bool) bool {
 	return true
 }
 
-// tellOthers makes other processes load a broken agent again.
+// tellOthers makes the other processes load the agent again.
 func (a *Agent) tellOthers(ctx context.Context) error {
 	if !a.Store.Shared {
 		return nil
@@ -98,9 +97,9 @@ func (a *Agent) tellOthers(ctx context.Context) error {
 	return keepError(a.Store.Touch(ctx, a.ID))
 }
 
-// current returns the stored agent, which may be newer than the one in memory.
+// current returns the agent from the store. It may be newer than the agent in memory.
 func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
-	for range 2 { // a turn may end meanwhile, which replaces the state
+	for range 2 { // the end of a turn may replace the state between the two reads
 		row, err := a.Store.Get(ctx, a.ID)
 		if err != nil {
 			return nil, nil, keepError(err)
@@ -116,8 +115,8 @@ func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstor
 	return nil, nil, store.ErrState
 }
 
-// whole checks the chain and compares the stored agent with the journal. Errors: [events.ErrChain] and [ErrDiffers],
-// which the response reports as well; the store's.
+// whole checks the hash chain of the journal, and compares the stored agent with the journal. Errors: [events.ErrChain]
+// and [ErrDiffers], which it also writes to the response; the store's.
 func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (plan, error) {
 	p := plan{undone: make(map[point]bool), points: make(map[point]bool), modules: make(map[string]bool)}
 	found, err := a.check(ctx, saved.GetHead(), &p, resp)
@@ -146,7 +145,7 @@ func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasm
 	return p, nil
 }
 
-// compareSnapshots reads the states of all snapshots, whose digests the record has.
+// compareSnapshots checks that the states of all snapshots have the digests in the record.
 func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
 	for _, k := range saved.GetKept() {
 		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
@@ -158,10 +157,10 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 			return nil, keepError(err)
 		}
 	}
-	return nil, nil //nolint:nilnil // all are unchanged
+	return nil, nil //nolint:nilnil // all snapshots are unchanged
 }
 
-// runAgain runs the modules by the journal, and sets the result in the response.
+// runAgain runs the guest again with the inputs from the journal, and writes the result to the response.
 func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, plan: p, resp: resp, at: make(map[point][]byte)}
@@ -178,7 +177,7 @@ func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record,
 	switch {
 	case r.memoryDiffers:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
-		resp.Message = "the journal is complete, but the stored guest differs from the one that it leads to"
+		resp.Message = "the journal is complete, but the stored memory of the guest differs from the memory after running it again"
 	case resp.GetFirstDifference() != nil:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
 		resp.Message = "the journal is complete, but the module behaved differently when it was run again"
@@ -193,7 +192,7 @@ func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record,
 	return nil
 }
 
-// events calls do for the events of a journal up to a place, the oldest first.
+// events calls do for the events of a journal up to a position, the oldest first.
 func (a *Agent) events(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for behind := int64(0); behind < upTo; {
 		some, _, err := a.Store.Events(ctx, id, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
@@ -212,9 +211,9 @@ func (a *Agent) events(ctx context.Context, id string, upTo int64, do func(e *wa
 	return nil
 }
 
-// check checks the chain and fills the plan.
+// check checks the hash chain of the journal and fills the plan.
 func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, p *plan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
-	var first point // the first input of the turn
+	var first point // the first input of the present turn
 	started := false
 	c := &coverage{head: events.Start(a.JournalID)}
 	err := a.events(ctx, a.ID, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -225,7 +224,7 @@ func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, p *plan, resp
 		resp.Events++
 		resp.JournalHead = c.head.GetHash()
 		resp.FuelRecorded += e.GetEvent().GetFuel()
-		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others don't concern the plan
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // events of other kinds do not concern the plan
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT:
 			in, err := abi.ReadIn(e.GetEnvelope())
 			if err != nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// slowHost is a host whose calls wait for an approval until a time.
+// slowHost is a host whose calls wait for an approval, which comes at the time approved.
 type slowHost struct {
 	Host
 
 	approved time.Time
-	// away is the number of first requests that fail. lose loses the first answer of the call that ran.
+	// away is the number of first requests that fail. If lose is set, the first answer of the call is lost after the
+	// call ran.
 	away int
 	lose bool
 
@@ -53,7 +54,7 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.
 	return ToolResult{Text: "paid"}, nil
 }
 
-// A call that is approved after 30 s, an hour or a day runs once, and needs one request to the host for each 10 min.
+// A call that is approved after 30 s, an hour or a day runs once. While it waits, the host gets one request in 10 min.
 func TestDecided_RunsOnceHoweverLongPeopleTake(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, time.Hour, 24 * time.Hour} {

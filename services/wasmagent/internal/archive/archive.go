@@ -1,5 +1,5 @@
-// Package archive encodes and decodes archives of agents: a signed tar of everything that is needed to run an agent
-// elsewhere (sluice/wasmagent/v1/archive.proto). The same agent gives the same bytes.
+// Package archive encodes and decodes archives of agents. An archive is a signed tar file with everything that another
+// installation needs to run the agent (sluice/wasmagent/v1/archive.proto). Archives of the same agent are equal.
 package archive
 
 import (
@@ -46,7 +46,8 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrInvalid means that the bytes are not an archive, or were changed. The error says where.
+	// ErrInvalid means that the bytes are not an archive, or that the archive was changed. The wrapping error says
+	// where.
 	ErrInvalid = errors.New("is not an archive of an agent")
 	// ErrSignature means that no accepted key has signed the archive.
 	ErrSignature = errors.New("no accepted key has signed the archive")
@@ -61,7 +62,7 @@ type Content struct {
 	State *wasmstorev1.State
 	// Events are the events of the journal.
 	Events []*wasmstorev1.StoredEvent
-	// Module is the module of the guest; nil if the guest is a shipped one.
+	// Module is the module of the guest; nil if the guest is shipped with the program.
 	Module []byte
 }
 
@@ -77,7 +78,7 @@ func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error
 	return text, signature, err
 }
 
-// Read decodes an archive that one of the keys has signed. It does not decode the content of other archives. Errors:
+// Read decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts. Errors:
 // [ErrInvalid], [ErrSignature].
 func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
@@ -96,8 +97,9 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
 	}
-	// The content is encoded again and must give the same bytes. So nothing is hidden between the parts, and the
-	// archive can be read in only one way.
+	// The content is encoded again, and the bytes must be the same. This ensures that there is nothing between the
+	// parts,
+	// and that no other program reads the archive differently.
 	again, err := c.parts()
 	if err != nil {
 		return c, err
@@ -108,7 +110,7 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	return c, nil
 }
 
-// parts returns the parts of an archive without the sums, by name.
+// parts returns the parts of an archive by name, without the sums and the signature.
 func (c Content) parts() (map[string][]byte, error) {
 	c.Agent = proto.CloneOf(c.Agent)
 	c.Agent.FormatVersion = formVersion
@@ -162,7 +164,7 @@ func line(m proto.Message) ([]byte, error) {
 	return value, value.Canonicalize()
 }
 
-// sumsOf returns the content of SHA256SUMS.
+// sumsOf returns the content of SHA256SUMS for these parts.
 func sumsOf(parts map[string][]byte) []byte {
 	var out bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
@@ -172,7 +174,7 @@ func sumsOf(parts map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// pack encodes the tar.
+// pack encodes parts, sums and signature as a tar file. Errors: [ErrLarge].
 func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -197,7 +199,7 @@ func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// unpack decodes the tar.
+// unpack returns the parts of a tar file by name.
 func unpack(text []byte) (map[string][]byte, error) {
 	parts := make(map[string][]byte)
 	r := tar.NewReader(bytes.NewReader(text))
@@ -216,14 +218,14 @@ func unpack(text []byte) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if left -= len(part); left < 0 { // a sparse file is larger than its entry
+		if left -= len(part); left < 0 { // a sparse file may be larger than its entry
 			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
 		}
 		parts[h.Name] = append([]byte{}, part...)
 	}
 }
 
-// contentOf decodes the parts.
+// contentOf decodes the parts of an archive.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
 	if err := read(agentName, parts[agentName], c.Agent); err != nil {
@@ -257,7 +259,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles decodes the agent's files. agent.json has the times at which they were written.
+// readFiles decodes the agent's files. The times of their last writes are in agent.json.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {
@@ -273,12 +275,11 @@ func (c *Content) readFiles(parts map[string][]byte) error {
 		}
 	}
 	if len(c.State.GetFiles()) != len(c.Agent.GetDetail().GetFiles()) {
-		return fmt.Errorf("%s names missing files", agentName)
+		return fmt.Errorf("%s lists files that are missing", agentName)
 	}
 	return nil
 }
 
-// read decodes one message.
 func read(name string, text []byte, into proto.Message) error {
 	if err := protojson.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -286,7 +287,8 @@ func read(name string, text []byte, into proto.Message) error {
 	return nil
 }
 
-// lines decodes messages, one on each line.
+// lines decodes messages, one on each line. next returns the message for a line, and done is called after it was
+// decoded.
 func lines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {

@@ -1,7 +1,7 @@
 // Package engine runs guests: WebAssembly modules that get an envelope, compute, and return an envelope. A guest has no
-// access to files, clocks or the network. The same envelopes give the same answers and use the same fuel. Between two
-// envelopes, the guest is its memory and its globals, which can be stored and restored elsewhere. Workers use the
-// package.
+// access to files, clocks or the network. The same envelopes lead to the same answers and use the same fuel. Between
+// two envelopes, the state of a guest consists of its memory and its globals. It can be stored, and restored in another
+// process. Package worker uses this package.
 package engine
 
 import (
@@ -21,35 +21,36 @@ import (
 // ABIVersion is the version of the interface between guest and host.
 const ABIVersion = 1
 
-// The exports of a guest.
+// The exports of a guest, with their types.
 const (
 	exportMemory  = "memory"
 	exportVersion = "abi_version" // () -> i32
-	exportAlloc   = "alloc"       // (i32 bytes) -> i32 place
-	exportStep    = "step"        // (i32 place, i32 bytes) -> i64 place<<32 | bytes
-	exportInit    = "_initialize" // () -> (), optional: it is called first
-	exportCommand = "_start"      // only of commands
+	exportAlloc   = "alloc"       // (i32 bytes) -> i32 address
+	exportStep    = "step"        // (i32 address, i32 bytes) -> i64 address<<32 | bytes
+	exportInit    = "_initialize" // () -> (), optional; called before the others
+	exportCommand = "_start"      // exported only by commands
 )
 
-// buildModes is the advice in the error of a module that is a command.
+// buildModes is the advice in the error for a module that is a command.
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
 // Errors of steps, for [errors.Is]. An instance can't be used after one of them.
 var (
-	// ErrFuel means that the guest used its fuel.
+	// ErrFuel means that the guest has used all of its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")
 	// ErrMemory means that the guest requested more memory than its limit.
-	ErrMemory = errors.New("the guest wants more memory than it may have")
-	// ErrSystem means that the system has no memory left, though the guest's limit allows more.
+	ErrMemory = errors.New("the guest requested more memory than its limit")
+	// ErrSystem means that the system has no memory left, although the guest has not reached its limit.
 	ErrSystem = errors.New("there is no memory left for guests")
-	// ErrDeadline means that the deadline passed.
+	// ErrDeadline means that the step did not end before its deadline.
 	ErrDeadline = errors.New("the guest took too long")
 	// ErrTrap means that the guest trapped, or violated the ABI.
 	ErrTrap = errors.New("the guest trapped")
 )
 
-// features is WebAssembly 2.0 without reference types, because snapshots do not contain tables.
+// features is WebAssembly 2.0 without reference types. References could be stored in tables, which snapshots do not
+// contain.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 // An Engine compiles guests and runs them. It is safe for concurrent use.
@@ -66,7 +67,7 @@ func New(ctx context.Context, cache string) (*Engine, error) {
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)
 	if cache != "" {
 		if err := os.MkdirAll(cache, 0o700); err != nil {
-			return nil, fmt.Errorf("make the folder of compiled guests: %w", err)
+			return nil, fmt.Errorf("create the folder of compiled guests: %w", err)
 		}
 		var err error
 		if e.cache, err = wazero.NewCompilationCacheWithDir(cache); err != nil {
@@ -91,23 +92,24 @@ func (e *Engine) Close(ctx context.Context) error {
 	return err
 }
 
-// A Program is a guest's module, ready to be started. It is safe for concurrent use.
+// A Program is the compiled module of a guest. It is safe for concurrent use.
 type Program struct {
 	// Digest is the SHA-256 of the original module: 64 hexadecimal digits.
 	Digest string
 
 	engine   *Engine
 	compiled wazero.CompiledModule
-	// state are the exported globals that are part of the guest's state, and pages is the size of its initial memory.
+	// state has the names of the globals that are part of the guest's state. pages is the size of the initial memory in
+	// pages of WebAssembly.
 	state []string
 	pages uint32
-	// image is the initial memory. The first instance sets it.
+	// image is the initial memory. The first instance sets it, once.
 	image image
 	first sync.Once
 }
 
-// Compile reads, meters and compiles a module. That takes a second for modules of Go's compiler; ctx does not end it.
-// Errors: those of [module.Parse], and [module.ErrNotOffered] for a module that is not a guest.
+// Compile parses, meters and compiles a module. That takes about a second for a module of Go's compiler, and does not
+// end early if ctx ends. Errors: those of [module.Parse], and [module.ErrNotOffered] for a module that is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := module.Parse(text)
 	if err != nil {
@@ -127,23 +129,23 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.State(), pages: m.Memory.Min}, nil
 }
 
-// Close releases the compiled module. Its instances continue.
+// Close releases the compiled module. Instances that run can continue.
 func (p *Program) Close(ctx context.Context) error { return p.compiled.Close(ctx) }
 
-// signatures are the types of the functions that a guest exports.
+// signatures has the types of the functions that a guest must export.
 var signatures = map[string]module.FuncType{
 	exportVersion: {Results: []module.ValueType{module.I32}},
 	exportAlloc:   {Params: []module.ValueType{module.I32}, Results: []module.ValueType{module.I32}},
 	exportStep:    {Params: []module.ValueType{module.I32, module.I32}, Results: []module.ValueType{module.I64}},
 }
 
-// check refuses a module that is not a guest.
+// check returns an error if a module is not a guest. Errors: [module.ErrNotOffered].
 func check(m *module.Module) error {
 	if m.Exported(exportCommand, module.Func) {
 		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", module.ErrNotOffered, exportCommand, buildModes)
 	}
 	if m.HasStart() {
-		return fmt.Errorf("%w: a function that runs at the start; do that in %s", module.ErrNotOffered, exportInit)
+		return fmt.Errorf("%w: a start function; use the export %s instead", module.ErrNotOffered, exportInit)
 	}
 	for _, i := range m.Imports {
 		want, ok := imports[i.Module+"."+i.Name]
@@ -155,7 +157,7 @@ func check(m *module.Module) error {
 		}
 	}
 	if m.Memory == nil || !m.Exported(exportMemory, module.Memory) {
-		return fmt.Errorf("%w: it has to export its memory as %q", module.ErrNotOffered, exportMemory)
+		return fmt.Errorf("%w: a guest that does not export its memory as %q", module.ErrNotOffered, exportMemory)
 	}
 	for name, want := range signatures {
 		got, ok := m.FuncExported(name)

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestAGuestAsksForWhatItWantsDone runs a turn of the guest script.
+// TestAGuestAsksForWhatItWantsDone checks that the guest script asks for the effects of its prompt, one at a time, and
+// then answers.
 func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -50,7 +51,8 @@ func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	}
 }
 
-// TestACancelledPromptEnds checks that a waiting guest is notified that its caller gave up.
+// TestACancelledPromptEnds checks that a guest that waits for an effect ends its turn after a cancel envelope, and
+// takes the next prompt.
 func TestACancelledPromptEnds(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -65,14 +67,15 @@ func TestACancelledPromptEnds(t *testing.T) {
 	}
 }
 
-// script is a turn in which the guest computes, allocates and waits.
+// script has the envelopes of a turn in which the guest computes, allocates and waits.
 var script = []envelope{
 	{"kind": "start"},
 	{"kind": "prompt", "input": strings.Repeat("emit something of some length\nwrite a.txt b\ntodo pending c\n", 20)},
 	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
 }
 
-// TestTheSameEnvelopesTakeTheSame runs a guest in two instances of two engines.
+// TestTheSameEnvelopesTakeTheSame checks that two instances in different engines give the same answers to the same
+// envelopes, and use the same fuel.
 func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 	t.Parallel()
 	text := guesttest.Module(t, guesttest.Guests+"script")
@@ -86,8 +89,8 @@ func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 	}
 }
 
-// TestW1WorkEnds checks that each kind of endless work ends by its fuel, and by its deadline, and that the instance
-// can't be used after that.
+// TestW1WorkEnds checks that each kind of endless work ends when its fuel is used up, and when its deadline has passed.
+// After that, the instance can't be used.
 func TestW1WorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
@@ -113,26 +116,26 @@ func TestW1WorkEnds(t *testing.T) {
 			in := started(t, p)
 			_, used, err := in.Step(t.Context(), []byte("{}"), 50_000_000)
 			if !errors.Is(err, engine.ErrFuel) || used > 50_000_000 || used < 49_000_000 {
-				t.Errorf("by its fuel it ends with %v, having taken %d", err, used)
+				t.Errorf("after its fuel is used up, it ends with %v, having used %d", err, used)
 			}
 			if _, _, again := in.Step(t.Context(), []byte("{}"), plenty); !errors.Is(again, err) {
-				t.Errorf("after that it returns %v", again)
+				t.Errorf("a step after that returns %v", again)
 			}
 			if _, err := in.Snapshot(); err == nil {
-				t.Error("a snapshot of it was taken")
+				t.Error("a snapshot of the failed instance was taken")
 			}
 			in = started(t, p)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if _, _, err := in.Step(ctx, []byte("{}"), 1<<60); !errors.Is(err, engine.ErrDeadline) {
-				t.Errorf("by its deadline it ends with %v", err)
+				t.Errorf("after its deadline it ends with %v", err)
 			}
 		})
 	}
 }
 
 // TestW7CallsOfTheHostAreLookedAt checks that a guest that calls the host without a loop ends when its fuel is used up,
-// and not at the end of its code.
+// instead of at the end of its code.
 func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Cat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
@@ -147,7 +150,7 @@ func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestWhatAGuestGetsWrong checks that faults of a guest end only that guest.
+// TestWhatAGuestGetsWrong checks that a fault of a guest ends that guest, and no other one.
 func TestWhatAGuestGetsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -176,13 +179,13 @@ func TestWhatAGuestGetsWrong(t *testing.T) {
 				t.Errorf("it ends with %v, want %v and %q", err, c.want, c.says)
 			}
 			if _, _, err := good.Step(t.Context(), []byte("{}"), plenty); err != nil {
-				t.Errorf("another one ends with %v", err)
+				t.Errorf("another guest ends with %v", err)
 			}
 		})
 	}
 }
 
-// TestW13AnInstanceIsUsedByOne checks that the second of two simultaneous steps is refused.
+// TestW13AnInstanceIsUsedByOne checks that a second step is refused while a step runs.
 func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
@@ -194,20 +197,20 @@ func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	}()
 	for {
 		_, _, err := in.Step(ctx, []byte("{}"), 1)
-		if err != nil && strings.Contains(err.Error(), "two use it") {
+		if err != nil && strings.Contains(err.Error(), "another call uses the instance") {
 			break
 		}
-		if errors.Is(err, engine.ErrFuel) { // it came before the other one
-			t.Skip("the second was the first")
+		if errors.Is(err, engine.ErrFuel) { // it began before the other step
+			t.Skip("the second step began first")
 		}
 	}
 	cancel()
 	if err := <-first; !errors.Is(err, engine.ErrDeadline) {
-		t.Errorf("the first ends with %v", err)
+		t.Errorf("the first step ends with %v", err)
 	}
 }
 
-// TestWhatIsNoGuest checks that a module that is not a guest is refused before compilation, with what it lacks.
+// TestWhatIsNoGuest checks that a module that is not a guest is refused, with an error that names what it lacks.
 func TestWhatIsNoGuest(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -236,11 +239,11 @@ func TestThereIsNoRoom(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())
 	if _, _, err := p.Start(t.Context(), engine.Limits{Memory: 1 << 16}, engine.Origin{}, plenty); !errors.Is(err, engine.ErrMemory) {
-		t.Errorf("it is %v, want %v", err, engine.ErrMemory)
+		t.Errorf("the start returns %v, want %v", err, engine.ErrMemory)
 	}
 }
 
-// BenchmarkStep measures an effect: one step of the guest.
+// BenchmarkStep measures one step of the guest script, with which it asks for an effect.
 func BenchmarkStep(b *testing.B) {
 	in := started(b, compiled(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})

@@ -15,21 +15,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// The functions that a guest can import: fuel, and the part of WASI (preview 1) that language runtimes call at their
-// start. None of them gives access to the host. The clock moves only while the guest sleeps, random numbers come from a
-// seed, output goes to a log of its last bytes, and there are no files.
+// A guest can import the refill of its fuel, and the part of WASI (preview 1) that language runtimes call at their
+// start. None of these functions gives access to the host: the clock moves only while the guest sleeps, random numbers
+// come from a seed, the last bytes of the output go to a log, and there are no files.
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// hostFuel is the fuel of a call of the host in addition to the work of the call, which costs the host as much as
-	// this number of instructions.
+	// hostFuel is the fuel of each call of a host function, in addition to the fuel for its work. The host works as
+	// long for the call as for this number of instructions.
 	hostFuel = 200
-	// maxPieces bounds the pieces, and maxBytes the bytes of a piece, of one call.
+	// maxPieces bounds the number of buffers or subscriptions in one call, and maxBytes the size of each buffer in
+	// bytes.
 	maxPieces = 64
 	maxBytes  = 64 << 10
 )
 
-// Error numbers of WASI.
+// Error numbers of WASI: success, badf, inval and nosys.
 const (
 	ok      = 0
 	badFile = 8
@@ -37,8 +38,8 @@ const (
 	noCall  = 52
 )
 
-// A hostFunc is a function that guests can import. It reads its arguments from the stack and writes its results there,
-// like [api.GoModuleFunc].
+// A hostFunc is a function that guests can import. Like an [api.GoModuleFunc], it reads its arguments from the stack
+// and writes its results to the stack.
 type hostFunc struct {
 	module.FuncType
 
@@ -55,19 +56,19 @@ func signature(params string, results string) module.FuncType {
 	return module.FuncType{Params: types(params), Results: types(results)}
 }
 
-// call returns a function of WASI whose result is an error number.
+// call returns a function of WASI whose only result is an error number.
 func call(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// refused returns a function of WASI that does nothing and returns the error why.
+// refused returns a function of WASI that does nothing except return an error number.
 func refused(params string, why uint64) hostFunc {
 	return call(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
 }
 
-// imports are all functions that guests can import, by module and name.
+// imports has all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
 	wasi + ".args_sizes_get":    call("ii", nothing),
 	wasi + ".args_get":          call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
@@ -104,10 +105,10 @@ var imports = map[string]hostFunc{
 	wasi + ".path_unlink_file":      refused("iii", noCall),
 }
 
-// importNames returns the names of imports, for errors.
+// importNames returns the sorted names of imports, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// supply adds the functions that guests import to the runtime.
+// supply adds the functions that guests can import to the runtime.
 func supply(ctx context.Context, r wazero.Runtime) error {
 	own := r.NewHostModuleBuilder(module.RefillModule)
 	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
@@ -122,7 +123,7 @@ func supply(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(hostFuel)
 			f.do(ctx, in, m.Memory(), stack)
-			// A guest may call functions without reaching a check of its fuel.
+			// A guest may call many host functions before it reaches a check of its fuel.
 			if left := int64(in.fuel.Get()); left < 0 {
 				in.fuel.Set(uint64(in.refilled(ctx, left)))
 			}
@@ -141,7 +142,7 @@ func types(list ...module.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// nothing reports that there are no arguments, or no environment.
+// nothing returns zero arguments, or zero environment variables.
 func nothing(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return invalid
@@ -162,19 +163,19 @@ func random(in *Instance, memory api.Memory, args []uint64) uint64 {
 		return invalid
 	}
 	in.charge(int64(len(into)))
-	_, _ = in.random.Read(into) // it never fails
+	_, _ = in.random.Read(into) // never fails
 	return ok
 }
 
-// The layout of the memory of poll_oneoff.
+// The layout of subscriptions and events in poll_oneoff, in bytes.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40
 	clockTag, absolute          = 0, 1
 )
 
-// poll sleeps: the clock moves to the earliest time of the subscriptions. Files are never ready, because there are
-// none.
+// poll implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions. Subscriptions to
+// files are ignored, because there are no files.
 func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {
@@ -202,7 +203,7 @@ func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 	if first < 0 {
 		return noCall
 	}
-	// A guest sleeps for a year at most, so that the clock does not overflow.
+	// One call sleeps for at most a year, so that the clock does not overflow.
 	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
 	clear(events[:eventSize])
 	copy(events, subscriptions[first*subscriptionSize:][:8]) // the user data of the subscription
@@ -212,7 +213,7 @@ func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return ok
 }
 
-// write appends output to the log.
+// write implements fd_write: it appends the output to the log.
 func write(in *Instance, memory api.Memory, args []uint64) uint64 {
 	file, at, n := uint32(args[0]), uint32(args[1]), uint32(args[2])
 	if file != 1 && file != 2 {
@@ -242,13 +243,13 @@ func write(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return ok
 }
 
-// MaxPrinted bounds the output of one step that is returned, in bytes: the last ones.
+// MaxPrinted bounds the output of one step that is returned, in bytes. Only the last bytes are returned.
 const MaxPrinted = 4096
 
-// logs is the output of a guest.
+// logs holds the output of a guest.
 type logs struct {
 	text []byte
-	// cut is true if the beginning was dropped.
+	// cut is true if the beginning of the output was dropped.
 	cut bool
 }
 

@@ -18,32 +18,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// refill is the fuel that an instance gets at a time: some tens of microseconds of most work. Nothing interrupts a step
-// between two refills, not even its deadline.
+// refill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it. Between two
+// refills, nothing interrupts a step, not even its deadline.
 const refill = 100_000
 
-// longestStint is the longest time slice of a guest, even if few work: each envelope of other guests needs several
-// slices.
+// longestStint is the longest time slice of a guest, even if only a few guests work. It is short because each envelope
+// of another guest needs several slices.
 const longestStint = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
 type Limits struct {
 	// Memory bounds the memory, in bytes.
 	Memory int64
-	// Envelope bounds an envelope that the instance returns, in bytes.
+	// Envelope bounds an envelope that the guest returns, in bytes.
 	Envelope uint32
 }
 
 // Origin is the clock and the random seed of an instance.
 type Origin struct {
-	// Clock is the time at the start, in nanoseconds since 1970, at least 1: Go takes 0 for a broken clock. The clock
-	// moves only while the guest sleeps.
+	// Clock is the time at the start, in nanoseconds since 1970. It is at least 1, because Go's runtime takes 0 for a
+	// broken clock. The clock moves only while the guest sleeps.
 	Clock uint64
 	// Seed is the seed of the random numbers.
 	Seed [32]byte
 }
 
-// An Instance is a guest that runs. At most one goroutine may use it at a time.
+// An Instance is a running guest. At most one goroutine may use it at a time.
 type Instance struct {
 	program *Program
 	limits  Limits
@@ -59,24 +59,24 @@ type Instance struct {
 	log    logs
 
 	stint turn.Stint
-	// most is the fuel that the present part may get, and given the fuel that it got so far.
+	// most is the fuel that the present call may use in total, and given is the fuel that it has got so far.
 	most, given int64
 
 	busy atomic.Bool
-	// failed is the error after which the instance can't be used any more.
+	// failed is the error after which the instance can't be used any more; nil before.
 	failed error
 }
 
 type instanceKey struct{}
 
-// instanceOf returns the instance that called a host function.
+// instanceOf returns the instance whose guest called a host function.
 func instanceOf(ctx context.Context) *Instance {
 	in, _ := ctx.Value(instanceKey{}).(*Instance)
 	return in
 }
 
-// Start starts an instance with this fuel for the start, and returns the fuel that the start used. Errors: those of
-// [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
+// Start starts an instance. fuel is the fuel for the start. Start returns the fuel that the start has used. Errors:
+// those of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 		}
 		version, err := in.in.ExportedFunction(exportVersion).Call(ctx)
 		if err == nil && version[0] != ABIVersion {
-			err = fmt.Errorf("it speaks ABI %d, and %d is offered", version[0], ABIVersion)
+			err = fmt.Errorf("its ABI version is %d, want %d", version[0], ABIVersion)
 		}
 		return err
 	})
@@ -101,7 +101,7 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 	return in, used, nil
 }
 
-// startError is the error of a start, with what the guest had printed.
+// startError is the error of a failed start, with the output of the guest.
 type startError struct {
 	error
 
@@ -111,22 +111,22 @@ type startError struct {
 // Unwrap implements errors.Unwrap.
 func (e startError) Unwrap() error { return e.error }
 
-// PrintedOf returns what a guest had printed when its start failed with err.
+// PrintedOf returns the output of a guest whose start failed with err.
 func PrintedOf(err error) string {
 	failed, _ := errors.AsType[startError](err)
 	return failed.printed
 }
 
-// instantiate returns an instance that has not run yet, and the context for its calls.
+// instantiate returns an instance that has not run yet, and the context for calls of its functions.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
 	defer func() {
-		if err != nil && in != nil && in.memory != nil { // the initial memory was not available
+		if err != nil && in != nil && in.memory != nil { // the initial memory could not be allocated
 			in.memory.Free()
 		}
 	}()
 	defer recovered(&err)
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
-		return nil, nil, fmt.Errorf("%w: %d bytes at the start, of %d", ErrMemory, need, limits.Memory)
+		return nil, nil, fmt.Errorf("%w: it needs %d bytes at the start, and has %d", ErrMemory, need, limits.Memory)
 	}
 	in = &Instance{program: p, limits: limits, stint: turn.Stint{Longest: longestStint}}
 	ctx = in.context(ctx)
@@ -153,7 +153,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	return in, ctx, nil
 }
 
-// recovered turns a panic of [linear.Reallocate] outside of a guest into an error.
+// recovered converts a panic of [linear.Reallocate] in Go code to an error.
 func recovered(err *error) {
 	switch said := recover(); said {
 	case nil:
@@ -164,13 +164,13 @@ func recovered(err *error) {
 	}
 }
 
-// context returns a context in which host functions find the instance.
+// context returns a context from which host functions get the instance.
 func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
 
-// Step gives the guest an envelope, and returns the guest's envelope and the fuel that it used, at most fuel. The step
-// ends when ctx ends. The answer is a copy. Errors: [ErrFuel], [ErrMemory], [ErrSystem], [ErrDeadline], [ErrTrap].
+// Step gives the guest an envelope. It returns a copy of the guest's envelope, and the fuel that the step has used, at
+// most fuel. The step ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = logs{}
@@ -180,7 +180,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 			return err
 		}
 		if !in.in.Memory().Write(uint32(place[0]), envelope) {
-			return errors.New("what it allocated is behind the end of its memory")
+			return errors.New("alloc returned an address behind the end of its memory")
 		}
 		result, err := in.step.Call(ctx, place[0], uint64(len(envelope)))
 		if err != nil {
@@ -200,16 +200,16 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost is the cause of a trap that results from a fault of this program.
-var errHost = errors.New("the program that runs guests has a fault in what the guest called")
+// errHost is the cause of a trap that a fault of this program led to.
+var errHost = errors.New("the host function that the guest called has a fault")
 
-// errStack is the error of a guest whose calls are nested too deeply.
-var errStack = fmt.Errorf("stack overflow: its calls take more than %d MiB", module.MaxStack>>20)
+// errStack means that the guest has nested its calls too deeply.
+var errStack = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", module.MaxStack>>20)
 
-// run runs a part of the guest with this fuel.
+// run calls part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if !in.busy.CompareAndSwap(false, true) {
-		return 0, fmt.Errorf("%w: two use it at a time", ErrTrap)
+		return 0, fmt.Errorf("%w: another call uses the instance", ErrTrap)
 	}
 	defer in.busy.Store(false)
 	if in.failed != nil {
@@ -220,7 +220,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	err = part()
 	used = in.given - int64(in.fuel.Get())
 	in.fuel.Set(0)
-	if err == nil && used > fuel { // its last instructions came after the last check
+	if err == nil && used > fuel { // the guest used it up after its last check
 		err = ErrFuel
 	}
 	if err == nil {
@@ -230,17 +230,18 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// stacks are the beginnings of stack traces in errors of the runtime, which are cut off.
+// stacks has the texts with which stack traces begin in errors of the runtime. failure removes the stack traces.
 var stacks = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
-// failure converts an error to one of this package, without a stack trace, because callers read it.
+// failure converts an error of the runtime to an error of this package. It removes stack traces, because callers can
+// read the error.
 func failure(err error) error {
 	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, own) {
 			return own
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text has addresses of this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text has addresses in this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
@@ -250,14 +251,14 @@ func failure(err error) error {
 	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
-// refilled returns the guest's fuel after it fell below zero.
+// refilled returns the fuel with which the guest continues, after its fuel fell below zero. left is what was left.
 func (in *Instance) refilled(ctx context.Context, left int64) int64 {
-	in.stint.Part() // let other guests work first
+	in.stint.Part() // lets other guests work first
 	if left == module.StackSpent {
 		panic(errStack)
 	}
 	if ctx.Err() != nil {
-		in.fuel.Set(uint64(left)) // the fuel that was used so far
+		in.fuel.Set(uint64(left)) // keeps the count of used fuel
 		panic(ErrDeadline)
 	}
 	give := min(max(refill, -left), in.most-in.given)
@@ -274,17 +275,17 @@ func (in *Instance) charge(fuel int64) {
 	in.fuel.Set(in.fuel.Get() - uint64(fuel))
 }
 
-// Memory returns the size of the memory, in bytes.
+// Memory returns the size of the guest's memory, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Printed returns what the guest wrote to its standard output and error in the newest step, or at its start: at most
+// Printed returns the standard output and error of the guest in the newest step, or at its start. It returns at most
 // the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
 // Close ends the instance.
 func (in *Instance) Close(ctx context.Context) error {
 	if in.failed == nil {
-		in.failed = fmt.Errorf("%w: it was ended", ErrTrap)
+		in.failed = fmt.Errorf("%w: the instance was closed", ErrTrap)
 	}
 	return in.in.Close(ctx)
 }

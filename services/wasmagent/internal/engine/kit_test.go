@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// plenty is more fuel than any step that ends uses here.
+	// plenty is more fuel than any step uses that is expected to end.
 	plenty = 2_000_000_000
 	mib    = 1 << 20
 )
@@ -60,7 +60,7 @@ func (e envelope) text() []byte {
 	return text
 }
 
-// step gives an instance an envelope, and returns the answer and the fuel.
+// step gives an instance an envelope, and returns the guest's envelope and the fuel that it used.
 func step(t testing.TB, in *engine.Instance, e envelope) (envelope, int64) {
 	t.Helper()
 	text, fuel, err := in.Step(t.Context(), e.text(), plenty)

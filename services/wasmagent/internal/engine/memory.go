@@ -8,30 +8,31 @@ import (
 const (
 	// pageSize is the size of a page of WebAssembly, in bytes.
 	pageSize = 64 << 10
-	// maxSpares bounds the memory that is reused after its guests ended, in bytes, and maxSpare that of one guest,
-	// because it is overwritten with zeroes.
+	// maxSpares bounds the total memory that is kept for reuse after its guests ended, and maxSpare that of one guest,
+	// both in bytes. The bound on one guest limits the time for overwriting its memory with zeroes.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
 
-// linear is the memory of a guest, in an address range in which it can grow without being moved. The part that is not
-// used yet takes no memory of the machine. It is never on Go's heap, so the garbage collector does not scan it.
+// linear is the memory of a guest. It reserves an address range in which it can grow without being moved. The operating
+// system provides memory only for the part that was used. The range is not on Go's heap, so the garbage collector does
+// not scan it.
 type linear struct {
 	place
-	// used is the size that the guest may touch, in bytes.
+	// used is the present size of the guest's memory, in bytes.
 	used   int64
 	spares *spares
 }
 
-// A place is an address range for memory. ready is the size that is memory of the machine, in bytes. The part that no
-// guest uses is zero.
+// A place is an address range for a guest's memory. ready is the size of the part for which the operating system has
+// provided memory, in bytes. While no guest uses the place, all of it is zero.
 type place struct {
 	all   []byte
 	ready int64
 }
 
-// spares are places that no guest uses. For a guest that takes one, the machine has the memory ready, which saves most
-// of the time of its start. The zero value is ready to use.
+// spares are places that no guest uses. A guest that takes one starts much faster, because the operating system has
+// provided the memory already. The zero value is ready to use.
 type spares struct {
 	mu    sync.Mutex
 	free  []place
@@ -57,7 +58,7 @@ func (s *spares) linear(most int64) *linear {
 	return &linear{place: place{all: all}, spares: s}
 }
 
-// keep stores a place that is all zero for reuse, and releases the oldest places beyond maxSpares.
+// keep adds a place, which must be all zero. It releases the oldest places if there are more than maxSpares bytes.
 func (s *spares) keep(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +84,8 @@ func (s *spares) drop() {
 	s.free, s.bytes = nil, 0
 }
 
-// Reallocate implements experimental.LinearMemory. A guest that requests more than its limit ends with a panic. If the
-// request returned a failure, the guest would continue in a way that depends on the host.
+// Reallocate implements experimental.LinearMemory. If the guest exceeds its limit, Reallocate panics, which ends the
+// guest. A failure as the result of memory.grow would let the guest continue in a way that depends on the host.
 func (l *linear) Reallocate(size uint64) []byte {
 	switch {
 	case l.all == nil && size > 0:
@@ -92,7 +93,7 @@ func (l *linear) Reallocate(size uint64) []byte {
 	case size > uint64(len(l.all)):
 		panic(ErrMemory)
 	case !grow(l.all, l.ready, int64(size)):
-		if l.spares.close(); !grow(l.all, l.ready, int64(size)) { // release what no guest uses, then try again
+		if l.spares.close(); !grow(l.all, l.ready, int64(size)) { // the spare places were released: try again
 			panic(ErrSystem)
 		}
 	}

@@ -4,7 +4,7 @@ package engine
 
 import "golang.org/x/sys/unix"
 
-// reserve returns an address range of this size without access rights, or nil if there is none.
+// reserve returns an address range of this size without access rights, or nil if the system refuses it.
 func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil
@@ -16,7 +16,8 @@ func reserve(bytes int64) []byte {
 	return place
 }
 
-// grow makes the bytes from..to of a place readable and writable. It reports whether the system has the memory.
+// grow makes the bytes in the range [from, to) of a place readable and writable. It returns false if the system has no
+// memory left.
 func grow(place []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(place[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopesKeepToTheirSchema checks envelopes of the host and of the shipped guest against the schema that authors
-// of guests read.
+// TestEnvelopesKeepToTheirSchema checks that the envelopes of the host and of the guest script are valid by the
+// published schema, and that invalid envelopes are not.
 func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../../sdk/abi/abi-1.schema.json")

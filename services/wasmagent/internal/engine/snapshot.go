@@ -15,24 +15,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// ErrSnapshot is an error of [Program.Restore]: the snapshot is damaged, or belongs to another module or meter. Use
-// errors.Is.
-var ErrSnapshot = errors.New("the snapshot can't be gone on with")
+// ErrSnapshot means that a snapshot can't be restored: it is damaged, or belongs to another module or another version
+// of the meter. Use errors.Is.
+var ErrSnapshot = errors.New("the snapshot can't be restored")
 
-// head is the beginning of a snapshot. A snapshot is a length of 4 bytes, little-endian; a head as JSON of that length;
-// and, compressed by DEFLATE (RFC 1951), the blocks of the memory that differ from the module's initial memory: one bit
-// for each block, least significant first, which is 1 if the block follows, and these blocks. Most of a guest's memory
-// never changes.
+// head is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes, little-endian; the
+// header; and the memory, compressed by DEFLATE (RFC 1951).
+//
+// The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
+// changes. First comes one bit for each block, least significant bit first, which is 1 if the block differs. The blocks
+// that differ follow.
 type head struct {
-	// Version is 2.
+	// Version is the version of the format: 2.
 	Version int `json:"version"`
-	// Module is the digest of the guest's module, and Meter the version of its fuel meter.
+	// Module is the digest of the guest's module. Meter is the version of its fuel meter.
 	Module string `json:"module"`
 	Meter  int    `json:"meter"`
-	// Pages is the size of the memory in pages of WebAssembly, and Globals are the mutable globals, in order.
+	// Pages is the size of the memory in pages of WebAssembly. Globals has the mutable globals, in order.
 	Pages   uint32   `json:"pages"`
 	Globals []uint64 `json:"globals"`
-	// Clock is the guest's time in nanoseconds, and Random the state of its random numbers.
+	// Clock is the guest's time in nanoseconds since 1970. Random is the state of its random number generator.
 	Clock  uint64 `json:"clock"`
 	Random []byte `json:"random"`
 }
@@ -43,7 +45,7 @@ const (
 	blockSize       = 1 << 10
 )
 
-// An image is the initial memory of a module: the blocks that are not zero, by number.
+// An image is the initial memory of a module. It has the blocks that are not all zero, by their numbers.
 type image map[int]string
 
 var zeroes = string(make([]byte, blockSize))
@@ -58,7 +60,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changed returns one bit for each block, which is 1 if the block differs from the image.
+// changed returns a bit for each block of the memory, which is 1 if the block differs from the image.
 func (m image) changed(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -75,7 +77,7 @@ func (m image) changed(memory []byte) []byte {
 
 func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
 
-// blocks returns the blocks of the memory whose bit is 1.
+// blocks returns the blocks of the memory whose bits are 1.
 func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range len(bits) * 8 {
@@ -86,7 +88,7 @@ func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Snapshot returns the whole state of the instance. It fails while a step runs, and after an error.
+// Snapshot returns the whole state of the instance. It fails if a step runs, or after a step has failed.
 func (in *Instance) Snapshot() ([]byte, error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return nil, errors.New("engine: a step runs")
@@ -101,7 +103,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	}
 	var err error
 	if h.Random, err = in.random.MarshalBinary(); err != nil {
-		return nil, fmt.Errorf("keep the random numbers: %w", err)
+		return nil, fmt.Errorf("write the state of the random numbers: %w", err)
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -130,23 +132,23 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Restore returns an instance that continues where the snapshot was taken. Errors: [ErrSnapshot], [ErrMemory] if the
-// memory exceeds the limits.
+// Restore returns an instance that continues from a snapshot. Errors: [ErrSnapshot], and [ErrMemory] if the memory
+// exceeds the limits.
 func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (*Instance, error) {
 	h, packed, err := readHead(snapshot)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	case h.Version != snapshotVersion:
-		return nil, fmt.Errorf("%w: its form is %d, and %d is known", ErrSnapshot, h.Version, snapshotVersion)
+		return nil, fmt.Errorf("%w: its format version is %d, want %d", ErrSnapshot, h.Version, snapshotVersion)
 	case h.Module != p.Digest:
-		return nil, fmt.Errorf("%w: it is of the module %s", ErrSnapshot, h.Module)
+		return nil, fmt.Errorf("%w: it belongs to the module %s", ErrSnapshot, h.Module)
 	case h.Meter != module.MeterVersion:
-		return nil, fmt.Errorf("%w: its fuel was counted by meter %d, and this is %d", ErrSnapshot, h.Meter, module.MeterVersion)
+		return nil, fmt.Errorf("%w: its fuel was counted by version %d of the meter, want %d", ErrSnapshot, h.Meter, module.MeterVersion)
 	case len(h.Globals) != len(p.state), h.Pages < p.pages:
-		return nil, fmt.Errorf("%w: it holds another state than the module has", ErrSnapshot)
+		return nil, fmt.Errorf("%w: its memory or its globals do not fit the module", ErrSnapshot)
 	case int64(h.Pages)*pageSize > limits.Memory:
-		return nil, fmt.Errorf("%w: %d bytes, of %d", ErrMemory, int64(h.Pages)*pageSize, limits.Memory)
+		return nil, fmt.Errorf("%w: it needs %d bytes, and has %d", ErrMemory, int64(h.Pages)*pageSize, limits.Memory)
 	}
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -177,7 +179,7 @@ func (in *Instance) fill(h head, packed []byte) (err error) {
 	defer recovered(&err)
 	if more := h.Pages - in.program.pages; more > 0 {
 		if _, ok := in.in.Memory().Grow(more); !ok {
-			return errors.New("its memory can't become so large")
+			return errors.New("the memory can't grow to its size")
 		}
 	}
 	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
@@ -193,7 +195,7 @@ func (in *Instance) fill(h head, packed []byte) (err error) {
 		}
 	}
 	if n, err := from.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || rest.Len() > 0 {
-		return errors.New("there is more than its memory")
+		return errors.New("bytes follow its memory")
 	}
 	for i, global := range in.state {
 		global.Set(h.Globals[i])

@@ -20,11 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// elsewhere names the folder with the snapshot and the module with which this test, started again, continues.
+// elsewhere is the environment variable that makes this test program continue a guest. It names the folder with the
+// guest's module, snapshot and next envelope.
 const elsewhere = "SLUICE_TEST_ELSEWHERE"
 
-// TestAGuestGoesOnInAnotherProcess takes a snapshot of a guest at each of its steps, and continues from it in this
-// process, in another process, and in the original instance.
+// TestAGuestGoesOnInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for the
+// same fuel, in this process and in another one.
 func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(elsewhere); dir != "" {
@@ -93,7 +94,7 @@ func goOn(t *testing.T, dir string) {
 	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
 }
 
-// TestSnapshotsAreChecked checks that damaged snapshots, and those of other guests, are refused.
+// TestSnapshotsAreChecked checks that damaged snapshots, and snapshots of other modules, are refused.
 func TestSnapshotsAreChecked(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{}.Module())
@@ -123,15 +124,15 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		"no random":        bytes.Replace(whole, []byte(`"random":"`), []byte(`"random":"A`), 1),
 	} {
 		if _, err := p.Restore(t.Context(), limits, text); !errors.Is(err, engine.ErrSnapshot) {
-			t.Errorf("%s is %v, want %v", name, err, engine.ErrSnapshot)
+			t.Errorf("restoring %s returns %v, want %v", name, err, engine.ErrSnapshot)
 		}
 	}
 	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
-		t.Errorf("with too little memory it is %v", err)
+		t.Errorf("restoring with too little memory returns %v", err)
 	}
 }
 
-// head returns a snapshot with the same head and another memory.
+// head returns a snapshot with the header of another snapshot and this memory.
 func head(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
@@ -144,8 +145,8 @@ func head(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// TestASnapshotIsTheWholeMemory writes random data to a guest that returns its memory, over the module's data and
-// beyond the initial memory, and continues from a snapshot.
+// TestASnapshotIsTheWholeMemory checks that a snapshot has every change of a guest's memory: over the module's data,
+// and beyond the initial memory.
 func TestASnapshotIsTheWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
@@ -194,8 +195,8 @@ func TestASnapshotIsTheWholeMemory(t *testing.T) {
 	}
 }
 
-// TestASnapshotStaysSmall prompts a guest in Go many times, and checks that its garbage is collected before it grows
-// large.
+// TestASnapshotStaysSmall checks that the snapshot of a guest in Go does not grow with the number of prompts, because
+// its garbage is collected.
 func TestASnapshotStaysSmall(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -215,7 +216,7 @@ func TestASnapshotStaysSmall(t *testing.T) {
 	}
 }
 
-// W13: the memory of a guest is not in that of the next guest in the same place.
+// W13: a guest that reuses the memory of an ended guest finds only zeroes in it.
 func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{
@@ -232,7 +233,7 @@ func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i := bytes.IndexFunc(memory, func(r rune) bool { return r != 0 }); i >= 0 || in.Memory() != 3<<16 {
-			t.Fatalf("of %d bytes byte %d is not zero", in.Memory(), i)
+			t.Fatalf("of %d bytes of memory, byte %d is not zero", in.Memory(), i)
 		}
 		if memory, _, err = in.Step(t.Context(), bytes.Repeat([]byte{7}, 150_000+i), plenty); err != nil || memory[150_000] != 7 {
 			t.Fatalf("the guest can't write: %v", err)
@@ -243,7 +244,7 @@ func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot measures taking and restoring a snapshot of a guest in Go.
+// BenchmarkSnapshot measures how long it takes to take and to restore a snapshot of a guest in Go.
 func BenchmarkSnapshot(b *testing.B) {
 	p := compiled(b, guesttest.Module(b, guesttest.Guests+"agent"))
 	in := started(b, p)

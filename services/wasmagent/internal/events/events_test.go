@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// Each bit of an event that is flipped makes an event that does not fit into the chain.
+// Flipping any bit of an event breaks the chain.
 func TestEveryBitCounts(t *testing.T) {
 	t.Parallel()
 	head := events.Start("agent-1")
@@ -45,12 +45,12 @@ func TestEveryBitCounts(t *testing.T) {
 				continue
 			}
 			if _, err := events.Check(at, got); !errors.Is(err, events.ErrChain) {
-				t.Errorf("event %d with bit %d turned is taken: %v", i, bit, err)
+				t.Errorf("event %d with bit %d flipped is accepted: %v", i, bit, err)
 			}
 		}
 		if i > 0 {
 			if _, err := events.Check(events.Start("agent-1"), e); !errors.Is(err, events.ErrChain) {
-				t.Errorf("event %d is taken at the start: %v", i, err)
+				t.Errorf("event %d is accepted as the first event: %v", i, err)
 			}
 		}
 		if at, err = events.Check(at, e); err != nil {
@@ -58,9 +58,9 @@ func TestEveryBitCounts(t *testing.T) {
 		}
 	}
 	if !proto.Equal(at, head) {
-		t.Errorf("read, the head is %v, written %v", at, head)
+		t.Errorf("after reading, the head is %v; after writing, it was %v", at, head)
 	}
 	if _, err := events.Check(events.Start("agent-2"), all[0]); !errors.Is(err, events.ErrChain) {
-		t.Errorf("the journal of another agent begins with it: %v", err)
+		t.Errorf("the first event is accepted in the journal of another agent: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package files holds the files of one agent: texts in memory, by path, within bounds. They are not files of the
-// machine.
+// Package files implements the files of an agent: texts in memory, by path, within bounds. They are not files of the
+// operating system. Package agent uses the package.
 package files
 
 import (
@@ -23,26 +23,26 @@ const MaxPath = 1024
 // Errors, for [errors.Is].
 var (
 	// ErrPath means that the text is not a valid path.
-	ErrPath = errors.New("is no path: write one that is relative, parted by /, without .. and control characters")
+	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrUnknown means that the file does not exist.
 	ErrUnknown = errors.New("there is no such file")
-	// ErrTarget means that the text to replace is not in the file, and ErrAmbiguous that it is in the file more than
-	// once.
+	// ErrTarget means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file more
+	// than once.
 	ErrTarget    = errors.New("the text to replace is not in the file")
-	ErrAmbiguous = errors.New("the text to replace is in the file more than once: give more of it, or replace_all")
+	ErrAmbiguous = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLines means that an offset or limit is negative.
-	ErrLines = errors.New("offset and limit are 0 or more")
+	ErrLines = errors.New("offset and limit must be at least 0")
 	// ErrFull means that the bounds would be exceeded.
-	ErrFull = errors.New("there is no room for that")
+	ErrFull = errors.New("the maximum is reached")
 )
 
 // Bounds bound the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes bounds the size of all files with their paths, and Count their number.
+	// Bytes bounds the total size of the files with their paths, in bytes. Count bounds the number of files.
 	Bytes, Count int
 }
 
-// File is a file without its content.
+// File describes a file without its content. Size is in bytes, and SHA256 has 64 hexadecimal digits.
 type File struct {
 	Path   string
 	Size   int
@@ -58,7 +58,7 @@ type Files struct {
 	bytes  int
 }
 
-// An entry is a file. It does not change.
+// An entry is a stored file. It does not change.
 type entry struct {
 	content  string
 	sum      [sha256.Size]byte
@@ -73,7 +73,7 @@ func (f *Files) Clone() *Files {
 	return &Files{bounds: f.bounds, all: maps.Clone(f.all), bytes: f.bytes}
 }
 
-// Path returns the canonical form of a path: `./a//b` becomes `a/b`. Errors: [ErrPath].
+// Path returns the canonical form of a path. For example, `./a//b` becomes `a/b`. Errors: [ErrPath].
 func Path(text string) (string, error) {
 	switch {
 	case text == "", len(text) > MaxPath, path.IsAbs(text), !utf8.ValidString(text), strings.ContainsRune(text, '\\'),
@@ -87,8 +87,8 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns limit lines of a file, from line offset, which counts from 0. A limit of 0 means all lines that are
-// left.
+// Read returns at most limit lines of a file, starting with line offset, which counts from 0. If limit is 0, it returns
+// all lines from offset on. Errors: [ErrPath], [ErrUnknown], [ErrLines].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -136,18 +136,19 @@ func (f *Files) put(name, content string, now time.Time) error {
 	if !there {
 		bytes += len(name)
 		if len(f.all) >= f.bounds.Count {
-			return fmt.Errorf("%s: %w: there may be %d files", name, ErrFull, f.bounds.Count)
+			return fmt.Errorf("%s: %w: an agent has at most %d files", name, ErrFull, f.bounds.Count)
 		}
 	}
 	if bytes > f.bounds.Bytes {
-		return fmt.Errorf("%s: %w: all files may have %d bytes", name, ErrFull, f.bounds.Bytes)
+		return fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
 	f.all[name], f.bytes = entry{content, sha256.Sum256([]byte(content)), now}, bytes
 	return nil
 }
 
-// Edit replaces the text from by to. from must be in the file exactly once; if all is set, each occurrence is replaced.
-// Edit returns the canonical path and the number of replacements.
+// Edit replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then every
+// occurrence is replaced. Edit returns the canonical path and the number of replacements. Errors: [ErrPath],
+// [ErrUnknown], [ErrTarget], [ErrAmbiguous], [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -162,14 +163,14 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 		return "", 0, fmt.Errorf("%s: %w", name, ErrTarget)
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
-	// Check the size before the text is created: a short edit may produce a long text.
+	// The size is checked before the new text is created, because a short edit may produce a very long text.
 	case len(e.content)+n*(len(to)-len(from)) > f.bounds.Bytes:
-		return "", 0, fmt.Errorf("%s: %w: all files may have %d bytes", name, ErrFull, f.bounds.Bytes)
+		return "", 0, fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
 	return name, n, f.put(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files in the order of their paths: those below a folder, or all if below is empty.
+// List returns the files below a folder, or all files if below is empty, sorted by path. Errors: [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folder(below)
 	if err != nil {
@@ -186,7 +187,7 @@ func (f *Files) List(below string) ([]File, error) {
 	return out, nil
 }
 
-// Paths returns the paths of the files that [Files.List] returns; never nil.
+// Paths returns the paths of the files that [Files.List] returns. The result is never nil.
 func (f *Files) Paths(below string) ([]string, error) {
 	below, err := folder(below)
 	paths := []string{}
@@ -198,7 +199,7 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folder returns the common prefix of the paths below a folder; empty if name is empty.
+// folder returns the common prefix of the paths below a folder. If name is empty or ".", the prefix is empty.
 func folder(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -213,7 +214,7 @@ type Content struct {
 	Modified      time.Time
 }
 
-// All returns the files in the order of their paths.
+// All returns the files with their contents, sorted by path.
 func (f *Files) All() iter.Seq[Content] {
 	return func(yield func(Content) bool) {
 		for _, name := range slices.Sorted(maps.Keys(f.all)) {
@@ -224,7 +225,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore adds a stored file regardless of the bounds.
+// Restore adds a stored file, even if it exceeds the bounds.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, there := f.all[name]; there {
 		f.bytes -= len(name) + len(old.content)

@@ -14,7 +14,7 @@ import (
 
 var now = time.Unix(1_700_000_000, 0)
 
-// TestPath checks that each file has one path, and that there is no path to anything outside.
+// TestPath checks that each file has only one canonical path, and that a path can't leave the folder.
 func TestPath(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -31,7 +31,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestFiles tests the operations on files.
+// TestFiles checks reads, edits and lists of files.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
@@ -47,7 +47,7 @@ func TestFiles(t *testing.T) {
 		want          string
 	}{{0, 0, "one\ntwo\ntwo\n"}, {1, 1, "two\n"}, {1, 0, "two\ntwo\n"}, {0, 2, "one\ntwo\n"}, {9, 0, ""}} {
 		if got, err := f.Read("b", c.offset, c.limit); got != c.want || err != nil {
-			t.Errorf("lines from %d, %d: %q, %v; want %q", c.offset, c.limit, got, err, c.want)
+			t.Errorf("lines with offset %d and limit %d: %q, %v; want %q", c.offset, c.limit, got, err, c.want)
 		}
 	}
 	_, _, twice := f.Edit("b", "two", "2", false, now)
@@ -55,10 +55,10 @@ func TestFiles(t *testing.T) {
 	_, _, empty := f.Edit("b", "", "3", true, now)
 	_, missing := f.Read("d", 0, 0)
 	if !errors.Is(twice, files.ErrAmbiguous) || !errors.Is(none, files.ErrTarget) || !errors.Is(empty, files.ErrTarget) || !errors.Is(missing, files.ErrUnknown) {
-		t.Errorf("edits are %v, %v, %v, and of a missing file %v", twice, none, empty, missing)
+		t.Errorf("the edits return %v, %v and %v, and the read of a missing file %v", twice, none, empty, missing)
 	}
 	if name, n, err := f.Edit("./b", "two", "2", true, now); name != "b" || n != 2 || err != nil {
-		t.Errorf("replaces %d in %s, %v", n, name, err)
+		t.Errorf("the edit makes %d replacements in %s, %v", n, name, err)
 	}
 	list, err := f.List("")
 	if err != nil || len(list) != 2 || list[0].Path != "a/c" || list[1].Path != "b" || list[1].Size != len("one\n2\n2\n") || !list[1].Modified.Equal(now) {
@@ -72,7 +72,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestCapsHoldOnEveryMutator checks that no sequence of operations exceeds the bounds.
+// TestCapsHoldOnEveryMutator checks that no sequence of writes and edits exceeds the bounds.
 func TestCapsHoldOnEveryMutator(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -99,7 +99,7 @@ func TestCapsHoldOnEveryMutator(t *testing.T) {
 	})
 }
 
-// TestAnEditCantBecomeHuge checks that the size of an edit's result is checked before it is created.
+// TestAnEditCantBecomeHuge checks that an edit whose result would exceed the bounds is refused.
 func TestAnEditCantBecomeHuge(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 1 << 20, Count: 1})
@@ -107,11 +107,11 @@ func TestAnEditCantBecomeHuge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := f.Edit("a", "x", strings.Repeat("y", 1<<19), true, now); !errors.Is(err, files.ErrFull) {
-		t.Error(fmt.Errorf("it is %w", err))
+		t.Error(fmt.Errorf("the edit returns %w", err))
 	}
 }
 
-// TestACloneIsApart checks that changes of a clone do not affect the original.
+// TestACloneIsApart checks that a change of the original does not affect a clone.
 func TestACloneIsApart(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
@@ -123,6 +123,6 @@ func TestACloneIsApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _ := before.Read("a", 0, 0); got != "old" || before.Bytes() != 4 {
-		t.Errorf("it has %q, %d bytes", got, before.Bytes())
+		t.Errorf("the clone has %q, %d bytes", got, before.Bytes())
 	}
 }

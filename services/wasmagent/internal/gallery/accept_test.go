@@ -63,7 +63,7 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// the last has no owner
+	// The last digest is that of a template without an owner.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(prompted("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
@@ -79,7 +79,7 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 	accept(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
 }
 
-// An accepted id stays bound to the accepted content, in whichever way other content is added.
+// An accepted id stays bound to the accepted content: other content with the id is quarantined, however it is added.
 func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.Imported, "added": gallery.Written} {
@@ -97,7 +97,7 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 				t.Error("other content of the accepted id is not quarantined")
 			}
 			if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
-				t.Errorf("it is accepted with the digest of the content before: %v", err)
+				t.Errorf("the new content is accepted with the digest of the earlier content: %v", err)
 			}
 			if found, err := openGallery(t, keeper).Get(ana.Tenant, "foreign"); err != nil || !found.GetQuarantined() {
 				t.Errorf("after a restart: %v, %v", found, err)
@@ -116,7 +116,7 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 	}
 }
 
-// A row that differs from the accepted content creates no agents.
+// If the stored content differs from the accepted content, the template is quarantined.
 func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
 	t.Parallel()
 	keeper := newMemory()
@@ -130,7 +130,7 @@ func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
 	}
 }
 
-// A replica that has not read a change of another one does not accept content that the operator has not read.
+// A replica that has not read another replica's change does not accept the changed content.
 func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
 	t.Parallel()
 	keeper := newMemory()

@@ -49,7 +49,7 @@ func TestTheInstallationsTemplates(t *testing.T) {
 	g := newGallery(t)
 	all := g.List("one")
 	if got, want := ids(all), []string{"coder", "researcher", "tester", "reviewer", "security", "swarm-orchestrator"}; !slices.Equal(got, want) {
-		t.Errorf("they are %v, want %v", got, want)
+		t.Errorf("the built-in templates are %v, want %v", got, want)
 	}
 	for _, template := range all {
 		if err := protovalidate.Validate(template); err != nil || !template.GetBuiltin() || template.GetAddedBy() != "" {
@@ -77,7 +77,7 @@ func TestATenantsTemplates(t *testing.T) {
 		t.Errorf("another tenant has %v", got)
 	}
 	if _, err := g.Get("two", "mine"); !errors.Is(err, gallery.ErrUnknown) {
-		t.Errorf("another tenant finds it: %v", err)
+		t.Errorf("another tenant gets the template: %v", err)
 	}
 	claims := template("claims")
 	claims.Builtin, claims.AddedBy = true, "somebody"
@@ -99,16 +99,16 @@ func TestATenantsTemplates(t *testing.T) {
 		t.Error("one of two templates was added although the other can't be")
 	}
 	if err := g.Remove(t.Context(), ben, false, "mine"); !errors.Is(err, gallery.ErrOwner) {
-		t.Errorf("another principal removes it: %v", err)
+		t.Errorf("another principal removes the template: %v", err)
 	}
 	if err := g.Remove(t.Context(), cem, true, "mine"); !errors.Is(err, gallery.ErrUnknown) {
-		t.Errorf("an operator of another tenant removes it: %v", err)
+		t.Errorf("an operator of another tenant removes the template: %v", err)
 	}
 	if err := g.Remove(t.Context(), ben, true, "coder"); !errors.Is(err, gallery.ErrBuiltin) {
 		t.Errorf("a template of the installation is removed: %v", err)
 	}
 	if err := errors.Join(g.Remove(t.Context(), ana, false, "mine"), g.Remove(t.Context(), ben, true, "also")); err != nil {
-		t.Errorf("the principal that added it, or an operator, can't remove it: %v", err)
+		t.Errorf("the principal that added a template, or an operator, can't remove it: %v", err)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestTheActiveTemplate(t *testing.T) {
 		t.Fatalf("configured %q, %v", id, err)
 	}
 	if got := g.Configured(ana, "mine").GetMaxTurns(); got != 7 {
-		t.Errorf("it may take %d turns", got)
+		t.Errorf("the settings have %d turns", got)
 	}
 	if got := g.Configured(ana, "coder"); got.MaxTurns != nil {
 		t.Errorf("the settings of one template apply to another: %v", got)
@@ -143,7 +143,7 @@ func TestTheActiveTemplate(t *testing.T) {
 	}
 }
 
-// N2: the templates of each caller are bounded, and removed templates free the capacity.
+// N2: the number and the size of each caller's templates are bounded. Removing a template makes space for another.
 func TestN2SharesOfAGallery(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -180,7 +180,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); err != nil {
-		t.Errorf("with capacity again: %v", err)
+		t.Errorf("after a removal: %v", err)
 	}
 	whole := large("whole")
 	whole.Skills = append(whole.Skills, whole.GetSkills()...)
@@ -193,7 +193,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	}
 }
 
-// After any sequence of additions and removals, the gallery has exactly the templates that were added and not removed.
+// After any sequence of additions and removals, a gallery has exactly the templates that were added and not removed.
 func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -208,7 +208,7 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 			_, there := model[id]
 			if rapid.Bool().Draw(t, "add") {
 				if err := g.Add(t.Context(), who, gallery.Written, template(id)); (err == nil) == there {
-					t.Fatalf("add %s where it is there is %v: %v", id, there, err)
+					t.Fatalf("adding %s, which exists: %v, returns %v", id, there, err)
 				} else if err == nil {
 					model[id] = who
 				}
@@ -224,8 +224,7 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	})
 }
 
-// Galleries of one keeper follow each other: a change that one acknowledged is visible in the other, and its size is
-// counted once.
+// Two galleries share a keeper. A change that one gallery acknowledged is visible in the other one after Follow.
 func TestGalleriesFollowEachOther(t *testing.T) {
 	t.Parallel()
 	kept := newMemory()
@@ -296,7 +295,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// An empty container, and its sum, are those of another program.
+// Containers have the same bytes as those that another implementation created.
 func TestContainers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -319,7 +318,7 @@ func TestContainers(t *testing.T) {
 		many = append(many, &wasmagentv1.TemplateSkill{Name: "s", Content: strings.Repeat("x", 64<<10)})
 	}
 	if _, err := gallery.Container(gallery.Parts{Skills: many}); !errors.Is(err, gallery.ErrLarge) {
-		t.Errorf("one of 4 MiB: %v", err)
+		t.Errorf("a container of 4 MiB: %v", err)
 	}
 }
 
@@ -336,18 +335,19 @@ func TestReadNamesThePlace(t *testing.T) {
 		`[{"id":"A B","name":"A"}]`:  "/0/category: is missing",
 		strings.Replace("["+good+"]", `"id":"a"`, `"id":"A B"`, 1): "/0: ",
 		strings.Replace("["+good+"]", `"x"`, `5`, 1):               "/0/prompts/0/system_prompt: is to be a string",
-		"[" + strings.Repeat(good+",", 1000) + good + "]":          "there may be 1000",
+		"[" + strings.Repeat(good+",", 1000) + good + "]":          "it has more than 1000",
 	} {
 		if all, err := gallery.Read([]byte(text)); !errors.Is(err, gallery.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80s: %v, %v, want %q", text, ids(all), err, want)
 		}
 	}
 	if all, err := gallery.Read([]byte("[" + good + "]")); err != nil || all[0].GetPrompts()[0].GetSystemPrompt() != "x" {
-		t.Errorf("a good one: %v, %v", all, err)
+		t.Errorf("a valid text: %v, %v", all, err)
 	}
 }
 
-// FuzzRead looks for texts that break the reader, or that it accepts although the contract does not.
+// FuzzRead checks that every text is either refused with [gallery.ErrInvalid], or has templates that the contract
+// admits.
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
 	f.Add(`[{"id":"a","id":"b"}]`)
@@ -367,7 +367,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memory stores templates for the time of a test.
+// memory is a keeper that stores templates in memory.
 type memory struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool

@@ -9,7 +9,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords bounds the words of a query that are used.
+// maxWords is the maximum number of words of a query that are used.
 const maxWords = 16
 
 // Weights of a word by the part of the template in which it occurs.
@@ -17,11 +17,11 @@ const (
 	inName        = 1.0
 	inTags        = 0.8
 	inDescription = 0.4
-	inPart        = 0.2 // as a part of another word
+	inPart        = 0.2 // inside of another word
 )
 
-// Search returns the templates that a tenant sees and that match words of the query: the most relevant first, otherwise
-// in the order of [Gallery.List].
+// Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Templates
+// that are equally relevant have the order of [Gallery.List].
 func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
 	looked := words(query)
 	if len(looked) > maxWords {
@@ -39,12 +39,12 @@ func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
 	return hits
 }
 
-// words splits a text into words in lower case.
+// words splits a text into its words, in lower case.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// relevance returns the mean weight of the words in a template, 0 to 1.
+// relevance returns the mean weight of the looked-up words in a template, from 0 to 1.
 func relevance(t *wasmagentv1.Template, looked []string) float64 {
 	if len(looked) == 0 {
 		return 0

@@ -1,5 +1,5 @@
-// Package guests provides the modules that agents run: the shipped ones, which `make build` embeds into this program,
-// and those that the configuration lists. Nothing else runs.
+// Package guests provides the modules of guests: the shipped ones, which `make build` embeds into the program, and the
+// ones that the configuration lists. Agents run no other modules. The wasmagent service uses the package.
 package guests
 
 import (
@@ -21,27 +21,27 @@ var dist embed.FS
 
 // Errors of [Guests.Get], for [errors.Is].
 var (
-	// ErrUnknown means that there is no guest of this name.
+	// ErrUnknown means that no shipped or listed guest has this name.
 	ErrUnknown = errors.New("is not a guest")
-	// ErrNotBuilt means that this program was built without the guest.
+	// ErrNotBuilt means that the program was built without the shipped guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build")
-	// ErrListed means that the file differs from what the configuration lists.
+	// ErrListed means that the file of the module can't be read, or does not have the digest in the configuration.
 	ErrListed = errors.New("is not what the configuration lists")
 )
 
-// maxModule bounds the file of a listed module, in bytes: larger modules are not compiled.
+// maxModule bounds the file of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
-// names are the names of the shipped guests.
+// names lists the names of the shipped guests.
 var names = []string{"agent", "echo", "script"}
 
-// Listed is a guest in the configuration.
+// Listed is an entry for a guest in the configuration.
 type Listed struct {
-	// Path is the file of the module, and SHA256 its digest: 64 hexadecimal digits.
+	// Path is the file of the module. SHA256 is its digest, as 64 hexadecimal digits.
 	Path, SHA256 string
 }
 
-// shipped returns the digests of the shipped guests, by name. A guest that was not built is left out.
+// shipped has the digests of the shipped guests by name. A guest that was not built is missing.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
 	for _, name := range names {
@@ -52,16 +52,16 @@ var shipped = sync.OnceValue(func() map[string]string {
 	return digests
 })
 
-// Guests are the guests that may run. The zero value has the shipped ones.
+// Guests are the guests that agents may run. The zero value has only the shipped ones.
 type Guests struct{ listed map[string]Listed }
 
-// New returns the shipped guests and the listed ones, whose files must exist. A listed guest with the name of a shipped
-// one is an error.
+// New returns the shipped guests and the listed ones. It returns an error if the file of a listed guest is missing or
+// has another digest, or if a listed guest has the name of a shipped one.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		if slices.Contains(names, name) {
-			return nil, fmt.Errorf("agents.guests.%s: a guest of that name is shipped", name)
+			return nil, fmt.Errorf("agents.guests.%s: a shipped guest has this name: use another name", name)
 		}
 		if _, _, err := g.Get(name); err != nil {
 			return nil, fmt.Errorf("agents.guests.%s: %w", name, err)
@@ -75,10 +75,10 @@ func (g *Guests) Names() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), names...)))
 }
 
-// Digest returns the digest of a guest's module; empty if there is no such guest.
+// Digest returns the digest of the current module of a guest; empty if there is no such guest.
 func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
 
-// ByDigest returns the guest whose module has a digest.
+// ByDigest returns the name of the guest whose current module has this digest.
 func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 	for _, name := range g.Names() {
 		if digest != "" && g.Digest(name) == digest {
@@ -91,8 +91,9 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 // IsShipped reports whether a guest is shipped.
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
 
-// Get returns the module of a guest and its digest: SHA-256, 64 hexadecimal digits. It reads the file of a listed guest
-// each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt], [ErrListed].
+// Get returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
+// it reads the file each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt],
+// [ErrListed].
 func (g *Guests) Get(name string) (module []byte, digest string, err error) {
 	if at, ok := g.listed[name]; ok {
 		if module, digest, err = at.read(); err != nil {
@@ -123,7 +124,7 @@ func (l Listed) read() ([]byte, string, error) {
 		return nil, "", fmt.Errorf("%s has more than %d MiB", l.Path, maxModule>>20)
 	}
 	if digest := digestOf(module); digest != l.SHA256 {
-		return nil, "", fmt.Errorf("the SHA-256 of %s is %s, and %s is listed", l.Path, digest, l.SHA256)
+		return nil, "", fmt.Errorf("the SHA-256 of %s is %s, but the configuration has %s", l.Path, digest, l.SHA256)
 	}
 	return module, l.SHA256, nil
 }

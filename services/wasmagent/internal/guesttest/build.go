@@ -1,5 +1,6 @@
-// Package guesttest provides what tests of guests need: modules that are built from Go, modules that are made by hand,
-// and the program of workers.
+// Package guesttest provides the modules and the worker program for tests of guests. Modules are built from Go
+// packages,
+// or encoded by hand.
 package guesttest
 
 import (
@@ -11,19 +12,19 @@ import (
 	"testing"
 )
 
-// Guests is the import path of the shipped guests' packages.
+// Guests is the prefix of the import paths of the shipped guests.
 const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
-// modules caches the built modules, by build mode and package.
+// modules caches the modules that were built, by build mode and package.
 var modules sync.Map
 
-// Module builds the guest of a Go package, once in a test program.
+// Module builds the guest in a Go package. It does so only once in each test program.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return built(t, pkg, "c-shared")
 }
 
-// Command builds a Go package as a command, which is not a guest.
+// Command builds a Go package as a WebAssembly command, which is not a guest.
 func Command(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return built(t, pkg, "default")
@@ -31,7 +32,7 @@ func Command(t testing.TB, pkg string) []byte {
 
 func built(t testing.TB, pkg, mode string) []byte {
 	t.Helper()
-	//nolint:usetesting // it outlives the first test that needs it
+	//nolint:usetesting // the folder must not be removed at the end of the first test
 	build, _ := modules.LoadOrStore(mode+" "+pkg, sync.OnceValues(func() ([]byte, error) {
 		dir, err := os.MkdirTemp("", "guest")
 		if err != nil {
@@ -53,13 +54,14 @@ func built(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir names the folder for built programs; see package stack of the tests.
+// programsDir is the environment variable with the folder for built programs. Package stack of the end-to-end tests
+// sets it.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// programDir is the temporary folder of the program; empty if there is none.
+// programDir is the temporary folder of the worker program; empty if there is none.
 var programDir string
 
-// program builds the program of workers, without the race detector, with which compiling a guest takes half a minute.
+// program builds the worker program without the race detector, because compiling a guest with it takes half a minute.
 var program = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(programsDir)
 	if dir == "" {
@@ -76,7 +78,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Program builds the program of workers, once; [Main] removes it.
+// Program returns the path of the worker program, which it builds once. [Main] removes the program.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := program()
@@ -86,7 +88,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// Main is the TestMain of packages whose tests use [Program].
+// Main runs the tests of a package that uses [Program]. The package calls it in TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if programDir != "" {

@@ -2,13 +2,13 @@ package guesttest
 
 import "encoding/binary"
 
-// Code is the body of a function without locals.
+// Code is the code of a function without locals.
 type Code []byte
 
-// I32 returns the instruction i32.const.
+// I32 returns an i32.const instruction.
 func I32(n int32) Code { return append(Code{0x41}, sleb(int64(n))...) }
 
-// I64 returns the instruction i64.const.
+// I64 returns an i64.const instruction.
 func I64(n int64) Code { return append(Code{0x42}, sleb(n)...) }
 
 func sleb(v int64) (b []byte) {
@@ -22,7 +22,7 @@ func sleb(v int64) (b []byte) {
 	}
 }
 
-// Cat concatenates code.
+// Cat concatenates pieces of code.
 func Cat(parts ...Code) (out Code) {
 	for _, p := range parts {
 		out = append(out, p...)
@@ -30,11 +30,11 @@ func Cat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the end of a step that returns this number of bytes at a place.
+// Answer returns the last instruction of a step that returns an envelope: the number of bytes, and their address.
 func Answer(place, bytes uint32) Code { return I64(int64(place)<<32 | int64(bytes)) }
 
-// HandMade describes a guest: the bodies of alloc and step, sections that replace the default ones, and further
-// functions. The zero value answers each step with two bytes.
+// HandMade describes a guest that is encoded by hand: the code of alloc and step, sections that replace the default
+// ones, and further functions. The zero value answers each step with two zero bytes.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
@@ -45,8 +45,8 @@ type HandMade struct {
 	Names []string
 }
 
-// Module encodes the guest. Its functions are, after the imports, abi_version, alloc, step and those of More. Type 0 is
-// () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32, i32, i32) -> i32, 4 (i32) -> ().
+// Module encodes the guest. Its functions are the imports, abi_version, alloc, step, and those of More. The types are,
+// in this order: () -> i32, (i32) -> i32, (i32, i32) -> i64, (i32, i32, i32, i32) -> i32, and (i32) -> ().
 func (h HandMade) Module() []byte {
 	if h.Alloc == nil {
 		h.Alloc = I32(1024)
@@ -90,11 +90,11 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import returns an import section with one function of WASI, of a type of [HandMade.Module].
+// Import returns an import section with one function of WASI. kind is the index of its type in [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
 	return append(append(append(out, byte(len(name))), name...), 0, kind)
 }
 
-// Endless is a loop that does not end.
+// Endless is a loop that never ends.
 var Endless = Code{0x03, 0x40, 0x0c, 0, 0x0b, 0x00}

@@ -11,30 +11,30 @@ import (
 // form is the version of the format of changes.
 const form = "sluice-agent-stored-1"
 
-// ErrChange means that a change can't be applied to the list before it, for [errors.Is].
-var ErrChange = errors.New("the change does not fit the list before it")
+// ErrChange means that a change is invalid, or can't be applied to the previous list. Use errors.Is.
+var ErrChange = errors.New("the change can't be applied to the previous list")
 
-// A Basis is the list to which a change is applied.
+// A Basis names the list to which a change is applied.
 type Basis string
 
 const (
-	// Before means the list that results from the journal so far.
+	// Before means the list that results from all previous changes in the journal.
 	Before Basis = ""
-	// Made means the empty list, because the agent has just been created. The change lists everything.
+	// Made means the empty list, because the agent was just created. The change lists all parts.
 	Made Basis = "made"
-	// Found means the empty list, because the journal began before journals listed what is stored. The change lists
-	// everything, and the journal does not record how that content came about.
+	// Found means the empty list, because the journal is older than such lists. The change lists all parts, and the
+	// journal does not record how they came about.
 	Found Basis = "found"
 )
 
-// change is the envelope of an event of the kind stored.
+// change is the envelope of an event of the kind stored, as JSON.
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
-	// State and Record are SHA-256 digests in hexadecimal: of the state as it is stored, and of the record's JSON.
+	// State is the SHA-256 of the stored state, and Record that of the record's JSON, both in hexadecimal.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// The rest is the difference from the list before. A nil entry was removed.
+	// The other fields are the difference from the previous list. A nil value means that the part was removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
 	Messages []splice           `json:"messages,omitempty"`
@@ -42,15 +42,16 @@ type change struct {
 	Guest    map[string]*string `json:"guest,omitempty"`
 }
 
-// A splice replaces entries of a list. The splices of a change are applied in order.
+// A splice replaces Drop entries of a list, from index At, by the entries in Add. The splices of a change are applied
+// in order.
 type splice struct {
 	At   int      `json:"at"`
 	Drop int      `json:"drop,omitzero"`
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change returns the JSON of the change from before to i. If basis is not [Before], or before is nil, the change is
-// from the empty list. state is the SHA-256 of the state as it is stored, in hexadecimal. Errors: [ErrRecord].
+// Change returns the JSON of the change from the list before to the list i. If basis is not [Before], or before is nil,
+// the change is from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors: [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != Before || before == nil {
 		before = new(Inventory)
@@ -80,8 +81,9 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that turn before into now. They keep the common beginning of both lists, drop entries
-// after that from the front, as a conversation drops its oldest messages, and add the rest.
+// listChange returns the splices that turn before into now. They keep the common beginning of both lists, and drop
+// entries directly after that beginning, because a conversation drops its oldest messages. Then they add the new
+// entries at the end.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -107,16 +109,15 @@ func listChange(before, now []entry) (out []splice) {
 	return append(out, last)
 }
 
-// Covered is the result of the events of the kind stored, up to one of them. The zero value is that of a journal
-// without such events.
+// Covered is the result of applying the changes in a journal. The zero value is that of a journal without changes.
 type Covered struct {
-	// List is the inventory that the journal records; nil if there is no such event yet. [Covered.Apply] changes it.
+	// List is the list that the journal records; nil if it has no change yet. [Covered.Apply] modifies it.
 	List *Inventory
-	// State and Record are the digests of the newest of these events.
+	// State and Record are the digests from the newest change.
 	State, Record string
 }
 
-// Read returns the digests of one event of the kind stored. Errors: [ErrChange].
+// Read returns the digests from a change, which is the envelope of an event of the kind stored. Errors: [ErrChange].
 func Read(envelope []byte) (state, record string, err error) {
 	c, err := read(envelope)
 	return c.State, c.Record, err
@@ -127,13 +128,13 @@ func read(envelope []byte) (c change, err error) {
 		return c, fmt.Errorf("%w: %w", ErrChange, err)
 	}
 	if c.Form != form {
-		return c, fmt.Errorf("%w: its form is %.64q", ErrChange, c.Form)
+		return c, fmt.Errorf("%w: its format is %.64q", ErrChange, c.Form)
 	}
 	return c, nil
 }
 
-// Apply applies the envelope of an event of the kind stored. place is the place of the event in the journal, from 1.
-// Errors: [ErrChange].
+// Apply applies a change, which is the envelope of an event of the kind stored. place is the position of the event in
+// the journal, from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := read(envelope)
 	if err != nil {
@@ -142,7 +143,7 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == Before && c.List != nil:
 	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2:
-		// A change with the basis Made is event 2, after the event of the agent's creation.
+		// A change with the basis Made must be event 2, directly after the event of the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

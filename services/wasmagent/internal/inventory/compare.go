@@ -9,8 +9,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare returns the first stored part that differs from what the journal records, or nil: files by path, then todos,
-// messages, the record and the guest. It ignores the fields of the record that are named in but.
+// Compare returns the first stored part that differs from the list i of a journal, or nil if there is no difference. It
+// compares files by path, then todos, messages, the fields of the record and those of the guest. It ignores the fields
+// of the record that are named in but.
 func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
@@ -27,7 +28,7 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// names returns the sorted names of two maps.
+// names returns the names in either of two maps, sorted.
 func names(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -89,7 +90,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered returns the parts with a value of which the journal does not record how it came about.
+// NotCovered returns the names of the parts that have values that the journal does not explain.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }
@@ -107,8 +108,9 @@ func (i *Inventory) NotCovered() (out []string) {
 	return out
 }
 
-// Parts returns all parts of an agent, by the names that [Inventory.NotCovered] uses.
+// Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// Has reports whether the list is that of a record with this digest: the SHA-256 of its JSON, in hexadecimal.
+// Has reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON in
+// hexadecimal.
 func (i *Inventory) Has(record string) bool { return i.digest == record }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// list returns the inventory of an agent with some turns, files, todos and messages.
+// list returns the inventory of an agent with this count of turns and these files, todos and messages.
 func list(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
 	t.Helper()
 	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}
@@ -34,7 +34,7 @@ func list(t *testing.T, turns int, files, todos, messages []string) *inventory.I
 	return out
 }
 
-// Applying changes gives the list that was made, after any additions, replacements, removals and moves.
+// Applying each change to the previous list gives the new list, whatever parts were added, replaced, removed or moved.
 func TestApply_LeadsToWhatWasListed(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -74,7 +74,7 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 	}
 }
 
-// The change of a conversation that drops its oldest message for each new one does not list it completely.
+// A change is short if a long conversation drops an old message for each new one.
 func TestChange_OfALongConversationIsShort(t *testing.T) {
 	t.Parallel()
 	var talk []string
@@ -85,11 +85,12 @@ func TestChange_OfALongConversationIsShort(t *testing.T) {
 	now := list(t, 2, nil, nil, append(append([]string{talk[0]}, talk[3:]...), "question", "answer"))
 	text, err := now.Change(inventory.Before, before, "digest")
 	if err != nil || len(text) > 1000 {
-		t.Errorf("it has %d bytes: %v", len(text), err)
+		t.Errorf("the change has %d bytes: %v", len(text), err)
 	}
 }
 
-// A change in a wrong position is refused: one that lists everything again would hide changes of the store.
+// A change whose basis does not fit its position is refused. Otherwise a change that lists all parts again could hide
+// that the store was changed.
 func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 	t.Parallel()
 	made, found, next := inventory.Made, inventory.Found, inventory.Before
@@ -102,7 +103,7 @@ func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 		return text
 	}
 	for name, bases := range map[string][]inventory.Basis{
-		"nothing before": {next}, "found behind made": {made, found}, "found twice": {found, found}, "made later": {found, made}, "of no basis that is known": {"other"},
+		"before as the first": {next}, "found after made": {made, found}, "found twice": {found, found}, "made after found": {found, made}, "an unknown basis": {"other"},
 	} {
 		var covered inventory.Covered
 		var err error
@@ -125,7 +126,8 @@ func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 	}
 }
 
-// All fields of messages and todos are listed. A field that is added to the contract has to be listed, too.
+// The inventory lists all fields of messages, files, states and todos. This test fails if the contract gets a new
+// field.
 func TestOf_ListsAllFieldsOfWhatIsRead(t *testing.T) {
 	t.Parallel()
 	for fields, want := range map[int]int{
@@ -133,10 +135,10 @@ func TestOf_ListsAllFieldsOfWhatIsRead(t *testing.T) {
 		new(wasmstorev1.State).ProtoReflect().Descriptor().Fields().Len(): 6,
 	} {
 		if fields != want {
-			t.Errorf("there are %d fields, and %d are listed", fields, want)
+			t.Errorf("the contract has %d fields, but %d are listed", fields, want)
 		}
 	}
 	if n := new(wasmagentv1.Todo).ProtoReflect().Descriptor().Fields().Len(); n != 2 {
-		t.Errorf("a todo has %d fields, and 2 are listed", n)
+		t.Errorf("a todo has %d fields, but 2 are listed", n)
 	}
 }

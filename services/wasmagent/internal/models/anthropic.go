@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// anthropicURL is the URL of the provider's API, and anthropicVersion the version of the API that is spoken.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the version of the API that is used.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
 
-// messages is the driver for Anthropic's Messages API (API reference, Messages, Create; Streaming).
+// messages is the driver for Anthropic's Messages API (API reference: Messages, Create; Streaming).
 type messages struct {
 	api
 	most
@@ -63,7 +63,7 @@ type anthropicTool struct {
 	InputSchema map[string]json.RawMessage `json:"input_schema"`
 }
 
-// anthropicUsage are numbers of tokens. Those of a later event replace the earlier ones; 0 says nothing.
+// anthropicUsage has numbers of tokens. A number in a later event replaces the earlier one, unless it is 0.
 type anthropicUsage struct {
 	Input       int64 `json:"input_tokens"`
 	CacheWrites int64 `json:"cache_creation_input_tokens"`
@@ -71,7 +71,7 @@ type anthropicUsage struct {
 	Output      int64 `json:"output_tokens"`
 }
 
-// anthropicEvent is an event of an answer.
+// anthropicEvent is an event of the stream of an answer.
 type anthropicEvent struct {
 	Type    string `json:"type"`
 	Index   int    `json:"index"`
@@ -129,7 +129,7 @@ func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskMod
 	return all.answer(), nil
 }
 
-// anthropicAnswer joins the events of an answer.
+// anthropicAnswer assembles an answer from the events of its stream.
 type anthropicAnswer struct {
 	usage  anthropicUsage
 	stop   string
@@ -137,25 +137,25 @@ type anthropicAnswer struct {
 	tell   func(string)
 }
 
-// add adds one event of the stream. It reports whether the stream has ended.
+// add adds an event of the stream. It reports whether the stream has ended.
 func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(event, &e); err != nil {
-		return false, malformed("its pieces can't be read")
+		return false, malformed("an event of the stream can't be parsed")
 	}
 	switch e.Type {
 	case "message_start":
 		a.usage = e.Message.Usage
 	case "content_block_start":
 		if e.Index != len(a.blocks) {
-			return false, malformed("its pieces do not fit")
+			return false, malformed("its blocks are not in order")
 		}
 		b := e.ContentBlock
 		a.blocks = append(a.blocks, &answerBlock{kind: b.Type, id: b.ID, name: b.Name, initial: b.Input})
 		a.say(e.Index, b.Text)
 	case "content_block_delta":
 		if e.Index < 0 || e.Index >= len(a.blocks) {
-			return false, malformed("its pieces do not fit")
+			return false, malformed("its blocks are not in order")
 		}
 		a.say(e.Index, e.Delta.Text)
 		a.blocks[e.Index].input.WriteString(e.Delta.PartialJSON)
@@ -171,7 +171,7 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// say adds a piece of text to a block. Pieces of blocks that are not closed may alternate.
+// say appends a piece of text to a block. The pieces of several open blocks may alternate.
 func (a *anthropicAnswer) say(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)

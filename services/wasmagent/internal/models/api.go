@@ -13,14 +13,15 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// api is a provider's method that answers with a stream of events.
+// api is a method of a provider's API that answers with a stream of events.
 type api struct {
 	client *http.Client
 	url    string
 	header http.Header
 }
 
-// newAPI returns the method at a path below a base URL, which is the standard one if the configured one is empty.
+// newAPI returns the method at a path below a base URL. The base URL is the configured one, or the standard one if that
+// is empty.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {
@@ -32,8 +33,8 @@ func newAPI(client *http.Client, configured, standard, path string, header http.
 	return api{client, at, header}, err
 }
 
-// stream sends a question and calls add for each event of the answer, until add reports the end. begun reports whether an
-// event has come. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
+// stream sends a question and calls add for each event of the answer, until add reports the end. begun reports whether
+// at least one event has arrived. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
 func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (begun bool, err error) {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -53,7 +54,7 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 		if err != nil {
 			return begun, lostError(ctx, err, begun)
 		}
-		if event.Data == "" || event.Type == "ping" { // sent to keep the connection open
+		if event.Data == "" || event.Type == "ping" { // keeps the connection open
 			continue
 		}
 		if isFailure([]byte(event.Data)) {
@@ -70,16 +71,16 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	return begun, nil
 }
 
-// answerBlock is a block of an answer: text, a call, or one of another type, which is ignored.
+// answerBlock is a block of an answer: a text, a call, or a block of another type, which is ignored.
 type answerBlock struct {
 	kind, id, name string
 	initial        json.RawMessage
 	text, input    strings.Builder
 }
 
-// isFailure reports whether an event is the error by which both APIs end a stream that has begun.
+// isFailure reports whether an event is an error. Both APIs send one to end a stream that has begun.
 func isFailure(event []byte) bool {
-	if !bytes.Contains(event, []byte(`"error"`)) { // so that an event is not parsed twice
+	if !bytes.Contains(event, []byte(`"error"`)) { // saves parsing most events twice
 		return false
 	}
 	var failed struct {
@@ -88,7 +89,7 @@ func isFailure(event []byte) bool {
 	return json.Unmarshal(event, &failed) == nil && failed.Error != nil && string(failed.Error) != "null"
 }
 
-// schemaOf returns the members of the schema of a tool's input; none if the tool has no schema.
+// schemaOf returns the members of the JSON schema of a tool's input. It returns an empty map if the tool has no schema.
 func schemaOf(t *wasmagentv1.ModelTool) (map[string]json.RawMessage, error) {
 	schema := make(map[string]json.RawMessage)
 	if t.GetInputSchema() == "" {

@@ -13,45 +13,45 @@ import (
 
 // Kinds of a [FailureError], for [errors.Is].
 var (
-	// ErrRateLimited means that the provider accepts no more questions for now (429).
+	// ErrRateLimited means that the provider accepts no more questions for now (status 429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
-	// ErrOverloaded means that the provider can't answer now: 5xx, 529, 408 or 409.
+	// ErrOverloaded means that the provider can't answer now (status 408, 409, 529 or 5xx).
 	ErrOverloaded = errors.New("the provider of the model can't answer now")
-	// ErrRejected means that the provider does not accept the question: another status of 300 to 499.
+	// ErrRejected means that the provider does not accept the question (any other status from 300 to 499).
 	ErrRejected = errors.New("the provider of the model rejects the question")
-	// ErrAuth means that the provider does not accept the configured key (401, 403).
+	// ErrAuth means that the provider does not accept the configured key (status 401 or 403).
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
-	// ErrUnreachable means that there is no connection to the provider, or that it ended before an answer began.
+	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer began.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
-	// ErrBroken means that the answer ended in the middle. The provider may charge for it.
+	// ErrBroken means that the answer ended before it was complete. The provider may charge for it.
 	ErrBroken = errors.New("the model's answer broke off in the middle")
 	// ErrMalformed means that the answer does not follow the provider's API. The provider may charge for it.
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
-// maxSaid bounds the provider's words in an error, in bytes.
+// maxSaid bounds the provider's message in an error, in bytes.
 const maxSaid = 300
 
-// FailureError is the reason why a question has no answer. It wraps its kind.
+// FailureError is the reason why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's answer; 0 if there was none.
 	Status int
-	// Said is the provider's reason; it may be empty. It contains no key.
+	// Said is the provider's message; it may be empty. It does not contain the key.
 	Said string
-	// Tries is the number of tries.
+	// Tries is the number of tries that were made.
 	Tries int
 	// After is the wait that the provider requests; 0 if it requests none.
 	After time.Duration
 	// Charged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the cost,
-	// counted or estimated.
+	// as counted or estimated.
 	Charged bool
 
-	// again is true if the same question may be asked again.
+	// again is true if the question may be repeated.
 	again bool
 }
 
-// Error returns the kind with the provider's status and words.
+// Error returns the text of the kind, followed by the provider's status and message.
 func (f *FailureError) Error() string {
 	out := f.Kind.Error()
 	if f.Status != 0 {
@@ -64,7 +64,7 @@ func (f *FailureError) Error() string {
 		out += fmt.Sprintf(" (asked %d times)", f.Tries)
 	}
 	if f.After > 0 {
-		out += fmt.Sprintf("; it says to wait for %s", f.After.Round(time.Second))
+		out += fmt.Sprintf("; the provider requests a wait of %s", f.After.Round(time.Second))
 	}
 	return strings.TrimSpace(out)
 }
@@ -79,7 +79,7 @@ type refusal struct {
 	Message string `json:"message"`
 }
 
-// refusalOf parses the error object of a body or an event. It returns the zero value if there is none.
+// refusalOf parses the error object in a body or an event. It returns the zero value if there is no error object.
 func refusalOf(text []byte) refusal {
 	var body struct {
 		Error any `json:"error"`
@@ -97,7 +97,7 @@ func refusalOf(text []byte) refusal {
 	return refusal{}
 }
 
-// line returns a provider's reason as one short line.
+// line converts a provider's message to one short line.
 func line(said string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
@@ -111,10 +111,10 @@ func line(said string) string {
 	return text
 }
 
-// noQuota has the codes of a 429 that a later try does not change, because the account has no credit left.
+// noQuota has the codes of a status 429 that mean that the account has no credit left. A further try would not help.
 var noQuota = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
-// statusFailure returns the failure for an HTTP status of 300 or more.
+// statusFailure returns the failure for an answer with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	said := refusalOf(body)
 	f := &FailureError{Kind: ErrRejected, Status: status, Said: said.Message, After: retryAfter(status, header, now)}
@@ -128,7 +128,7 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	case status == http.StatusConflict && (f.After > 0 || header.Get("X-Should-Retry") == "true"):
 		f.Kind, f.again = ErrOverloaded, true
 	case status < http.StatusBadRequest:
-		f.Said = "it redirects to another address: configure that as the provider's url"
+		f.Said = "the provider redirects to another address: configure that address as the provider's url"
 	}
 	if header.Get("X-Should-Retry") == "false" {
 		f.again = false
@@ -136,7 +136,7 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	return f
 }
 
-// eventFailure returns the failure for an error inside of a stream. begun is true if an answer had begun.
+// eventFailure returns the failure for an error event in a stream. begun is true if the answer had begun.
 func eventFailure(event []byte, begun bool) *FailureError {
 	said := refusalOf(event)
 	f := &FailureError{Kind: ErrOverloaded, Said: said.Message, again: true}

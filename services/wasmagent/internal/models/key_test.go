@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// A provider's key is not in anything that is returned: answers that are streamed in pieces, arguments and names of
-// calls, and errors, in any form in which programs repeat it.
+// A provider's key is removed from everything that is returned: streamed answers, names and arguments of calls, and
+// errors. It is found in each encoding in which programs repeat it.
 func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`
@@ -60,7 +60,7 @@ func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
 						}
 					}
 					if name == "answer" && (err != nil || len(got.Calls) != 1 || !json.Valid([]byte(got.Calls[0].GetArguments())) || told.String() != got.Content || got.Content[0] != '<') {
-						t.Errorf("the answer is %v, told as %q: %v", got, told.String(), err)
+						t.Errorf("the answer is %v, streamed as %q: %v", got, told.String(), err)
 					}
 				})
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// question returns a conversation with all kinds of messages.
+// question returns a question with all kinds of messages, and with a tool.
 func question(model string) *wasmagentv1.AskModelRequest {
 	message := func(role wasmagentv1.MessageRole, content string) *wasmagentv1.ModelMessage {
 		return &wasmagentv1.ModelMessage{Role: role, Content: content}
@@ -36,7 +36,7 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fake is a provider on this machine that records its questions.
+// fake is a provider on this machine that records the newest question.
 type fake struct {
 	*httptest.Server
 	path, key string
@@ -56,7 +56,7 @@ func newFake(t *testing.T, answer func(w http.ResponseWriter)) *fake {
 	return f
 }
 
-// events answers with server-sent events.
+// events returns a handler that answers with server-sent events.
 func events(lines ...string) func(w http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -96,7 +96,7 @@ var anthropicEvents = []string{
 	`{"type":"message_stop"}`,
 }
 
-// Each provider is asked in its own format, and the answers are equal: pieces as they arrive, calls, tokens and cost.
+// Each kind of provider gets the question in its own format. The answers are equal: pieces, calls, tokens and cost.
 func TestProviders(t *testing.T) {
 	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
 	t.Setenv("OPENAI_API_KEY", "of the environment")
@@ -141,20 +141,20 @@ func TestProviders(t *testing.T) {
 				t.Errorf("the answer differs:\n%s", diff)
 			}
 			if strings.Join(told, "|") != "Two |notes." {
-				t.Errorf("it told %q", told)
+				t.Errorf("the pieces are %q", told)
 			}
 			var asked map[string]any
 			if err := json.Unmarshal([]byte(want.asked), &asked); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(asked, f.asked); diff != "" || f.path != want.path || f.key != want.key {
-				t.Errorf("%s was asked with %q:\n%s", f.path, f.key, diff)
+				t.Errorf("the request to %s with the key %q differs:\n%s", f.path, f.key, diff)
 			}
 		})
 	}
 }
 
-// A failure of a provider is an error of the right kind. The question is repeated only if the provider refused it.
+// Each failure of a provider leads to an error of its kind. A question is repeated only if the provider refused it.
 func TestProvidersThatFail(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -219,14 +219,14 @@ func TestProvidersThatFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.Ask(gone, question("p:m"), nil); err == nil {
-		t.Error("whoever has gone is answered")
+		t.Error("a caller whose context has ended gets an answer")
 	}
 	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNone) {
-		t.Errorf("a provider that is not there: %v", err)
+		t.Errorf("a provider that is not configured: %v", err)
 	}
 }
 
-// cut returns an answer that reached its bound on tokens.
+// cut returns the events of an answer that reached its bound on tokens.
 func cut(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
@@ -234,7 +234,7 @@ func cut(whole []string) (out []string) {
 	return out
 }
 
-// The built-in model follows its prompt, one call at a time.
+// The built-in model follows the lines of its prompt, one call at a time.
 func TestScript(t *testing.T) {
 	t.Parallel()
 	m, err := models.New(nil, 0)
@@ -246,16 +246,16 @@ func TestScript(t *testing.T) {
 		{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "say one\ncall first {\"a\":1}\ncall second not json\n\nlast"},
 	}}
 	for i, want := range []string{`first {"a":1}`, `second {"input":"not json"}`} {
-		got, err := m.Ask(t.Context(), req, func(string) { t.Error("it tells of a call") })
+		got, err := m.Ask(t.Context(), req, func(string) { t.Error("an answer with a call has a piece of text") })
 		if err != nil || len(got.Calls) != 1 || got.Calls[0].GetName()+" "+got.Calls[0].GetArguments() != want || got.Content != "" {
-			t.Fatalf("it asks for %v: %v, want %s", got, err, want)
+			t.Fatalf("the model asks for %v: %v, want %s", got, err, want)
 		}
 		req.Messages = append(req.Messages, &wasmagentv1.ModelMessage{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, Calls: got.Calls},
 			&wasmagentv1.ModelMessage{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL, Content: fmt.Sprintf("result %d", i+1)})
 	}
 	got, err := m.Ask(t.Context(), req, func(string) {})
 	if err != nil || got.Content != "one\nresult 1\nresult 2\nlast" || got.Nanos != 0 || got.Input == 0 || got.Output != 6 {
-		t.Errorf("it answers %+v: %v", got, err)
+		t.Errorf("the model answers %+v: %v", got, err)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestPricesAreAmounts(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "x", "-1", "NaN", "1e30", "99999999999999999999"} {
 		if _, err := models.New(map[string]models.Provider{"p": {Kind: "openai", Prices: map[string]models.Price{"m": {Input: bad, Output: "1"}}}}, 0); err == nil {
-			t.Errorf("the price %q is taken", bad)
+			t.Errorf("the price %q is accepted", bad)
 		}
 	}
 	for text, want := range map[string]int64{"0": 0, "0.25": 250_000_000, "10": 10_000_000_000, "0.000000001": 1} {
@@ -273,7 +273,7 @@ func TestPricesAreAmounts(t *testing.T) {
 	}
 }
 
-// Servers differ in how they send calls: without an index, whole, or in pieces of one character.
+// Servers differ in how they send calls: without an index, as a whole, or in small pieces. All forms are accepted.
 func TestProviders_CallsInOtherForms(t *testing.T) {
 	t.Parallel()
 	openAI := func(calls ...string) (out []string) {
@@ -292,17 +292,17 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 		want   string
 		err    error
 	}{
-		"without an index":       {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
-		"in small pieces":        {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
-		"gaps of indices":        {"openai", openAI(`{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}`), "a f {}", nil},
-		"below zero":             {"openai", openAI(`{"index":-1,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"function":{"arguments":"}"}}`), "a f {}", nil},
-		"an id each":             {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"id":"b","function":{"arguments":"}"}}`), "a f {}", nil},
-		"whole, then pieces":     {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{"}}`, `{"function":{"arguments":"}"}}`), "a f {}, b g {}", nil},
-		"alternating":            {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"g"}}`, `{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"[]"}}`), "a f {}, b g []", nil},
-		"without arguments":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
-		"after other types":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
-		"a block that began not": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
-		"a block twice":          {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
+		"without an index":        {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
+		"in small pieces":         {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
+		"gaps of indices":         {"openai", openAI(`{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}`), "a f {}", nil},
+		"below zero":              {"openai", openAI(`{"index":-1,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"function":{"arguments":"}"}}`), "a f {}", nil},
+		"an id each":              {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"id":"b","function":{"arguments":"}"}}`), "a f {}", nil},
+		"whole, then pieces":      {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{"}}`, `{"function":{"arguments":"}"}}`), "a f {}, b g {}", nil},
+		"alternating":             {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"g"}}`, `{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"[]"}}`), "a f {}, b g []", nil},
+		"without arguments":       {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
+		"after other types":       {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
+		"a block without a start": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
+		"a block twice":           {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,7 +326,7 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 	}
 }
 
-// An error inside of a stream is one of the provider's, also if its event has another form.
+// An error event in a stream leads to a failure of its kind, in each form in which servers send it.
 func TestProviders_ErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -349,7 +349,7 @@ func TestProviders_ErrorsInStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := m.Ask(t.Context(), question("p:m"), func(string) {}); !errors.Is(err, tt.want) || err == nil != (tt.want == nil) {
-				t.Errorf("it is %v", err)
+				t.Errorf("the question ends with %v", err)
 			}
 		})
 	}

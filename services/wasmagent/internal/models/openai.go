@@ -10,10 +10,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// openAIURL is the URL of the provider's API.
+// openAIURL is the base URL of OpenAI's API.
 const openAIURL = "https://api.openai.com/v1/"
 
-// openAI is the driver for servers of OpenAI's chat completions (API reference, Chat Completions, Create; Streaming).
+// openAI is the driver for the API of OpenAI's chat completions (API reference: Chat Completions, Create; Streaming).
 type openAI struct {
 	api
 	most
@@ -71,7 +71,7 @@ type openAIFunction struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// openAIPiece is an event of an answer.
+// openAIPiece is an event of the stream of an answer.
 type openAIPiece struct {
 	Choices []struct {
 		Index int `json:"index"`
@@ -115,13 +115,13 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	return all.answer(), nil
 }
 
-// openAIAnswer joins the pieces of an answer.
+// openAIAnswer assembles an answer from the pieces of its stream.
 type openAIAnswer struct {
 	input, output int64
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	// latest is the call that began last of each index.
+	// latest has, for each index, the call that began last.
 	latest map[int]*answerBlock
 	tell   func(string)
 }
@@ -134,21 +134,21 @@ func (a *openAIAnswer) answer() Answer {
 	return out
 }
 
-// add adds one event of the stream. It reports whether the stream has ended.
+// add adds an event of the stream. It reports whether the stream has ended.
 func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if string(event) == "[DONE]" {
 		return true, nil
 	}
 	var piece openAIPiece
 	if err := json.Unmarshal(event, &piece); err != nil {
-		return false, malformed("its pieces can't be read")
+		return false, malformed("an event of the stream can't be parsed")
 	}
-	// the newest counts: some servers repeat it with each piece
+	// Some servers send the usage with each piece. The newest replaces the earlier ones.
 	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
 		a.input, a.output = u.Prompt, u.Completion
 	}
 	for _, choice := range piece.Choices {
-		if choice.Index != 0 { // one was asked for
+		if choice.Index != 0 { // only one choice was requested
 			continue
 		}
 		if choice.FinishReason != "" {
@@ -167,10 +167,11 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addCall adds a piece of a call to the latest call of its index. A piece with another id and a name begins a call, because
-// some servers send each call whole, without an index. Others send another id with each piece of a call, without a name.
+// addCall adds a piece of a call to the latest call with its index. A piece with another id and a name begins a new
+// call, because some servers send each call in one piece, without an index. A piece with another id but without a name
+// belongs to the latest call, because some servers send a new id with each piece.
 func (a *openAIAnswer) addCall(piece openAICall) error {
-	index := max(piece.Index, 0) // -1 is sent for 0
+	index := max(piece.Index, 0) // some servers send -1 for 0
 	call := a.latest[index]
 	isOther := call != nil && piece.ID != "" && piece.ID != call.id && piece.Function.Name != "" && call.name != ""
 	if call == nil || isOther {
@@ -188,7 +189,7 @@ func (a *openAIAnswer) addCall(piece openAICall) error {
 	return nil
 }
 
-// maxCalls is how many calls one answer may have.
+// maxCalls is the maximum number of calls in one answer.
 const maxCalls = 1000
 
 func openAIMessageOf(m *wasmagentv1.ModelMessage) openAIMessage {

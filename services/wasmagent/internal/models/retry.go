@@ -12,27 +12,27 @@ import (
 )
 
 const (
-	// DefaultTries is the number of tries if the configuration has none.
+	// DefaultTries is the maximum number of tries if the configuration does not set it.
 	DefaultTries = 5
-	// DefaultBackoff is the wait before the second try if the configuration has none. It doubles with each further try,
-	// up to maxBackoff.
+	// DefaultBackoff is the wait before the second try if the configuration does not set it. The wait doubles with each
+	// further try, up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxAfter is the longest wait that a provider may request.
+	// maxAfter is the longest wait that a provider may request. If it requests more, the question fails.
 	maxAfter = 5 * time.Minute
 )
 
-// Retry configures how often a question is asked that the provider refuses before an answer begins.
+// Retry configures how often a question is repeated that the provider refuses before an answer begins.
 type Retry struct {
-	// Tries is the number of tries in all; 0 means [DefaultTries], and 1 means that the question is not repeated.
+	// Tries is the maximum number of tries; 0 means [DefaultTries], and 1 means that the question is not repeated.
 	Tries int
 	// Backoff is the wait before the second try, unless the provider requests a wait; 0 means [DefaultBackoff].
 	Backoff time.Duration
 }
 
-// wait returns the wait after a number of tries: the wait that the provider requests, plus up to a quarter of the
-// backoff at random; otherwise the backoff, which doubles each time, less up to a half at random. So callers do not
-// return at the same time.
+// wait returns the wait after a number of tries. If the provider requests a wait, it is that wait plus a random part of
+// up to a quarter of the backoff. Otherwise it is the backoff, which doubles with each try, minus a random part of up
+// to a half. Because of the random part, callers that were refused at the same time do not return at the same time.
 func (r Retry) wait(tries int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(tries-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
@@ -42,12 +42,12 @@ func (r Retry) wait(tries int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// asks calls once until it returns an answer, or an error that another try does not change. If a wait would not end
-// before the context's deadline, asks returns the error at once.
+// asks calls once until it returns an answer, or an error that a further try would not change. It returns the error at
+// once if the wait would not end before the context's deadline.
 func (r Retry) asks(ctx context.Context, tell func(string), once func() error) error {
 	for tries := 1; ; tries++ {
 		err := once()
-		f, failed := err.(*FailureError) //nolint:errorlint // drivers return it bare
+		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap it
 		if !failed {
 			return err
 		}
@@ -68,7 +68,7 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 	}
 }
 
-// short returns the failure without the provider's words, for progress.
+// short returns the failure without the provider's message, for progress.
 func (f *FailureError) short() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
@@ -76,9 +76,9 @@ func (f *FailureError) short() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter returns the wait that an answer requests; 0 if it requests none. Retry-After is of RFC 9110, section
-// 10.2.3; retry-after-ms and the x-ratelimit-reset fields are OpenAI's, and the anthropic-ratelimit fields Anthropic's.
-// A wait that exceeds a Duration becomes the longest Duration.
+// retryAfter returns the wait that an answer requests; 0 if it requests none. It reads Retry-After (RFC 9110, section
+// 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit fields. A wait
+// that exceeds the range of Duration becomes the maximum Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := number(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -114,7 +114,7 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// number parses a number of units, which may have a fraction.
+// number parses a number of units, which may have a fraction. ok is false if the text is not a number of at least 0.
 func number(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

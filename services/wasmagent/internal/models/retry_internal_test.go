@@ -38,12 +38,13 @@ func TestRetryAfter_EveryFormThatProvidersUse(t *testing.T) {
 			header.Set(name, value)
 		}
 		if got := retryAfter(c.status, header, now); got != c.want {
-			t.Errorf("%v asks to wait %s, want %s", c.header, got, c.want)
+			t.Errorf("%v requests a wait of %s, want %s", c.header, got, c.want)
 		}
 	}
 }
 
-// A wait is at least what the provider requests, otherwise it grows; it is reported, and never exceeds the deadline.
+// A wait is at least as long as the provider requests. Without a request it grows with each try. Each wait is reported,
+// and no wait exceeds the deadline.
 func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -73,10 +74,10 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 				})
 				var f *FailureError
 				if !errors.As(err, &f) || f.Tries != tries || tries != c.tries || told != tries-1 {
-					t.Errorf("asked %d times, told %d times: %v", tries, told, err)
+					t.Errorf("%d tries, %d reports: %v", tries, told, err)
 				}
 				if took := time.Since(begin); took < c.least || took > c.most {
-					t.Errorf("it took %s, want %s to %s", took, c.least, c.most)
+					t.Errorf("the tries took %s, want %s to %s", took, c.least, c.most)
 				}
 			})
 		})

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxRefusal bounds what is read of the body of a refusal, in bytes.
+// maxRefusal bounds how much of the body of a refusal is read, in bytes.
 const maxRefusal = 16 << 10
 
-// transport returns the transport to providers. answer bounds the time until an answer's header.
+// transport returns the HTTP transport to providers. answer is the time limit for the header of an answer.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -23,7 +23,7 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// wire bounds what is read of an answer, and turns every answer with a status of 300 or more into a [FailureError].
+// wire limits how much of an answer is read. It converts every answer with a status of 300 or more to a [FailureError].
 type wire struct{ inner http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -33,7 +33,7 @@ func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status is sufficient
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // without a body, the status is the reason
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
@@ -41,7 +41,7 @@ func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errCutOff is wrapped by the error of a connection that failed while an answer was read.
+// errCutOff means that the connection failed while an answer was read.
 var errCutOff = errors.New("the connection failed")
 
 type boundedBody struct {
@@ -62,14 +62,15 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lostError converts an error of a connection or of its stream. begun is true if an answer had begun.
+// lostError converts an error of a connection or of its stream to an error of this package. begun is true if the answer
+// had begun.
 func lostError(ctx context.Context, err error, begun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case ctx.Err() != nil: // a time-out of the transport is not one of ctx
+	case ctx.Err() != nil: // a time-out of the transport does not end ctx
 		return ctx.Err()
 	case errors.Is(err, ErrLarge):
 		return ErrLarge
@@ -77,14 +78,14 @@ func lostError(ctx context.Context, err error, begun bool) error {
 		return failure
 	case errors.Is(err, errCutOff) && begun:
 		return &FailureError{Kind: ErrBroken, Charged: true}
-	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider has the question, and may work on it
+	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider got the question and may charge for it
 		return &FailureError{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
 	case untrusted:
 		return &FailureError{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
 	case errors.Is(err, errCutOff), isNet:
 		return &FailureError{Kind: ErrUnreachable, again: true}
 	}
-	return malformed("its pieces can't be read")
+	return malformed("an event of the stream can't be parsed")
 }
 
 func malformed(why string) *FailureError {
@@ -93,7 +94,7 @@ func malformed(why string) *FailureError {
 
 func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Said: why} }
 
-// noEnd returns the error of an answer without an end: it broke off, or was empty.
+// noEnd returns the error for a stream that ended without the end of the answer.
 func noEnd(begun bool) *FailureError {
 	if begun {
 		return &FailureError{Kind: ErrBroken, Charged: true}

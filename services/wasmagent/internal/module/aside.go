@@ -2,11 +2,11 @@ package module
 
 import "math/bits"
 
-// maxAside is the number of first locals of a function that may be saved in globals while the function asks for fuel,
-// and asideOfKind the number of them of each kind.
+// maxAside is the maximum number of locals that a function saves in globals while it asks for fuel, and asideOfKind the
+// maximum number of each kind. Only the first locals of a function are saved.
 const maxAside, asideOfKind = 64, 16
 
-// asideKinds are the kinds of locals that are saved, with their zero values.
+// asideKinds has the kinds of locals that are saved, with their zero values.
 var asideKinds = [...]struct {
 	kind ValueType
 	zero constant
@@ -17,21 +17,22 @@ var asideKinds = [...]struct {
 	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
 }
 
-// uses describes the use of the first locals, with a bit for each.
+// uses describes how a function uses its first locals. Each set of locals has one bit for each local.
 type uses struct {
-	// set are the locals that were set in the present stretch of code, into which no jump leads. reads are the locals
-	// that are read anywhere before they were set in their stretch: only their values can be needed at the start of a
-	// loop. Saving others would cost time in each iteration for nothing.
+	// set has the locals that were set in the present straight piece of code, which no jump enters. reads has the
+	// locals that are read anywhere before they were set in their piece. Only the values of these locals can be needed
+	// at the start of a loop. Saving other locals would cost time in each iteration without need.
 	set, reads uint64
-	// open has, for each open block, the index in sets of the innermost loop around its code. sets has the locals that
-	// each loop sets.
+	// open has, for each open block, the index in sets of the innermost loop around the block's code. sets has, for
+	// each loop, the locals that the loop sets.
 	open []int
 	sets []uint64
 }
 
+// noLoop means that a block is in no loop.
 const noLoop = -1
 
-// follow processes an instruction.
+// follow processes the next instruction.
 func (u *uses) follow(i *instruction) {
 	var local uint64
 	if i.local < maxAside {
@@ -66,7 +67,7 @@ func (u *uses) follow(i *instruction) {
 	}
 }
 
-// move writes code that copies locals to the globals for saved locals, or back.
+// move writes code that copies locals to the globals in which they are saved, or back.
 func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
 	var taken [len(asideKinds)]int
 	for ; locals != 0; locals &= locals - 1 {
@@ -76,7 +77,7 @@ func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
 			kind++
 		}
 		if kind == len(asideKinds) || taken[kind] == asideOfKind {
-			continue // its value stays in the local across the call
+			continue // not saved: its value stays in the local during the call
 		}
 		if taken[kind] == len(b.numbers[kind]) {
 			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.aside)))

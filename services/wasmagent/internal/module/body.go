@@ -9,25 +9,27 @@ import (
 // A bodyWriter encodes the metered bodies of functions, one after the other.
 type bodyWriter struct {
 	scope
-	// left is the local with what is left of fuel and stack. temp is the first of two temporary locals.
+	// left is the index of the local with the budget. temp is the index of the first of two temporary locals.
 	left, temp uint32
-	// frame is the size of the function's frame on the stack.
+	// frame is the size of the function's stack frame, in units.
 	frame int64
-	// aside are the globals for saved locals, which follow the global of the fuel: for each, the index of its kind in
-	// asideKinds. numbers has the indexes of the globals of each kind. The engine reads every global again after every
-	// call, so there are only as many as a function needs.
+	// aside has an element for each global in which locals are saved: the index of its kind in asideKinds. These
+	// globals follow the global with the fuel. numbers has the indexes of the globals of each kind. There are only as
+	// many globals as functions need, because the engine reads all globals again after each call.
 	aside   []int
 	numbers [len(asideKinds)][]uint32
-	// code is the code of the body before charges are added. marks are the places in it where control comes from
-	// elsewhere or may go elsewhere.
+	// code is the code of the body before charges are added. marks has the positions in code at which control flow
+	// joins or branches.
 	code  []byte
 	marks []mark
-	// temps is true if the function needs the temporary locals. calls is true if the function calls others, or has
-	// loops, which call for fuel, so that it uses stack. values is the number of values that its frame may have: its
-	// locals, those that calls and blocks take and return, and for each loop its locals once more.
+	// temps is true if the function needs the temporary locals. calls is true if the function uses stack, because it
+	// calls
+	// other functions, or has loops, which call the refill function. values is the maximum number of values in its
+	// frame,
+	// apart from the locals: the values that calls and blocks take and return, and for each loop the locals once more.
 	temps, calls bool
 	values       int64
-	// kinds are the types of its first locals.
+	// kinds has the types of the function's first locals.
 	kinds []ValueType
 
 	points []point
@@ -37,22 +39,22 @@ type bodyWriter struct {
 	read   instruction
 }
 
-// A mark is a place in code, after the instruction that causes it.
+// A mark is a position in the code, directly after the instruction that leads to the mark.
 type mark struct {
 	at int
 	op byte
 	// takes is true if a loop takes values.
 	takes bool
-	// cost is the cost of the code up to the next mark.
+	// cost is the cost of the code between this mark and the next one.
 	cost int64
 }
 
-// A point is a place where fuel is charged, at a mark. A point with the op opReturn comes before the return, and writes
-// what is left.
+// A point is a mark at which fuel is charged. A point with the op opReturn is before a return, and returns the budget
+// instead.
 type point struct {
 	mark
-	// looks is true if the point checks whether the fuel was sufficient. aside are the first locals that are saved if
-	// it was not.
+	// looks is true if the point checks whether the fuel is sufficient. aside has the first locals that are saved if
+	// the fuel is not sufficient.
 	looks bool
 	aside uint64
 }
@@ -60,11 +62,11 @@ type point struct {
 const (
 	// entry is the op of the mark at the start of a function.
 	entry = 0xff
-	// nowhere is the point of unreachable code.
+	// nowhere is the index of the point of unreachable code.
 	nowhere = -1
 )
 
-// writeAll encodes the bodies of all functions.
+// writeAll encodes the bodies of all functions. For grain, see the constant grain.
 func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -80,7 +82,7 @@ func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 	return out, nil
 }
 
-// checkLength returns an error if the code is too long.
+// checkLength returns [ErrTooMuch] if the metered code is too long.
 func checkLength(code []byte) error {
 	if len(code) > maxMetered {
 		return fmt.Errorf("%w: more than %d bytes of metered code", ErrTooMuch, maxMetered)
@@ -133,7 +135,7 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 		out = append(out, b.code[at:p.at]...)
 		out = b.charge(out, p)
 		at = p.at
-		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds
+		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds of bytes
 			return nil, err
 		}
 	}
@@ -141,7 +143,8 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 	return append(b.leave(out), opEnd), nil
 }
 
-// readCode reads the code of a function to its end. loops is nil in the first pass and known in the second.
+// readCode reads the code of a function to its end. loops is nil in the first pass. In the second pass, it is the
+// result of jumps.learn.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
@@ -170,7 +173,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 				}
 				return nil
 			}
-		case opBr, opBrIf, opBrTable: // the engine would accept one more block, which the meter adds
+		case opBr, opBrIf, opBrTable: // the engine does not check this, because the meter adds a block around the function
 			if label := slices.Max(i.labels); int64(label) > int64(depth) {
 				return fmt.Errorf("%w: there is no block %d", ErrMalformed, label)
 			}
@@ -182,12 +185,12 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	}
 }
 
-// put encodes an instruction with the code that its metering needs.
+// put encodes an instruction, with additional code if its metering needs that.
 func (b *bodyWriter) put(i *instruction) {
 	switch {
 	case i.op == opCall:
 		b.code = putU32(append(b.code, opLocalGet), b.left)
-	case i.op == opCallIndirect: // the index of the called function comes after the argument
+	case i.op == opCallIndirect: // the table index, which is on the stack, comes after the budget
 		b.code = putU32(append(b.code, opLocalSet), b.temp)
 		b.code = putU32(append(b.code, opLocalGet), b.left)
 		b.code = putU32(append(b.code, opLocalGet), b.temp)
@@ -196,7 +199,7 @@ func (b *bodyWriter) put(i *instruction) {
 		b.code, b.temps = b.chargeBytes(b.code), true
 	case i.op == opMemoryGrow:
 		b.code, b.temps = b.grow(b.code), true
-		return // grow includes the instruction
+		return // grow has written the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
@@ -205,7 +208,8 @@ func (b *bodyWriter) put(i *instruction) {
 	}
 }
 
-// mark counts the cost of an instruction, and adds a mark if control comes from or goes elsewhere.
+// mark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after the
+// instruction.
 func (b *bodyWriter) mark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {
@@ -223,7 +227,7 @@ func (b *bodyWriter) mark(i *instruction) {
 	}
 }
 
-// wrap marks an error of reading as [ErrMalformed], unless it is an error with another meaning.
+// wrap adds [ErrMalformed] to an error, unless it is [ErrNotOffered] or [ErrTooMuch].
 func wrap(err error) error {
 	if errors.Is(err, ErrNotOffered) || errors.Is(err, ErrTooMuch) {
 		return err
@@ -231,10 +235,12 @@ func wrap(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints decides where costs are charged. The cost between two marks is charged where the code begins, or at an
-// earlier point that every execution of the code passes exactly once for each time: a point before the branch, or
-// before the block that ends. A loop has a point of its own, which checks the fuel. So does the entry of a function,
-// unless the function goes straight into a loop.
+// placePoints decides at which points costs are charged. call is the cost of calling the function. The cost of the code
+// between two marks is charged where the code begins, or at an earlier point. An earlier point is possible if every
+// execution of the code passes the point exactly once, for example if it is before the branch or the block.
+//
+// Each loop has a point, which checks the fuel. The entry of a function also has one, unless the function begins with a
+// loop.
 func (b *bodyWriter) placePoints(call, grain int64) {
 	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, looks: true}), b.frames[:0]
 	now, loops, straight := 0, 0, true
@@ -276,7 +282,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 	}
 }
 
-// leave writes code that puts what is left after the results of a function.
+// leave writes code that pushes the budget as the last result of a function.
 func (b *bodyWriter) leave(out []byte) []byte {
 	out = putU32(append(out, opLocalGet), b.left)
 	if b.frame > 0 {
@@ -302,27 +308,27 @@ func (b *bodyWriter) charge(out []byte, p point) []byte {
 	switch {
 	case spent == 0:
 		return putU32(append(b.less(out, code), opLocalSet), b.left)
-	case p.op == opLoop && !p.takes: // a loop of the guest, whose start can be repeated
+	case p.op == opLoop && !p.takes: // the guest's own loop can be restarted
 		return b.look(out, code, spent, p.aside)
 	}
 	return append(b.look(append(out, opLoop, 0x40), code, spent, p.aside), opEnd)
 }
 
-// less writes code that computes what is left after a cost, whose code is given.
+// less writes code that subtracts a cost from the budget. cost is the code that pushes the cost.
 func (b *bodyWriter) less(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.left), cost...), opI64Sub)
 }
 
-// look writes code that charges a cost at the start of a loop. If that uses up fuel or stack, the code returns the
-// cost, asks the host for more, and branches to the start of the loop.
+// look writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If one of them is
+// used up, the code adds the cost again, calls the refill function, and branches to the start of the loop.
 //
-// The engine places code that leaves the straight path last, and gives registers to the code before it. A value that
-// lives across a call is kept in memory in the whole function, so a loop would pay for that in each iteration.
-// Therefore the code saves the locals that the loop changes in globals before the call and restores them after it, so
-// that no value lives across the call.
+// The engine places code that leaves the straight path last, and allocates registers for the code before it first. It
+// keeps a value that lives across a call in memory, in the whole function, so that a loop would be slower in each
+// iteration. Therefore the code saves the locals that the loop changes in globals before the call, and restores them
+// after the call. Then no value lives across the call.
 func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.less(out, cost), opLocalTee), b.left)
-	if spent == fuelSpent { // fuelSpent is the sign bit
+	if spent == fuelSpent { // the sign bit can be checked by a comparison
 		out = append(out, opI64Const, 0, opI64GeS)
 	} else {
 		out = append(putSigned(append(out, opI64Const), spent), opI64And, opI64Eqz)
@@ -336,14 +342,15 @@ func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
 	return append(out, opBr, 1, opEnd)
 }
 
-// chargeBytes writes code that charges for the number of bytes that is on the stack, and leaves the number there.
+// chargeBytes writes code that charges for a number of bytes. The number is on the operand stack, and stays there.
 func (b *bodyWriter) chargeBytes(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)
 	return append(b.look(out, cost, fuelSpent, 0), opEnd)
 }
 
-// grow writes code that grows the memory by the number of pages on the stack, and charges the pages that were added.
+// grow writes code that grows the memory by the number of pages on the operand stack, and charges for the pages that
+// were added.
 func (b *bodyWriter) grow(out []byte) []byte {
 	wanted, was := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Instructions that the meter treats specially, section 5.4.
+// The opcodes that the meter treats specially (WebAssembly 2.0, section 5.4).
 const (
 	opUnreachable  = 0x00
 	opBlock        = 0x02
@@ -48,39 +48,39 @@ const (
 	opBulk         = 0xfc
 	opVector       = 0xfd
 
-	// Second numbers of opBulk.
+	// Second opcodes of opBulk.
 	opMemoryInit = 8
 	opMemoryCopy = 10
 	opMemoryFill = 11
 )
 
-// A scope has what the code of one function can refer to.
+// A scope has the numbers that are needed to parse the code of one function.
 type scope struct {
 	layout
-	// locals is the number of the function's locals with its parameters, and params the number of its parameters.
+	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
 	locals, params uint32
 }
 
 // An instruction is a parsed instruction.
 type instruction struct {
 	op byte
-	// sub is the second number of opBulk and opVector.
+	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is the number of values that a call takes and returns, or that a block takes and returns.
+	// values is the number of values that a call or a block takes and returns.
 	values int
-	// local is the local that is read or set.
+	// local is the index of the local that is read or set.
 	local uint32
 	// number is the value of an i32.const.
 	number uint32
-	// takes is true if a loop takes values, and plain if a block neither takes nor returns values.
+	// takes is true if a block takes values. plain is true if a block neither takes nor returns values.
 	takes, plain bool
-	// labels are the target blocks of a branch, counted from the innermost, 0.
+	// labels has the targets of a branch: the number of blocks between the branch and the target, from 0.
 	labels []uint32
 	// text is the encoded instruction for the metered module. It is valid until the next instruction is read.
 	text []byte
 }
 
-// next reads an instruction into i.
+// next reads the next instruction into i.
 func (s scope) next(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
@@ -151,7 +151,7 @@ func (s scope) next(r *reader, i *instruction) {
 	i.text = out
 }
 
-// moved returns the index of a local in the metered function, whose own local comes after the parameters.
+// moved returns the index of a guest's local in the metered function, which has an additional parameter.
 func (s scope) moved(local uint32) uint32 {
 	if local >= s.params {
 		return local + ownParams
@@ -159,7 +159,7 @@ func (s scope) moved(local uint32) uint32 {
 	return local
 }
 
-// blockType reads the type of a block: none, that of one value, or the index of a function type.
+// blockType reads the type of a block: no value, one value, or the index of a function type.
 func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	v := r.signed(33)
 	switch {
@@ -181,7 +181,7 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	return putSigned(out, v)
 }
 
-// zero reads the index of the memory, which must be 0.
+// zero reads the index of a memory, which must be 0.
 func (r *reader) zero(out []byte) []byte {
 	if r.byte() != 0 {
 		r.fail(errors.New("another memory than the first"))
@@ -200,7 +200,7 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 	case sub == opMemoryFill:
 		return r.zero(out)
 	}
-	// Dropped segments and the contents of tables are not part of a snapshot.
+	// These instructions drop segments or change tables, which are not part of a snapshot.
 	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrNotOffered, sub))
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// features are the WebAssembly features of guests.
+// features has the WebAssembly features that guests may use.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 var (
@@ -19,10 +19,11 @@ var (
 	errStack = errors.New("the stack is spent")
 )
 
-// An engine runs modules, plain or metered.
+// An engine runs plain and metered modules.
 type engine struct {
 	wazero.Runtime
-	// each is the fuel of a refill, most the fuel of all refills, and granted the fuel of all refills so far.
+	// each is the fuel of one refill, most is the maximum fuel of all refills, and granted is the fuel of all refills
+	// so far.
 	each, most, granted int64
 }
 
@@ -53,7 +54,7 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	return e
 }
 
-// metered parses a module and returns it metered.
+// metered returns the metered form of a module.
 func metered(t testing.TB, text []byte, grain int64) []byte {
 	t.Helper()
 	m, err := module.Parse(text)
@@ -67,12 +68,12 @@ func metered(t testing.TB, text []byte, grain int64) []byte {
 	return out
 }
 
-// called calls a function of a module. In a metered module the function has the whole stack.
+// called calls a function of a module.
 func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
 	return f.Call(ctx, args...)
 }
 
-// used returns the fuel that the only instance of an engine used.
+// used returns the fuel that the only instance of an engine has used.
 func (e *engine) used(in api.Module) int64 {
 	return e.granted - int64(in.ExportedGlobal(module.FuelGlobal).Get())
 }

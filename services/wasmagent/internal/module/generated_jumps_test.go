@@ -9,23 +9,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// The code that Go's compiler generates: a loop that selects its part by a number, and jumps that set the number.
+// The form of code that Go's compiler generates: a loop that selects its next part by a number, and jumps that set it.
 type (
 	dispatcher struct {
 		number, count uint32
 		times         int32
-		// numbers are the parts by number. The last one is for all other numbers.
+		// numbers has the part for each number. Its last element is the part for all other numbers.
 		numbers []int
 		parts   [][]node
-		// reads are locals that are read between the loop's start and its blocks. They stay on the stack until the last
-		// part writes them to a global, so no jump may skip them.
+		// reads lists locals that are read between the start of the loop and its blocks. Their values stay on the
+		// operand stack until the end of the loop, where they are written to a global. Therefore no jump may skip these
+		// reads.
 		reads []uint32
-		// back are the jumps that go back, from one part to another.
+		// back lists the jumps that go back, each from one part to another.
 		back [][2]int
 	}
-	// jump sets a local to a number and branches to the dispatcher, from a part and out of this number of blocks. A
-	// jump that goes back, or that sets a local other than the dispatcher's, does so as often as the dispatcher counts.
-	// Every other jump is made if cond holds, or always if there is none.
+	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside of this number of
+	// blocks.
+	// A jump that goes back, or that sets another local than the dispatcher's, is made as often as the dispatcher
+	// counts.
+	// Every other jump is made if cond is not 0, or always if cond is nil.
 	jump struct {
 		to     *dispatcher
 		sets   uint32
@@ -100,11 +103,11 @@ func (d *dispatcher) put(b []byte) []byte {
 	return append(b, 0x0b)
 }
 
-// counted reports whether the dispatcher counts a jump.
+// counted reports whether the dispatcher counts how often the jump is made.
 func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// direct reports whether a jump becomes a direct branch: it goes forward, not into a loop from outside, and there is
-// nothing on the stack.
+// direct reports whether the meter makes the jump a direct branch. It does so if the jump goes forward, does not enter
+// a loop from outside, and leaves no values on the operand stack.
 func (j jump) direct() bool {
 	to := j.to.part(j.number)
 	return !j.counted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
@@ -152,7 +155,8 @@ func (j jump) put(b []byte) []byte {
 	return uleb(append(b, 0x0c), j.blocks)
 }
 
-// A standing is a dispatcher that a maker is generating: its present part, and the number of labels around its loop.
+// A standing is a dispatcher that is being generated. part is its present part, and around the number of labels around
+// its loop.
 type standing struct {
 	*dispatcher
 	part, around int
@@ -204,8 +208,8 @@ func (m *maker) jump() node {
 	return j
 }
 
-// Locals that are read before a dispatcher's blocks are read again in each iteration. A direct branch to a part would
-// not read them.
+// A jump is not replaced if its dispatcher reads locals in each iteration, because a direct branch would skip the
+// reads.
 func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
 	t.Parallel()
 	for reads := range 4 {

@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestAMeteredModuleComputesTheSame runs generated programs plain, metered, and in this test's interpreter. The charge
-// is exact if each branch is charged separately, and otherwise never less. The amount of refills makes no difference.
+// TestAMeteredModuleComputesTheSame checks that generated programs compute the same in three ways: as plain modules, as
+// metered modules, and in the interpreter of this test. With a grain of 0 the fuel must be exact. With the default
+// grain it must not be lower. The amounts of refills must make no difference.
 func TestAMeteredModuleComputesTheSame(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -29,13 +30,13 @@ func TestAMeteredModuleComputesTheSame(t *testing.T) {
 			fine := runProgram(t, rt, metered(t, text, 0), each)
 			fine.same(rt, here)
 			if fine.fuel != exact {
-				rt.Fatalf("takes %d by the finest grain, %d at a time; want %d", fine.fuel, each, exact)
+				rt.Fatalf("uses %d with the grain 0 and refills of %d; want %d", fine.fuel, each, exact)
 			}
 		}
 		coarse := runProgram(t, rt, metered(t, text, module.Grain), 1000)
 		coarse.same(rt, here)
 		if coarse.fuel < exact {
-			rt.Fatalf("takes %d, less than the %d that were run", coarse.fuel, exact)
+			rt.Fatalf("uses %d, less than the exact cost of %d", coarse.fuel, exact)
 		}
 	})
 }
@@ -46,7 +47,7 @@ type ran struct {
 	fuel    int64
 }
 
-// A failing is a test, or a check of one.
+// A failing is a *testing.T or a *rapid.T.
 type failing interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)

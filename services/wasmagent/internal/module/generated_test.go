@@ -6,13 +6,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A generated program is run here, by the tree from which it was encoded, and in the engine. The run here counts its
-// cost, instruction by instruction.
+// A generated program is a tree of nodes. An interpreter in this file runs the tree and counts the exact cost of each
+// instruction. The engine runs the module that is encoded from the same tree. The test compares both runs.
 
 const (
 	globals    = 2
 	memorySize = 1 << 16
-	// tooLong is the number of instructions after which a run here ends; such a program is discarded.
+	// tooLong is the number of instructions after which the interpreter stops. Such a program is skipped.
 	tooLong = 200_000
 )
 
@@ -22,8 +22,9 @@ type machine struct {
 	globals   [globals]int32
 	memory    []byte
 	pages     int32
-	// instructions are the instructions that were run, bytes the bytes that were filled, and added the pages that were
-	// added. points are further charges: calls, and iterations of loops.
+	// instructions is the number of instructions that were run. bytes is the number of units for bytes that were
+	// filled, and added the number of pages by which the memory grew. points is the cost of calls and of iterations of
+	// loops.
 	instructions, bytes, added, points int64
 }
 
@@ -37,19 +38,19 @@ type function struct {
 	body   []node
 }
 
-// A signal is how a node ended: 0 normally; above 0, by a branch out of this number of blocks; below 0, by leaving the
-// function.
+// A signal says how a node ended: 0 means normally; n above 0 means by a branch out of n blocks; out means by leaving
+// the function.
 type signal int
 
 const out signal = -1
 
-// A node is a piece of a program.
+// A node is an instruction or a block of a program.
 type node interface {
 	run(*frame) signal
 	put([]byte) []byte
 }
 
-// An expr produces a number.
+// An expr is an expression with a number as its value.
 type expr interface {
 	value(*frame) int32
 	put([]byte) []byte
@@ -142,7 +143,7 @@ func (o operation) value(f *frame) int32 {
 }
 func (o operation) put(b []byte) []byte { return append(o.b.put(o.a.put(b)), o.op) }
 
-// place returns an address in memory, which never exceeds its end.
+// place returns an address in memory. It is never behind the end of the memory.
 func place(f *frame, at expr) int32 {
 	v := at.value(f)
 	f.instructions += 2
@@ -222,7 +223,7 @@ func putAll(b []byte, body []node) []byte {
 	return b
 }
 
-// left returns a signal after the end of a block.
+// left converts a signal inside of a block to the signal after the block.
 func left(s signal) signal {
 	if s > 0 {
 		return s - 1
@@ -303,9 +304,9 @@ func (s table) run(f *frame) signal {
 	if v == 0 {
 		switch came := runAll(f, s.a); {
 		case came == 0:
-			f.instructions++ // it leaves both blocks around it
+			f.instructions++ // the branch out of the two blocks around a
 			return runAll(f, s.c)
-		case came == 1: // the inner one: b is next
+		case came == 1: // out of the inner block: b is next
 			v = 1
 		case came != 2:
 			return left(left(came))
@@ -330,7 +331,7 @@ func (s call) run(f *frame) signal {
 }
 func (s call) put(b []byte) []byte { return uleb(append(b, 0x10), s.f) }
 
-// call runs a function. A run that takes too long ends all of its callers.
+// call runs a function. If the run takes too long, call ends all functions.
 func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)
@@ -341,7 +342,7 @@ func (m *machine) call(i int) signal {
 	return 0
 }
 
-// wasm returns the program as a module, whose last function is exported as run.
+// wasm encodes the program as a module. It exports the last function as run.
 func wasm(functions []function) []byte {
 	b := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	section := func(id byte, text []byte) { b = append(uleb(append(b, id), uint32(len(text))), text...) }
@@ -367,14 +368,14 @@ func wasm(functions []function) []byte {
 	return b
 }
 
-// A maker generates programs.
+// A maker generates programs at random.
 type maker struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels are the open blocks, the innermost last, and whether a branch may leave each.
+	// labels has an element for each open block, the innermost last: whether a branch may leave the block.
 	labels []bool
-	// standing are the open dispatchers, the innermost last.
+	// standing has the open dispatchers, the innermost last.
 	standing []standing
 	room     int
 }
@@ -420,7 +421,7 @@ func (m *maker) node(depth int) node {
 	}
 	switch kind {
 	case 0, 1:
-		// The last locals count iterations of loops.
+		// The last locals are reserved for counting iterations of loops.
 		return setLocal{uint32(m.n(int(m.locals)-6, "to")), m.expr(2)}
 	case 2:
 		return setGlobal{uint32(m.n(globals-1, "to")), m.expr(2)}
@@ -473,7 +474,7 @@ func (m *maker) node(depth int) node {
 func program(t *rapid.T) []function {
 	var functions []function
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
-		// Five locals are for nested loops, and at least one for the rest.
+		// Five locals are for nested loops, and at least one is for other values.
 		m := &maker{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), room: 40}
 		body := m.body(4)
 		if m.n(1, "dispatches") == 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// work has the arguments of the guest's functions: some ten milliseconds of work for each.
+// work has the functions of the test guest, each with an argument that makes it run for some ten milliseconds.
 var work = []struct {
 	name string
 	n    uint64
@@ -28,7 +28,7 @@ func guest(t testing.TB) []byte {
 	return guesttest.Module(t, "./testdata/guest")
 }
 
-// compile compiles the guest, for start.
+// compile compiles a module.
 func (e *engine) compile(t testing.TB, text []byte) wazero.CompiledModule {
 	t.Helper()
 	c, err := e.CompileModule(t.Context(), text)
@@ -38,7 +38,7 @@ func (e *engine) compile(t testing.TB, text []byte) wazero.CompiledModule {
 	return c
 }
 
-// start starts an instance.
+// start starts an instance of a compiled module.
 func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	t.Helper()
 	in, err := e.InstantiateModule(t.Context(), c, wazero.NewModuleConfig().WithName("").WithStartFunctions("_initialize"))
@@ -48,7 +48,8 @@ func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	return in
 }
 
-// TestAGuestTakesTheSameFuelEachTime runs each kind of work a hundred times, with another amount of refills each time.
+// TestAGuestTakesTheSameFuelEachTime checks that each kind of work uses the same fuel in a hundred runs, whatever the
+// amount of each refill is.
 func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
@@ -62,7 +63,7 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 		}
 		var first int64
 		for i := range 100 {
-			e.granted, e.each = 0, int64(1+i*777) // the first run is refilled all the time
+			e.granted, e.each = 0, int64(1+i*777) // the first run gets one unit at a time
 			in := e.start(t, c)
 			got, err := called(t.Context(), in, in.ExportedFunction(w.name), n)
 			if err != nil {
@@ -73,7 +74,7 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 				first = used
 			}
 			if used != first || !slices.Equal(got, want) {
-				t.Fatalf("%s takes %d in run %d and %d in the first, result %d, want %d", w.name, used, i, first, got, want)
+				t.Fatalf("%s uses %d in run %d and %d in the first, result %d, want %d", w.name, used, i, first, got, want)
 			}
 			if err := in.Close(t.Context()); err != nil {
 				t.Fatal(err)
@@ -82,8 +83,8 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 	}
 }
 
-// placed returns a module whose functions are at higher addresses: its first function begins with times instructions
-// that do nothing. The speed of a small loop depends on its address as much as on its content.
+// placed returns a module whose functions are at higher addresses, because its first function begins with times
+// instructions without an effect. The speed of a small loop depends on its address as much as on its code.
 func placed(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
@@ -116,9 +117,9 @@ func placed(t testing.TB, text []byte, times int) []byte {
 	return slices.Concat(out, section, text[end:])
 }
 
-// BenchmarkFuel measures the same work in a plain module, in one that the engine stops when its context ends, and in
-// metered ones of several grains, in turn, each at several addresses. An operation is the work once for each. It
-// reports the time of the fastest run, divided by the plain module's, and the fuel.
+// BenchmarkFuel compares the speed of the same work in several modules: the plain module, the plain module in an engine
+// that checks the context, and metered modules with several grains. Each module runs at several addresses. It reports
+// the time of the fastest runs divided by that of the plain module, and the fuel.
 func BenchmarkFuel(b *testing.B) {
 	const places = 8
 	type side struct {
@@ -142,7 +143,7 @@ func BenchmarkFuel(b *testing.B) {
 	for _, grain := range []int64{0, module.Grain, 12} {
 		add(fmt.Sprintf("grain=%d", grain), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return metered(b, text, grain) })
 	}
-	ctx, cancel := context.WithCancel(b.Context()) // without it the engine has nothing to check
+	ctx, cancel := context.WithCancel(b.Context()) // an engine checks only a context that can be cancelled
 	defer cancel()
 	for _, w := range work {
 		b.Run(w.name, func(b *testing.B) {

@@ -1,51 +1,55 @@
 package module
 
-// Go's compiler turns a function into one loop that selects, at its start, the next part of the code by a number in a
-// local. Each jump sets the number and branches to the start of the loop, so each jump would be charged and checked
-// there. If the number is a constant and its part comes later in the code, the jump is replaced by a direct branch to
-// the part. The result is the same without the selection, and because such a branch never goes back, no iteration of a
-// loop is without a check. It branches to the end of an open block, so for charges and saved locals it is like any
-// forward branch.
+// Go's compiler turns a function into one loop, the dispatcher. At its start, it selects the next part of the code by
+// the number in a local. A jump to another part sets the number, and branches to the start of the loop. There, every
+// jump would be charged, and the fuel would be checked.
 //
-// A jump from outside into a part that belongs to a loop of such jumps is not replaced: because of a second entry the
-// engine would move the values that the loop keeps in registers in each iteration.
+// This file replaces a jump by a direct branch to its part, if the number is a constant and the part comes later in the
+// code. The result is the same without the selection. A direct branch never goes back, so each iteration of a loop
+// still
+// has a check. It leads to the end of an open block, so it is charged like every other forward branch.
+//
+// A jump into the middle of a loop that consists of such jumps is not replaced. It would be a second entry of the loop,
+// and the engine would then move the values that the loop keeps in registers in each iteration.
 
-// A dispatcher is a loop that selects the next part of its code. There is a part after each of the blocks at its start,
-// in the order in which the blocks end.
+// A dispatcher is a loop that selects the next part of its code by a number. At its start, it opens a block for each
+// part. Each part begins after the end of one of these blocks.
 type dispatcher struct {
-	// id is the index among the dispatchers of the function.
+	// id is the index of the dispatcher in its function.
 	id int
-	// frame is the index of the loop among the open blocks, and inner the index of the last block at its start.
+	// frame is the index of the loop among the open blocks. inner is the index of the innermost block at its start.
 	frame, inner int
-	// local is the local with the number of the next part. parts has the parts by number; the last one is for all other
-	// numbers.
+	// local is the index of the local with the number of the next part. parts has the part for each number. Its last
+	// element is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the present code belongs; none before the first part begins.
+	// part is the part to which the present code belongs; none before the first part.
 	part int
 }
 
 // jumps describes the dispatchers of a function.
 type jumps struct {
-	// frames has, for each open block, its index in around, if it is a dispatcher.
+	// frames has an element for each open block. If the block is a dispatcher, the element is its index in around;
+	// otherwise it is none.
 	frames []int
 	around []dispatcher
-	// back has, for each dispatcher and each part, the last part from which a jump goes back to it; -1 if there is
-	// none. After all code was read, learn computes from it loops: for each part, the part with which its innermost
-	// loop begins.
+	// back has, for each dispatcher and each of its parts, the last part from which a jump goes back to the part; none
+	// if there is no such jump. After all code was read, learn computes loops from it: for each part, the first part of
+	// the innermost loop around it.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int
 	last
 }
 
-// last is what is known from the last instructions.
+// last describes the sequence of instructions that was read last.
 type last struct {
-	// start is the loop that has nothing yet but starts of blocks; none if there is no such loop. finds is true if the
-	// last instruction read a local as the first thing after these starts.
+	// start is the index of a loop after whose start only starts of blocks were read; none if there is no such loop.
+	// finds is true if the last instruction was the first one after these starts, and read a local.
 	start int
 	finds bool
-	// known is true if the last instruction was a constant, number. sets is true if it set a local to the constant.
+	// known is true if the last instruction was a constant, and number is its value. sets is true if the last two
+	// instructions set a local to the constant.
 	known, sets bool
 	number      uint32
 	// local is the local that was read or set.
@@ -55,12 +59,13 @@ type last struct {
 // none is the index of no block, part or dispatcher.
 const none = -1
 
-// begin starts to read a function. loops are nil in the first pass, and known in the second.
+// begin starts the reading of a function. loops is nil in the first pass. In the second pass, it is the result of
+// learn.
 func (j *jumps) begin(loops [][]int) {
 	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, last: last{start: none}}
 }
 
-// follow processes an instruction. If loops are known, it replaces a jump by a direct branch where that is possible.
+// follow processes the next instruction. In the second pass, it replaces a jump by a direct branch if that is possible.
 func (j *jumps) follow(i *instruction) {
 	was := j.last
 	j.last = last{start: none}
@@ -88,7 +93,7 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		if was.start != none && !was.finds { // other values would stay on the stack
+		if was.start != none && !was.finds { // further values would stay on the stack
 			j.start, j.finds, j.local = was.start, true, i.local
 		}
 	case opBrTable:
@@ -128,7 +133,7 @@ func (j *jumps) dispatch(was last, labels []uint32) {
 	}
 }
 
-// jump processes a branch after a local was set to a constant.
+// jump processes a branch directly after a local was set to a constant.
 func (j *jumps) jump(was last, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
@@ -149,11 +154,11 @@ func (j *jumps) jump(was last, i *instruction) {
 	}
 }
 
-// learn computes the loops of parts from the jumps that go back.
+// learn computes the loops of parts from the jumps that go back. It returns nil if the function has no dispatcher.
 func (j *jumps) learn() (all [][]int) {
 	for _, back := range j.back {
 		loops := make([]int, len(back))
-		var open []int // first parts of loops that have not ended, and of some that have
+		var open []int // first parts of loops; some of these loops may have ended
 		for part, last := range back {
 			if last != none {
 				open = append(open, part)

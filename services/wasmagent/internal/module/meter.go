@@ -6,56 +6,62 @@ import (
 	"strconv"
 )
 
-// MeterVersion is the version of the rules by which work is counted. Fuel of different versions can't be compared.
+// MeterVersion is the version of the rules by which fuel is counted. Amounts of fuel from different versions can't be
+// compared.
 const MeterVersion = 4
 
-// Names that a metered module has in addition to its own. Guests must not export such names.
+// Names that a metered module has in addition to those of the guest. A guest must not export names with this prefix.
 const (
 	ownPrefix = "sluice."
 	// RefillModule is the module of the import [RefillName].
 	RefillModule = "sluice"
-	// RefillName is the function that is called when fuel is below zero. It gets the fuel that is left, and returns the
-	// fuel to continue with. Both are an i64 of less than 2^46.
+	// RefillName is the imported function that the module calls when its fuel is below zero. It takes the remaining
+	// fuel, and returns the fuel with which the module continues. Both are an i64 with an absolute value below 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the global with the fuel that is left, an i64, while the guest calls the host and after it
-	// returned. While the guest runs, the global is 0, so a guest that traps has used everything that it got.
+	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
+	// and after the guest has returned. While the guest itself runs, the global is 0, so a guest that traps has used
+	// all of the fuel that it got.
 	FuelGlobal = ownPrefix + "fuel"
-	// StackSpent is the argument of [RefillName] if the stack is used up. Then the function must not return.
+	// StackSpent is the argument of [RefillName] if the stack is used up. In this case the function must not return.
 	StackSpent = math.MinInt64
-	// globalPrefix precedes the number of each mutable global in its export name. These globals are the guest's state
-	// in addition to its memory.
+	// globalPrefix is the prefix of the export names of the guest's mutable globals, followed by their numbers. The
+	// mutable globals and the memory are the guest's state.
 	globalPrefix = ownPrefix + "global."
 )
 
 const (
-	// MaxStack is the size of the stack, in bytes by the rules of this package: each function that calls others uses
-	// the maximum size of its frame until it returns. A function that the host calls has the whole stack.
+	// MaxStack is the size of the stack, in bytes. Stack is counted by the rules of this package: a function that calls
+	// other functions uses the maximum size of its frame until it returns. A function that the host calls starts with
+	// an empty stack.
 	MaxStack = 4 << 20
-	// frameBytes is the size of every frame, valueBytes that of a value in it, and codeBytes the space that a byte of
-	// code may need for intermediate values.
+	// frameBytes is the fixed size of each frame, valueBytes the size of each value in it, and codeBytes the space for
+	// intermediate values for each byte of code. All are in bytes.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
-// What is charged.
+// The rules for charging fuel.
 const (
-	// grain is the least cost of the code after a branch that is charged where the code begins, instead of before the
-	// branch.
+	// grain is the minimum cost of code after a branch that is charged where that code begins. Lower costs are charged
+	// before the branch.
 	grain = 4
-	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel, and fuelPerPage the fuel for
-	// one page of memory that the guest gets; both as shifts.
+	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel. fuelPerPage is the fuel for
+	// each page by which the memory grows. Both are exponents of 2.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
-// Metered returns the module with code that counts its instructions. Each instruction costs one unit of fuel, filling
-// or copying memory one more for each 8 bytes, and growing memory 8,192 for each page. If a branch skips fewer than
-// grain instructions, they are charged nevertheless. In the loop that Go's compiler makes of a function, a jump that
-// can branch to its part directly does so, and costs nothing for the selection of the part.
+// Metered returns the module with additional code that counts its instructions. Each instruction costs one unit of
+// fuel. Filling or copying memory costs one unit more for each 8 bytes, and growing memory 8,192 units for each page.
+// If a branch skips fewer than grain instructions, these are charged nevertheless.
 //
-// Work is charged before it is done, at the start of functions, loops and longer branches. At the start of functions
-// and loops, and before filling or copying memory, [RefillName] is called if fuel is below zero. Functions that call
-// others use stack while they run, up to [MaxStack]. The same module with the same inputs uses the same fuel,
-// regardless of the amounts of refills. Apart from that, the module computes the same results. Errors: those of
-// [Parse].
+// Go's compiler turns each function into a loop that selects the next part of the code by a number. Metered replaces
+// jumps through this loop by direct branches where that is possible. Such a jump costs nothing for the selection.
+//
+// Fuel is charged in advance, at the start of functions, loops and longer branches. [RefillName] is called if the fuel
+// is below zero at the start of a function or a loop, or before memory is filled or copied. Functions that call others
+// use stack while they run, up to [MaxStack].
+//
+// The same module with the same inputs always uses the same fuel, regardless of the amounts of the refills. Apart from
+// this, the metered module computes the same results as the original. Errors: those of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
@@ -139,7 +145,7 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	return w.out, nil
 }
 
-// ownExports returns the module's exports and those of its state.
+// ownExports returns the guest's exports, followed by the exports of its mutable globals and of the fuel.
 func (m *Module) ownExports(fuel uint32) []Export {
 	out := slices.Clone(m.Exports)
 	for i, g := range m.globals {
@@ -150,7 +156,7 @@ func (m *Module) ownExports(fuel uint32) []Export {
 	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
 }
 
-// State returns the export names of a metered module's mutable globals, in the order of their numbers.
+// State returns the export names of the mutable globals of the metered module, in the order of their numbers.
 func (m *Module) State() []string {
 	var out []string
 	for i, g := range m.globals {
@@ -169,14 +175,15 @@ type writer struct {
 
 func (w *writer) part(id byte, text []byte) { w.out = putPart(append(w.out, id), text) }
 
-// section writes a section of n elements, unless n is 0.
+// section writes a section with n elements. If n is 0, it writes nothing.
 func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	if n > 0 {
 		w.part(id, put(putU32(nil, uint32(n))))
 	}
 }
 
-// shifted returns the index of a function in the metered module, which has one more import.
+// shifted returns the index of a function in the metered module, in which the guest's own functions come after one more
+// import.
 func (w *writer) shifted(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1

@@ -1,8 +1,9 @@
-// Package module parses the WebAssembly module of a guest, refuses what guests may not have, and encodes it again with
-// code that counts its work. Package engine uses it.
+// Package module parses the WebAssembly module of a guest, and refuses features that guests may not use. It encodes the
+// module again, with additional code that counts its work. Package engine uses the package.
 //
-// What runs is what was parsed: everything that contains a number is encoded from the parsed form and never copied, so
-// no other reader can find other instructions in it.
+// Instructions are encoded from the parsed form, instead of being copied. Therefore the engine can't read an
+// instruction
+// differently from this package.
 package module
 
 import (
@@ -14,16 +15,16 @@ import (
 var (
 	// ErrMalformed means that the bytes are not a core WebAssembly module.
 	ErrMalformed = errors.New("is not a WebAssembly module")
-	// ErrNotOffered means that the module uses what guests do not get.
+	// ErrNotOffered means that the module uses a feature that guests may not use.
 	ErrNotOffered = errors.New("is not offered to guests")
 	// ErrTooMuch means that the module exceeds a bound.
 	ErrTooMuch = errors.New("is more than a guest may have")
 )
 
-// A ValueType is a value type of the binary format, section 5.3.1.
+// A ValueType is a value type of the binary format (WebAssembly 2.0, section 5.3.1).
 type ValueType byte
 
-// The value types. References are not offered.
+// The value types that guests may use. Reference types are not offered.
 const (
 	I32  ValueType = 0x7f
 	I64  ValueType = 0x7e
@@ -44,7 +45,7 @@ type Import struct {
 	Type         FuncType
 }
 
-// A Kind is the kind of an export, section 5.5.10.
+// A Kind is the kind of an export (section 5.5.10).
 type Kind byte
 
 // The kinds of exports.
@@ -88,8 +89,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// counted is the number of data segments in the data count section, which memory.init needs; nil if there is no
-	// such section.
+	// counted is the number of data segments according to the data count section, which memory.init requires; nil if
+	// there is no such section.
 	counted *uint32
 }
 
@@ -99,10 +100,10 @@ type global struct {
 	init    constant
 }
 
-// A constant is a parsed constant expression: a number.
+// A constant is a constant expression that consists of one number.
 type constant struct {
 	op   byte
-	bits []byte // the encoded number, canonical
+	bits []byte // the number in its canonical encoding
 }
 
 type element struct {
@@ -111,7 +112,7 @@ type element struct {
 }
 
 type data struct {
-	// active is true if the segment is written to the memory at the start, at offset.
+	// active is true if the segment is copied to the memory at the start, at offset.
 	active bool
 	offset constant
 	bytes  []byte
@@ -133,7 +134,7 @@ type functionName struct {
 	name  string
 }
 
-const pageMost = 1 << 16 // a memory has at most 4 GiB
+const pageMost = 1 << 16 // pages: a memory of WebAssembly has at most 4 GiB
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 
@@ -145,7 +146,7 @@ func (m *Module) Exported(name string, kind Kind) bool {
 	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
 }
 
-// FuncExported returns the type of an exported function. ok is false if there is none of this name.
+// FuncExported returns the type of an exported function. ok is false if the module exports no function of this name.
 func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
 	for _, e := range m.Exports {
 		if e.Name == name && e.Kind == Func {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// Section ids, section 5.5.2.
+// The ids of sections (WebAssembly 2.0, section 5.5.2).
 const (
 	customSection = iota
 	typeSection
@@ -25,14 +25,14 @@ const (
 	dataCountSection
 )
 
-// order is the position of each section. The count of data segments comes before the code.
+// order has the position of each section in a module. The data count section comes before the code section.
 var order = [...]int{
 	typeSection: 1, importSection: 2, functionSection: 3, tableSection: 4, memorySection: 5, globalSection: 6,
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
-// Parse reads a module. The engine that runs the result still has to validate it: Parse does not check the types of
-// operands. The caller must not change text afterwards. Errors: [ErrMalformed], [ErrNotOffered], [ErrTooMuch].
+// Parse parses a module. It does not check the types of operands, so the engine still has to validate the result. The
+// caller must not change text afterwards. Errors: [ErrMalformed], [ErrNotOffered], [ErrTooMuch].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
 		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrTooMuch, len(text), maxSize)
@@ -41,7 +41,7 @@ func Parse(text []byte) (*Module, error) {
 		if len(text) >= 8 && bytes.HasPrefix(text, header[:4]) && text[6] == 1 {
 			return nil, fmt.Errorf("%w: a component; build a core module, for example with the target wasip1", ErrNotOffered)
 		}
-		return nil, fmt.Errorf("%w: it does not begin like version 1", ErrMalformed)
+		return nil, fmt.Errorf("%w: it does not begin with the header of version 1", ErrMalformed)
 	}
 	sum := sha256.Sum256(text)
 	m := &Module{Digest: hex.EncodeToString(sum[:])}
@@ -173,8 +173,8 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table. most bounds the initial size, and sayable the maximum size of the
-// format.
+// size reads the limits of a memory or a table. most bounds the initial size, and sayable is the largest maximum that
+// the format allows.
 func (r *reader) size(what string, most, sayable uint32) (s Size) {
 	s.Bounded = r.flag()
 	if s.Min = r.u32(); s.Min > most {
@@ -188,8 +188,8 @@ func (r *reader) size(what string, most, sayable uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression, which must be one number. Imported globals can't occur, because globals can't
-// be imported.
+// constant reads a constant expression, which must be a single number. It can't be the value of an imported global,
+// because guests can't import globals.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:
@@ -265,8 +265,8 @@ func (m *Module) export(r *reader) {
 	m.Exports = append(m.Exports, e)
 }
 
-// element reads an active segment, which fills a table at the start. The other forms are for instructions that are not
-// offered.
+// element reads an active segment, which fills a table at the start. Segments in other forms are used only by
+// instructions that are not offered.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:
@@ -330,8 +330,8 @@ func (m *Module) body(r *reader) {
 	}
 }
 
-// custom reads the names of functions, for the traces of a guest that failed. Names that can't be read are left out, as
-// the specification requires (7.4).
+// custom reads the names of functions, which are used in stack traces of failed guests. Names that can't be parsed are
+// ignored, as the specification requires (section 7.4).
 func (m *Module) custom(r *reader) {
 	if r.name() != "name" || r.err != nil {
 		return

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// parts are the sections of a module, by id.
+// parts has the sections of a module, by id.
 type parts map[byte][]byte
 
-// build encodes a module of sections: a function of the given code without parameters and results, one memory and one
-// global, except for sections that are given.
+// build encodes a module of sections. By default, it has one memory, one global, and a function with this code and
+// without parameters and results. The sections in over replace the default ones.
 func build(code []byte, over parts) []byte {
 	all := parts{
 		1: {1, 0x60, 0, 0}, 3: {1, 0}, 5: {1, 0, 1}, 6: {1, 0x7f, 0, 0x41, 0, 0x0b},
@@ -32,7 +32,8 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestWhatIsRefused checks modules that a guest may not be; the errors say what is wrong.
+// TestWhatIsRefused checks that modules that are malformed, or use what guests may not have, are refused with the
+// reason.
 func TestWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}
@@ -96,7 +97,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestNamesAreKept checks that traces of a metered module name the guest's functions.
+// TestNamesAreKept checks that a stack trace of a metered module has the names of the guest's functions.
 func TestNamesAreKept(t *testing.T) {
 	t.Parallel()
 	text := build([]byte{0x00, 0x0b}, parts{7: {1, 3, 'r', 'u', 'n', 0, 0}})
@@ -111,7 +112,7 @@ func TestNamesAreKept(t *testing.T) {
 	}
 }
 
-// FuzzMetered checks that a metered module is valid exactly if the original is.
+// FuzzMetered checks that the engine accepts a metered module exactly if it accepts the original.
 func FuzzMetered(f *testing.F) {
 	f.Add(build([]byte{0x0b}, nil))
 	f.Add(build([]byte{0x03, 0x40, 0x41, 1, 0x0d, 0, 0x0b, 0x41, 1, 0x40, 0, 0x1a, 0x0b}, parts{4: {1, 0x70, 0, 1}, 9: {1, 0, 0x41, 0, 0x0b, 1, 0}}))
@@ -124,11 +125,11 @@ func FuzzMetered(f *testing.F) {
 		e := newEngine(t, wazero.NewRuntimeConfigInterpreter())
 		_, plain := e.CompileModule(t.Context(), text)
 		if plain != nil && strings.Contains(plain.Error(), "custom section") {
-			return // custom sections are left out
+			return // metering drops custom sections
 		}
 		_, now := e.CompileModule(t.Context(), out)
 		if (plain == nil) != (now == nil) {
-			t.Errorf("as it is: %v\nmetered: %v", plain, now)
+			t.Errorf("original: %v\nmetered: %v", plain, now)
 		}
 	})
 }

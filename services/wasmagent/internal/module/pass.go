@@ -5,25 +5,27 @@ import (
 	"slices"
 )
 
-// What is left of fuel and stack is one number, which functions pass on: each function of the guest takes it as an
-// additional last parameter and returns it as an additional last result. So the engine can keep it in a register, and
-// need not read it again after a call. Functions that the guest imports or exports do not have this number: a function
-// around each of them moves the fuel between the number and the global.
+// A single number, the budget, has the remaining fuel and the remaining stack. Each function of the guest takes the
+// budget as an additional last parameter, and returns it as an additional last result. Therefore the engine can keep
+// the
+// budget in a register, and need not read it from memory after each call. Functions that the guest imports or exports
+// do not have this parameter. For each of them there is a wrapper, which moves the fuel between the budget and a
+// global.
 const (
-	// stackBits is the number of low bits, which are what is left of the stack, in units. The fuel is above them,
-	// signed. The highest of these bits means that the stack is used up.
+	// stackBits is the number of low bits of the budget. They contain the remaining stack, in units. The bits above
+	// contain the remaining fuel, signed. The highest of the low bits is set if the stack is used up.
 	stackBits  = 16
 	stackSpent = 1 << (stackBits - 1)
 	stackWhole = stackSpent - 1
 	stackUnit  = MaxStack / stackSpent
-	// fuelSpent is the sign bit.
+	// fuelSpent is the sign bit, which is set if the fuel is used up.
 	fuelSpent = math.MinInt64
-	// ownParams is the number of additional parameters of a function.
+	// ownParams is the number of additional parameters of each function of the guest.
 	ownParams = 1
 )
 
-// frameOf returns the size of the frame of a function with this number of values and bytes of code, in units: at most
-// the value that sets the highest stack bit.
+// frameOf returns the size of the stack frame of a function with this number of values and of bytes of code, in units.
+// It is at most stackSpent.
 func frameOf(values int64, code int) int64 {
 	bytes := frameBytes + valueBytes*values + codeBytes*int64(code)
 	return min((bytes+stackUnit-1)/stackUnit, stackSpent)
@@ -34,7 +36,7 @@ type layout struct {
 	m *Module
 	// fuel is the index of the global with the fuel.
 	fuel uint32
-	// outer are the guest's functions that the host can call, each once.
+	// outer lists the functions of the guest that the host can call. Each occurs once.
 	outer []uint32
 }
 
@@ -58,8 +60,9 @@ func layoutOf(m *Module) layout {
 
 func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
 
-// Types: the guest's, that of the refill, for each of the guest's one with the number that is passed on, and for each
-// one of a block with the results of a function.
+// The types of a metered module are, in this order: the guest's types; the type of the refill function; for each of the
+// guest's types, the type with the budget as an additional parameter and result; and for each of the guest's types, the
+// type of a block that returns its results.
 
 func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
 func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
@@ -79,12 +82,12 @@ func (l layout) putTypes(out []byte) []byte {
 	return out
 }
 
-// Functions: the guest's imports, the refill, the guest's own, and then the added ones: one around each import, one
-// around the refill, and one around each function that the host can call.
+// The functions of a metered module are, in this order: the guest's imports; the refill function; the guest's own
+// functions; and the wrappers of each import, of the refill function, and of each function that the host can call.
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// inside returns the index of a function for calls of the guest.
+// inside returns the index that the guest uses to call a function.
 func (l layout) inside(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
@@ -92,10 +95,10 @@ func (l layout) inside(f uint32) uint32 {
 	return f + 1
 }
 
-// refiller returns the index of the function around the refill.
+// refiller returns the index of the wrapper of the refill function.
 func (l layout) refiller() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// outside returns the index of a function for calls of the host.
+// outside returns the index that the host uses to call a function.
 func (l layout) outside(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -119,8 +122,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putOwn encodes the bodies of the added functions. While the guest runs, the global is 0, so a guest that traps has
-// used everything that it got.
+// putOwn encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a guest
+// that traps has used all of the fuel that it got.
 func (l layout) putOwn(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
@@ -148,18 +151,18 @@ func (l layout) putOwn(out []byte) []byte {
 	return out
 }
 
-// taken writes code that takes the fuel out of the global.
+// taken writes code that reads the fuel from the global and sets the global to 0.
 func (l layout) taken(out []byte) []byte {
 	out = putU32(append(out, opGlobalGet), l.fuel)
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// fuelOf writes code that extracts the fuel from the number in a local.
+// fuelOf writes code that extracts the fuel from the budget in a local.
 func (l layout) fuelOf(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// withFuel writes code that puts the fuel on the stack into the number in a local.
+// withFuel writes code that replaces the fuel in the budget in a local by the fuel on the operand stack.
 func (l layout) withFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))
@@ -167,7 +170,7 @@ func (l layout) withFuel(out []byte, local int) []byte {
 	return append(out, opI64And, opI64Or)
 }
 
-// call writes a call with the first parameters of the calling function.
+// call writes a call of a function with the first parameters of the calling function.
 func (l layout) call(out []byte, params int, f uint32) []byte {
 	for i := range params {
 		out = putU32(append(out, opLocalGet), uint32(i))
@@ -175,7 +178,7 @@ func (l layout) call(out []byte, params int, f uint32) []byte {
 	return putU32(append(out, opCall), f)
 }
 
-// putBlock begins a block that has the results of a function of a type.
+// putBlock writes the start of a block that returns the results of a function of type t.
 func (l layout) putBlock(out []byte, t uint32) []byte {
 	out = append(out, opBlock)
 	switch r := l.m.types[t].Results; len(r) {

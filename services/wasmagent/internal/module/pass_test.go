@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestWhatEndsAGuestTakesWhatItWasGiven checks guests that end in the middle: by a trap, by endless recursion, and in a
-// function that is called through a table. They have used all fuel that they got.
+// TestWhatEndsAGuestTakesWhatItWasGiven checks that a guest that ends by a trap or by endless recursion has used all of
+// the fuel that it got.
 func TestWhatEndsAGuestTakesWhatItWasGiven(t *testing.T) {
 	t.Parallel()
 	run := parts{7: {1, 3, 'r', 'u', 'n', 0, 0}}
@@ -38,7 +38,7 @@ func TestWhatEndsAGuestTakesWhatItWasGiven(t *testing.T) {
 				t.Errorf("it ended with %v, want %v", err, c.err)
 			}
 			if in != nil && e.used(in) != e.granted {
-				t.Errorf("it took %d of %d", e.used(in), e.granted)
+				t.Errorf("it used %d of %d", e.used(in), e.granted)
 			}
 		})
 	}

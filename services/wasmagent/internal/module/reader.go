@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A reader reads the binary format (WebAssembly 2.0, section 5) of a module, or of a part of it. The first error ends
-// all reading: see err.
+// A reader reads the binary format (WebAssembly 2.0, section 5) of a module, or of a part of a module. After the first
+// error, which is in err, it returns zero values.
 type reader struct {
 	text []byte
 	at   int
@@ -37,7 +37,7 @@ func (r *reader) byte() byte {
 	return b
 }
 
-// bytes returns the next n bytes. The caller must not change them.
+// bytes returns the next n bytes without copying them. The caller must not change them.
 func (r *reader) bytes(n uint32) []byte {
 	if uint64(n) > uint64(len(r.text)-r.at) {
 		r.fail(errShort)
@@ -72,7 +72,7 @@ func (r *reader) u32() uint32 {
 	return 0
 }
 
-// signed reads a signed number of this number of bits in LEB128.
+// signed reads a signed number in LEB128 that has at most this number of bits.
 func (r *reader) signed(bits int) int64 {
 	var v int64
 	for shift := 0; shift < (bits+6)/7*7; shift += 7 {
@@ -107,7 +107,8 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads the number of elements that follow, each of at least one byte.
+// count reads the number of elements that follow. It fails if there are more than most, or more than the bytes that are
+// left.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// A command is a command of a script of the WebAssembly test suite, in the format of wast2json.
+// A command is a command of a script of the WebAssembly test suite, in the JSON format of wast2json.
 type command struct {
 	Type     string
 	Line     int
@@ -44,8 +44,8 @@ type wordOf struct {
 	Value    any
 }
 
-// lanes returns the bits of each lane, the width of a lane, and whether a lane only has to be a NaN. ok is false if
-// values of its type are not offered.
+// lanes returns the bits of each lane, the width of a lane in bits, and for each lane whether the value may be any NaN.
+// ok is false for types that are not offered.
 func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	kind, texts := w.Type, []any{w.Value}
 	if w.Type == "v128" {
@@ -76,7 +76,7 @@ func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	return bits, width, nan, true
 }
 
-// stack returns the value as the engine passes it.
+// stack returns the value in the form in which the engine passes it.
 func (w wordOf) stack() (words []uint64, ok bool) {
 	bits, width, _, ok := w.lanes()
 	if w.Type != "v128" {
@@ -89,7 +89,7 @@ func (w wordOf) stack() (words []uint64, ok bool) {
 	return words, ok
 }
 
-// is reports whether the words that the engine returned are the value.
+// is reports whether the words that the engine returned have this value.
 func (w wordOf) is(words []uint64) bool {
 	bits, width, nan, _ := w.lanes()
 	for i, want := range bits {
@@ -117,7 +117,7 @@ func (w wordOf) words() int {
 	return 1
 }
 
-// engineTests returns the folder of the specification's tests that are part of the engine.
+// engineTests returns the folder of the specification's tests in the source code of the engine.
 func engineTests(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
@@ -127,8 +127,9 @@ func engineTests(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(out)), "internal/integration_test/spectest")
 }
 
-// TestTheSpecificationsTestsHoldMetered runs the tests of WebAssembly 2.0. Each module is metered, or uses what is not
-// offered. A metered module computes what the specification requires, and an invalid module stays invalid.
+// TestTheSpecificationsTestsHoldMetered runs the test suite of WebAssembly 2.0 with metered modules. It checks that a
+// metered module computes what the specification requires, and that an invalid module is refused. Modules that use
+// features that are not offered are skipped.
 func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))
@@ -158,11 +159,13 @@ func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 	}
 }
 
-// tally counts what was tested.
+// tally counts the modules and calls of the test suite.
 type tally struct {
-	// Metered modules ran, NotOffered ones use what guests don't get, and Refused ones are invalid.
+	// Metered is the number of modules that ran, NotOffered that of modules that use features that are not offered, and
+	// Refused that of invalid modules.
 	Metered, NotOffered, Refused int
-	// Returned and Trapped are calls; Passed are calls of modules that are not offered.
+	// Returned and Trapped are the numbers of calls that returned and that trapped. Passed is the number of calls that
+	// were skipped, because their modules did not run.
 	Returned, Trapped, Passed int
 }
 
@@ -173,11 +176,11 @@ type runner struct {
 	engine *engine
 	dir    string
 	where  string
-	// last is the newest module, and named has those with names; nil for a module that is not offered.
+	// last is the newest module, and named has the modules with names. A module that is not offered is nil.
 	last  api.Module
 	named map[string]api.Module
 	n     int
-	// shared is true if other modules may share state with a module, and unknown if one of them did not run.
+	// shared is true if modules may share state. unknown is true if one of them did not run since then.
 	shared, unknown bool
 }
 
@@ -228,7 +231,7 @@ func (r *runner) do(c command) {
 	}
 }
 
-// load parses a module, meters it, and starts it.
+// load parses, meters and starts a module. It returns nil if the module is not offered.
 func (r *runner) load(c command) api.Module {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
@@ -246,9 +249,9 @@ func (r *runner) load(c command) api.Module {
 	r.n++
 	in, err := r.engine.InstantiateWithConfig(r.t.Context(), out, wazero.NewModuleConfig().WithName(strconv.Itoa(r.n)))
 	if err != nil {
-		// It may import from another module, or the engine may refuse the plain module as well.
+		// The import of another module may be missing, or the engine may refuse the original, too.
 		if _, plain := r.engine.InstantiateWithConfig(r.t.Context(), text, wazero.NewModuleConfig().WithName("")); plain == nil {
-			r.t.Errorf("%s: only metered: %v", r.where, err)
+			r.t.Errorf("%s: the original starts, but the metered module does not: %v", r.where, err)
 		}
 		r.notOffered()
 		return nil
@@ -257,8 +260,8 @@ func (r *runner) load(c command) api.Module {
 	return in
 }
 
-// notOffered counts a module that does not run. It might have changed state that another module shares, so the behavior
-// of that module is unknown from then on.
+// notOffered counts a module that does not run. If modules share state, the module might have changed the state. Then
+// the results of later calls are unknown.
 func (r *runner) notOffered() {
 	r.NotOffered++
 	r.unknown = r.unknown || r.shared
@@ -272,7 +275,7 @@ func meter(text []byte) ([]byte, error) {
 	return m.Metered()
 }
 
-// refused checks that an invalid module is refused here or by the engine.
+// refused checks that this package or the engine refuses an invalid module.
 func (r *runner) refused(c command) {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
@@ -288,7 +291,7 @@ func (r *runner) refused(c command) {
 	r.Refused++
 }
 
-// call executes a command. ok is false if its module is not offered.
+// call executes the action of a command. ok is false if its module does not run.
 func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
 	in := r.last
 	if c.Action.Module != "" {

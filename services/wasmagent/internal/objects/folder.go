@@ -13,14 +13,16 @@ import (
 	"strings"
 )
 
-// temporary begins the names of files that are being written. One that stays after a crash is listed and deleted with the
-// objects of its folder.
+// temporary is the prefix of the names of files that are being written. If such a file stays after a crash, it is
+// listed and deleted like an object.
 const temporary = ".writing-"
 
-// folder is a bucket in a folder. Each object is a file, and the first part of its key a folder.
+// folder is a bucket in a folder of the file system. The first part of a key names a subfolder, and the second part a
+// file.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket in a folder, which it creates if create is set. Only this user may read a new folder.
+// OpenFolder returns a bucket in a folder. It creates the folder if create is set; only the present user can read a new
+// folder.
 func OpenFolder(path string, create bool) (Bucket, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -40,7 +42,7 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, temporary) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	for range 10 { // the folder may be deleted meanwhile with its last object
+	for range 10 { // another call may delete the subfolder together with its last object
 		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -59,14 +61,15 @@ func (f folder) write(dir, name string, data []byte) error {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
 	if err != nil {
-		_ = f.root.Remove(part) // a file that stays is deleted with the folder's objects
+		_ = f.root.Remove(part) // if this fails, the file is deleted with the objects of the subfolder
 		return err
 	}
-	// The folder may be new, made by a process that died before it was synced.
+	// The subfolder may be new, so the bucket's folder is synced, too. It may even be one that a crashed process
+	// created.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
-// create writes a file and syncs it.
+// create writes a new file and syncs it to disk.
 func (f folder) create(name string, data []byte) error {
 	file, err := f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -79,7 +82,7 @@ func (f folder) create(name string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// sync writes the names in a folder to disk.
+// sync syncs the entries of a folder to disk.
 func (f folder) sync(name string) error {
 	dir, err := f.root.Open(name)
 	if err != nil {
@@ -124,12 +127,12 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. The folder of the first part goes with its last object.
+// Delete implements [Bucket]. It also removes the subfolder if the object was its last one.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	dir, _, _ := strings.Cut(key, "/")
-	_ = f.root.Remove(dir) // fails if other objects are in it
+	_ = f.root.Remove(dir) // fails if the subfolder has other objects
 	return nil
 }

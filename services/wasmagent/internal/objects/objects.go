@@ -1,5 +1,6 @@
-// Package objects stores objects by their keys, in a folder or in a bucket of an S3 object store. The wasmagent service
-// stores the states of agents with it.
+// Package objects stores objects by their keys, in a folder or in a bucket of an S3 object store. Package store uses
+// the
+// package for the states of agents.
 package objects
 
 import (
@@ -15,8 +16,9 @@ import (
 	"time"
 )
 
-// Open returns the bucket of a URL: s3://NAME?region=REGION as of [OpenS3], or file:///PATH, a folder that several
-// processes may share. It must exist, because it may be a mount; create_dir=true creates it.
+// Open returns the bucket with a URL: s3://NAME?region=REGION as in [OpenS3], or file:///PATH for a folder, which
+// several processes may share. The folder must exist, because it may be a mount. With the option create_dir=true, Open
+// creates it.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -26,11 +28,11 @@ func Open(text string) (Bucket, error) {
 		return OpenS3(text)
 	}
 	if u.Host != "" || u.Path == "" {
-		return nil, fmt.Errorf("the bucket %s has not the form file:///PATH", u.Redacted())
+		return nil, fmt.Errorf("the URL of the bucket must have the form file:///PATH, is %s", u.Redacted())
 	}
-	for name := range u.Query() { // the others are of earlier versions, and have no effect
+	for name := range u.Query() { // earlier releases used the other options, which have no effect now
 		if !slices.Contains([]string{"create_dir", "metadata", "no_tmp_dir"}, name) {
-			return nil, fmt.Errorf("the URL of the bucket has the option %q; a folder has none", name)
+			return nil, fmt.Errorf("the URL of the bucket has the option %q, which a folder does not have", name)
 		}
 	}
 	create, _ := strconv.ParseBool(u.Query().Get("create_dir"))
@@ -43,20 +45,21 @@ var ErrNotFound = errors.New("no such object")
 // Object describes an object.
 type Object struct {
 	Key string
-	// Modified is when the object was written.
+	// Modified is the time at which the object was written.
 	Modified time.Time
 }
 
-// Bucket is a set of objects. A key has two parts with a slash between them. It is safe for concurrent use.
+// Bucket is a set of objects. A key consists of two parts with a slash between them. A Bucket is safe for concurrent
+// use.
 type Bucket interface {
-	// Write writes an object whole, or not at all. In a folder the object is synced to disk when Write returns.
+	// Write writes an object completely, or not at all. In a folder, the object is on disk when Write returns.
 	Write(ctx context.Context, key string, data []byte) error
 	// Read opens an object. Errors: [ErrNotFound].
 	Read(ctx context.Context, key string) (io.ReadCloser, error)
-	// List returns the objects whose keys begin with a first part. After an error it ends.
+	// List returns the objects whose keys have this first part. The sequence ends after an error.
 	List(ctx context.Context, first string) iter.Seq2[Object, error]
-	// Delete deletes an object, if there is one.
+	// Delete deletes an object. It is not an error if the object does not exist.
 	Delete(ctx context.Context, key string) error
-	// Close gives back what the bucket uses.
+	// Close releases the resources of the bucket. The objects stay.
 	Close() error
 }

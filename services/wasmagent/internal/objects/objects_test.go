@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"} {
-		_ = os.Setenv(name, value) // the object store on this machine accepts any
+		_ = os.Setenv(name, value) // the fake object store accepts any values
 	}
 	os.Exit(m.Run())
 }
 
-// store returns the URL of an object store on this machine that has the bucket "states".
+// store starts a fake object store that has the bucket "states", and returns its URL.
 func store(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -99,7 +99,7 @@ func TestBucket(t *testing.T) {
 		if got := keys(t, b, "a"); len(got) != 0 {
 			t.Errorf("a new bucket has %q", got)
 		}
-		large := bytes.Repeat([]byte("0123456789abcdef"), 5<<18) // more than a part of an upload
+		large := bytes.Repeat([]byte("0123456789abcdef"), 5<<18) // larger than one part of a multipart upload
 		for key, data := range map[string][]byte{"a/1": large, "a/2": {}, "ab/1": []byte("x")} {
 			if err := b.Write(t.Context(), key, data); err != nil {
 				t.Fatalf("%s of %d bytes: %v", key, len(data), err)
@@ -112,12 +112,12 @@ func TestBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := read(t, b, "a/1"); err != nil || string(got) != "other" {
-			t.Errorf("written again it is %q: %v", got, err)
+			t.Errorf("after a second write the object is %q: %v", got, err)
 		}
 		if got := strings.Join(keys(t, b, "a"), " "); got != "a/1 a/2" {
-			t.Errorf("of a there are %s", got)
+			t.Errorf("the keys that begin with a are %s", got)
 		}
-		for range 2 { // an object that is missing is deleted, too
+		for range 2 { // deleting a missing object is not an error
 			for _, key := range []string{"a/1", "a/2"} {
 				if err := b.Delete(t.Context(), key); err != nil {
 					t.Errorf("%s: %v", key, err)
@@ -130,12 +130,12 @@ func TestBucket(t *testing.T) {
 			}
 		}
 		if got := strings.Join(append(keys(t, b, "a"), keys(t, b, "ab")...), " "); got != "ab/1" {
-			t.Errorf("left are %s", got)
+			t.Errorf("the remaining keys are %s", got)
 		}
 	})
 }
 
-// Objects that are written and deleted at the same time do not hit each other.
+// Objects in the same folder can be written, read and deleted concurrently.
 func TestBucket_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b objects.Bucket) {
@@ -179,7 +179,7 @@ func TestFolder_StaysWithinItsFolder(t *testing.T) {
 		t.Error("a file outside of the folder is deleted")
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "secret")); string(got) != "x" {
-		t.Errorf("it is %q: %v", got, err)
+		t.Errorf("the file outside of the folder is %q: %v", got, err)
 	}
 	if err := b.Write(t.Context(), "a/1", []byte("y")); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestOpen_URLs(t *testing.T) {
 	}
 }
 
-// An object store that is unavailable, or has no such bucket, is not one without the object.
+// If the object store or the bucket does not exist, the error is not ErrNotFound.
 func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -240,14 +240,14 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := b.Read(ctx, "a/1"); err == nil || errors.Is(err, objects.ErrNotFound) {
-			t.Errorf("%s: read is %v", name, err)
+			t.Errorf("%s: the read returns %v", name, err)
 		}
 		if err := b.Write(ctx, "a/1", []byte("x")); err == nil {
-			t.Errorf("%s: it is written", name)
+			t.Errorf("%s: the object is written", name)
 		}
 		for _, err := range b.List(ctx, "a") {
 			if err == nil {
-				t.Errorf("%s: it is listed", name)
+				t.Errorf("%s: the objects are listed", name)
 			}
 		}
 	}
@@ -269,18 +269,18 @@ func TestS3_WithoutCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Read(t.Context(), "a/1"); err == nil || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") || !strings.Contains(err.Error(), "unreadable") {
-		t.Errorf("it is %v", err)
+		t.Errorf("the read returns %v", err)
 	}
 	if err := b.Write(t.Context(), "a/1", []byte("x")); err == nil || asked.Load() != 0 {
-		t.Errorf("it is written: %v, after %d requests", err, asked.Load())
+		t.Errorf("the write returns %v, and %d requests were sent", err, asked.Load())
 	}
 }
 
-// An endpoint of the environment is named, because it would not be used.
+// An endpoint in an environment variable is refused by the name of the variable, because it would not be used.
 func TestS3_EndpointOfTheEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
 	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
-		t.Errorf("it is %v", err)
+		t.Errorf("opening the bucket returns %v", err)
 	}
 	if _, err := objects.OpenS3("s3://states?endpoint=https://other.example"); err != nil {
 		t.Error(err)

@@ -19,17 +19,19 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// maxTries is how often a request is sent that the object store can not answer, or does not receive.
+// maxTries is the maximum number of times that a request is sent, if the object store can't be reached or answers with
+// a server error.
 const maxTries = 3
 
-// awsEndpoint is where buckets are whose URL names no endpoint.
+// awsEndpoint is the endpoint of buckets whose URL does not name one.
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// identity tries providers of credentials in order. Without credentials it fails, instead of sending requests that are
-// not signed. It implements [credentials.Provider], whose methods are called one at a time.
+// identity gets credentials from several providers, which it tries in order. If no provider has credentials, it returns
+// an error; without it, the client would send requests that are not signed. It implements [credentials.Provider]. Its
+// methods are not called concurrently.
 type identity struct {
 	providers []credentials.Provider
-	// current is the provider whose credentials are used; nil before the first use.
+	// current is the provider that returned the credentials in use; nil if there are none.
 	current credentials.Provider
 }
 
@@ -63,17 +65,17 @@ type bucket struct {
 	name   string
 }
 
-// OpenS3 returns the bucket of a URL. For example, s3://agents?region=eu-central-1 is one of AWS, and
-// s3://agents?endpoint=http://127.0.0.1:9000&use_path_style=true one of another object store. The credentials are those of
-// the environment (AWS_ACCESS_KEY_ID and so on), of AWS's shared file, of a web identity, or of the machine. Nothing is
-// sent before the first use.
+// OpenS3 returns the bucket with a URL. For example, s3://agents?region=eu-central-1 is a bucket of AWS, and
+// s3://agents?endpoint=http://127.0.0.1:9000&use_path_style=true is a bucket of another object store. The credentials
+// come from the environment (AWS_ACCESS_KEY_ID and so on), from AWS's shared credentials file, from a web identity, or
+// from the machine's role. OpenS3 does not connect to the object store.
 func OpenS3(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the bucket: %w", err)
 	}
 	if u.Scheme != "s3" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" {
-		return nil, fmt.Errorf("the bucket %s has not the form s3://NAME?region=REGION or file:///PATH", u.Redacted())
+		return nil, fmt.Errorf("the URL of the bucket must have the form s3://NAME?region=REGION or file:///PATH, is %s", u.Redacted())
 	}
 	options := u.Query()
 	for _, name := range slices.Sorted(maps.Keys(options)) {
@@ -84,21 +86,21 @@ func OpenS3(text string) (Bucket, error) {
 	endpoint := options.Get("endpoint")
 	if endpoint == "" {
 		for _, name := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} {
-			if os.Getenv(name) != "" { //nolint:forbidigo // credentials are read from there, too
-				return nil, fmt.Errorf("%s is set, and is not used: write its value as endpoint=URL into the URL of the bucket", name)
+			if os.Getenv(name) != "" { //nolint:forbidigo // the credentials come from the environment, too
+				return nil, fmt.Errorf("the environment variable %s is set, but not used: unset it, and add endpoint=URL to the URL of the bucket", name)
 			}
 		}
 		endpoint = awsEndpoint
 	}
 	at, err := url.Parse(endpoint)
 	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "http" && at.Scheme != "https" || at.Path != "" && at.Path != "/" || at.RawQuery != "" {
-		return nil, errors.New("the endpoint of the bucket has not the form http://HOST:PORT or https://HOST:PORT")
+		return nil, errors.New("the endpoint of the bucket must have the form http://HOST:PORT or https://HOST:PORT")
 	}
 	style := minio.BucketLookupAuto
 	if text := options.Get("use_path_style"); text != "" {
 		path, err := strconv.ParseBool(text)
 		if err != nil {
-			return nil, fmt.Errorf("use_path_style of the bucket is %q; write true or false", text)
+			return nil, fmt.Errorf("use_path_style of the bucket must be true or false, is %q", text)
 		}
 		style = minio.BucketLookupDNS
 		if path {
@@ -119,7 +121,7 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		DisableContentSha256: len(data) == 0, // a signed stream without a part has no Content-Length, which some stores require
+		DisableContentSha256: len(data) == 0, // otherwise an empty object is sent without Content-Length, which some stores require
 	})
 	return err
 }
@@ -133,7 +135,8 @@ func (b bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
 	return data, err
 }
 
-// isMissing reports whether an object does not exist. A bucket that does not exist is another error.
+// isMissing reports whether an error means that the object does not exist. If the bucket does not exist, it returns
+// false.
 func isMissing(err error) bool {
 	answer := minio.ToErrorResponse(err)
 	return answer.Code == minio.NoSuchKey || answer.StatusCode == http.StatusNotFound && answer.Code != minio.NoSuchBucket

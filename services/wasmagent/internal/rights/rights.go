@@ -1,5 +1,5 @@
-// Package rights decides what an agent may do, from its manifest and its grants. What they don't name is denied.
-// Package agent uses it; policy is applied elsewhere.
+// Package rights decides which calls the manifest and the grants of an agent allow. Calls that they do not name are
+// denied. The gateway applies policy in addition. Package agent uses the package.
 package rights
 
 import (
@@ -24,27 +24,28 @@ const (
 	maxName = 128
 	// MaxConditions is the maximum number of conditions in a manifest and its grants.
 	MaxConditions = 64
-	// maxLooked is the maximum size of arguments to which conditions are applied, in bytes. It bounds the time, because
-	// each condition searches all of the arguments. No condition holds for larger arguments.
+	// maxLooked is the maximum size of arguments to which conditions are applied, in bytes. No condition holds for
+	// larger arguments. The bound limits the time of a check, because each condition searches all of the arguments.
 	maxLooked = 64 << 10
-	// maxNumber is the maximum length of the text of a number that is compared, in bytes. maxExponent bounds the
-	// decimal exponent of the number: beyond it no float64 is finite.
+	// maxNumber is the maximum length of a number that is compared, in bytes of its text. maxExponent bounds the
+	// absolute value of its decimal exponent; a float64 beyond that is infinite or zero.
 	maxNumber   = 64
 	maxExponent = 400
 )
 
 // Errors of rights, for [errors.Is].
 var (
-	// ErrNotNamed means that the manifest does not name the tool, or that no right's conditions hold.
+	// ErrNotNamed means that no right names the tool or the model, or that the conditions of the rights do not hold.
 	ErrNotNamed = errors.New("the agent's manifest does not allow this call")
-	// ErrSpent means that the calls of the right are used up.
+	// ErrSpent means that the rights that allow the call are used up.
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
 
-// Rights are a manifest and its grants. They do not change. The zero value allows nothing.
+// Rights are the rights of a manifest and of its grants. They do not change. The zero value allows nothing.
 type Rights struct{ parts []part }
 
-// part is the manifest, or a grant, which has an id and may expire.
+// part is the manifest or a grant. id is the id of the grant, and until the time at which it expires. For the manifest,
+// both are zero.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
@@ -53,15 +54,16 @@ type part struct {
 
 // A Fit is a right that allows a call.
 type Fit struct {
-	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in that grant or
-	// manifest.
+	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in the grant or
+	// manifest, from 0.
 	Grant string
 	Place int
-	// Most bounds the uses of the right; 0 means no bound.
+	// Most is the maximum number of uses of the right; 0 means that there is no maximum.
 	Most int64
 }
 
-// Of returns the rights of a manifest and grants, which the caller must not change. A nil manifest allows nothing.
+// Of returns the rights of a manifest and its grants, which the caller must not change afterwards. A nil manifest has
+// no rights.
 func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
 	for _, g := range grants {
@@ -79,7 +81,7 @@ func (r *Rights) live(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
 
-// Manifest returns the union of the manifest and of the grants that have not expired; never nil.
+// Manifest returns the union of the manifest and of the grants that have not expired. The result is never nil.
 func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
 	out := new(wasmagentv1.Manifest)
 	for _, p := range r.live(now) {
@@ -101,11 +103,11 @@ func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
 // add returns a + b, at most the largest int32.
 func add(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
-// Tool returns the rights that allow a call of a tool. The call may be made if one of them is not used up. arguments is
-// a JSON object. Errors: [ErrNotNamed].
+// Tool returns the rights that allow a call of a tool. The call may be made if one of these rights is not used up.
+// arguments is a JSON object. Errors: [ErrNotNamed].
 func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]Fit, error) {
 	if len(server) > maxName || len(tool) > maxName {
-		return nil, fmt.Errorf("%w: the name is longer than one can be", ErrNotNamed)
+		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotNamed)
 	}
 	var fits []Fit
 	for _, p := range r.live(now) {
@@ -121,7 +123,7 @@ func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]F
 	return fits, nil
 }
 
-// Names reports whether a right names a tool, regardless of conditions.
+// Names reports whether a right names a tool, regardless of the right's conditions.
 func (r *Rights) Names(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -139,11 +141,12 @@ func (r *Rights) Names(server, tool string, now time.Time) bool {
 // A ModelFit is a right that allows questions to a model.
 type ModelFit struct {
 	Fit
-	// Tokens bounds the tokens, and Nanos the cost in billionths of a US dollar; -1 means no bound.
+	// Tokens bounds the number of tokens, and Nanos the cost in billionths of a US dollar; -1 means that there is no
+	// bound.
 	Tokens, Nanos int64
 }
 
-// Unbounded reports whether the right bounds neither tokens nor cost.
+// Unbounded reports whether the right bounds neither the tokens nor the cost.
 func (f ModelFit) Unbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
 // Model returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotNamed].
@@ -170,7 +173,8 @@ func (r *Rights) Model(model string, now time.Time) ([]ModelFit, error) {
 	return fits, nil
 }
 
-// nanos converts an amount of dollars to billionths. An invalid amount is 0, which allows nothing.
+// nanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which allows
+// nothing.
 func nanos(text string) int64 {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative {
@@ -182,7 +186,7 @@ func nanos(text string) int64 {
 	return d.Coeff.Int64()
 }
 
-// matches reports whether a name matches a glob as a whole. `*` matches any run of characters.
+// matches reports whether a glob matches a whole name. `*` matches any sequence of characters.
 func matches(glob, name string) bool {
 	first, rest, some := strings.Cut(glob, "*")
 	if !some {
@@ -205,7 +209,7 @@ func matches(glob, name string) bool {
 
 // holds reports whether the arguments satisfy every condition.
 func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	// a duplicate name makes the JSON invalid
+	// JSON with a duplicate name is not valid.
 	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
@@ -217,7 +221,7 @@ func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
 	return true
 }
 
-// satisfies reports whether a value satisfies a condition. A missing value, or one of another type, does not.
+// satisfies reports whether a value satisfies a condition. A missing value, or a value of another type, does not.
 func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
 		if value.Kind() != '0' {
@@ -246,7 +250,8 @@ func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	return false
 }
 
-// isClean reports whether a path is clean: without `.`, `..`, doubled slashes, backslashes and NUL.
+// isClean reports whether a path is clean: it has no `.` or `..` elements, doubled slashes, backslashes or NUL
+// characters.
 func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }
@@ -263,8 +268,8 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	return value
 }
 
-// inside returns the member or element of an object or array, or nil if there is none. It also returns nil if the
-// object has the same name in another case, because servers may read either of the two.
+// inside returns the member of an object or the element of an array, or nil if it does not exist. It also returns nil
+// if the object has another member whose name differs only in case, because servers may read either of the two.
 func inside(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

@@ -89,7 +89,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// A grant counts until it expires, and its rights come after those of the manifest.
+// A grant is valid until it expires. The rights of the manifest come before those of grants.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

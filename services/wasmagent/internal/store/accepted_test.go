@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// openBefore writes a template like the program that had only the first two migrations.
+// openBefore stores a template with the schema of an earlier release, which had only the first two migrations.
 func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,8 +50,8 @@ func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) 
 	}
 }
 
-// A template from before acceptances had digests stays unchanged, and its id counts as accepted: the next template with
-// that id is quarantined.
+// A template of a release without digests of acceptances stays unchanged. Its id counts as accepted, so that the next
+// template with the id is quarantined.
 func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

@@ -18,22 +18,26 @@ import (
 const (
 	// archiveTime is how long an archive is stored after the last request for it.
 	archiveTime = 10 * time.Minute
-	// maxArchives and maxOwnArchives bound the stored archives: in all, and of one person.
+	// maxArchives is the maximum number of stored archives, and maxOwnArchives that of one person's archives.
 	maxArchives    = 16
 	maxOwnArchives = 2
-	// archivePart is the size of a stored part, in bytes.
+	// archivePart is the maximum size of a stored part, in bytes.
 	archivePart = 1 << 20
 )
 
 // Errors of archives, for [errors.Is].
 var (
-	ErrArchive      = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
+	// ErrArchive means that the archive is not stored, or not stored completely.
+	ErrArchive = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
+	// ErrArchivesFull means that the maximum number of archives is stored.
 	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveTime)
-	ErrPart         = errors.New("the part differs from the stored one, or the archive from its digest")
-	ErrPartOrder    = errors.New("the part is not the next one")
+	// ErrPart means that a part differs from the stored bytes, or that the archive does not have its digest.
+	ErrPart = errors.New("the part differs from the stored one, or the archive from its digest")
+	// ErrPartOrder means that the part begins after the end of the stored bytes. See [PartOrderError].
+	ErrPartOrder = errors.New("the part is not the next one")
 )
 
-// PartOrderError is [ErrPartOrder] with the offset at which the next part must begin.
+// PartOrderError is [ErrPartOrder] with the offset at which the next part has to begin.
 type PartOrderError struct{ Next int64 }
 
 func (e PartOrderError) Error() string {
@@ -43,33 +47,34 @@ func (e PartOrderError) Error() string {
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
-// ArchiveKey identifies an archive: its owner, its SHA-256 in hexadecimal, and whether it is sent for an import.
+// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. Comes is true for an archive that is
+// sent for an import, and false for one that was exported.
 type ArchiveKey struct {
 	Owner  principal.Key
 	Digest string
 	Comes  bool
 }
 
-// Archive is the progress of an archive.
+// Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the archive, and Have that of the stored part, in bytes.
+	// Size is the size of the whole archive, and Have the size of the stored part from its beginning, both in bytes.
 	Size, Have int64
-	// Made is the id of the agent that was created from the archive, and Origin that of the exported agent. Both are
-	// empty until then.
+	// Made is the id of the agent that was created from the archive, and Origin is the id of the agent that was
+	// exported. Both are empty before the import.
 	Made, Origin string
 
 	id string
 }
 
-// PutArchive stores an archive to be fetched. If its owner has too many, the oldest is removed. Errors:
-// [ErrArchivesFull].
+// PutArchive stores an exported archive. If the owner has the maximum number of archives, the oldest one is removed.
+// Errors: [ErrArchivesFull].
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		into, err = findArchive(ctx, tx, key, int64(len(text)))
 		return err
 	})
-	for err == nil && into.Have < into.Size { // in short transactions, so that others need not wait
+	for err == nil && into.Have < into.Size { // each part in a short transaction, so that others need not wait
 		part := text[into.Have:min(into.Have+archivePart, into.Size)]
 		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
 		into.Have += int64(len(part))
@@ -77,7 +82,7 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 	return err
 }
 
-// ArchivePart returns the part of an archive that begins at an offset, and the size of the archive. Errors:
+// ArchivePart returns a part of an archive that begins at an offset, and the size of the whole archive. Errors:
 // [ErrArchive].
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -100,8 +105,9 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 	return part, size, err
 }
 
-// AddArchivePart stores a part of an archive that is sent. With the last part it returns the whole archive, unless an
-// agent was created from it already. Errors: [ErrArchivesFull], [ErrPart], [ErrPartOrder].
+// AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
+// archive is complete, it returns all of its bytes, unless an agent was created from them already. Errors:
+// [ErrArchivesFull], [ErrPart], [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (at Archive, whole []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return at, nil, ErrPart
@@ -120,7 +126,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		case offset > found.Have:
 			return PartOrderError{found.Have}
 		}
-		rest := part // the transaction may be repeated
+		rest := part // part must not change, because the transaction may be repeated
 		if again := min(int64(len(part)), found.Have-offset); again > 0 {
 			if is, err := hasBytes(ctx, tx, found.id, offset, part[:again]); err != nil || !is {
 				return errors.Join(err, ErrPart)
@@ -144,7 +150,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return at, whole, err
 }
 
-// SetArchiveMade records the agent that was created from an archive, and the exported agent.
+// SetArchiveMade records the id of the agent that was created from an archive, and the id of the exported agent.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := lookUpArchive(ctx, tx, key)
@@ -172,7 +178,8 @@ func (k ArchiveKey) args() []any {
 	return []any{k.Owner.Tenant, k.Owner.Subject, k.Digest, comes}
 }
 
-// findArchive returns an archive and extends its time. If there is none and size is above 0, it creates one.
+// findArchive returns an archive and extends its lifetime. If the archive does not exist, it creates one, or returns
+// [ErrArchive] if size is 0.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -198,7 +205,7 @@ func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int6
 	return out, err
 }
 
-// lookUpArchive returns an archive, or nil if there is none.
+// lookUpArchive returns an archive, or nil if it does not exist.
 func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archive, error) {
 	out := new(Archive)
 	err := tx.QueryRowContext(ctx, "SELECT id, size, have, made, origin FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...).
@@ -209,7 +216,7 @@ func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archi
 	return out, err
 }
 
-// archiveRoom makes sure that one more archive may be stored. Errors: [ErrArchivesFull].
+// archiveRoom makes space for one more archive. Errors: [ErrArchivesFull].
 func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
@@ -218,7 +225,7 @@ func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives WHERE tenant = $1 AND person = $2", key.Owner.Tenant, key.Owner.Subject).Scan(&own); err != nil {
 		return err
 	}
-	if own >= maxOwnArchives && !key.Comes { // an archive that was stored before is removed
+	if own >= maxOwnArchives && !key.Comes { // remove the oldest exported archive
 		result, err := tx.ExecContext(ctx, `DELETE FROM archives WHERE id = (SELECT id FROM archives
 			WHERE tenant = $1 AND person = $2 AND comes = 0 ORDER BY until, id LIMIT 1)`, key.Owner.Tenant, key.Owner.Subject)
 		if err != nil {
@@ -236,7 +243,7 @@ func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	return nil
 }
 
-// addPart appends to an archive, unless another process has done so. It does not change into.
+// addPart appends a part to an archive, unless another process has done so already. It does not change into.
 func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) error {
 	if len(part) == 0 {
 		return nil
@@ -248,7 +255,7 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart calls do for the parts of an archive that end after an offset, in order.
+// eachPart calls do for the parts of an archive that have bytes after an offset, in order.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, behind int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -264,7 +271,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (whole []byte, er
 	return whole, err
 }
 
-// hasBytes reports whether an archive has these bytes at an offset.
+// hasBytes reports whether an archive has the bytes want at an offset.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -276,8 +283,9 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the key that signs archives of this installation, and all public keys that did. The first process
-// of the installation stores its own key as that key. known is true if own may have signed archives before.
+// ArchiveKeys returns the key that signs archives of this installation, and all public keys that have signed its
+// archives. The first process of an installation stores its own key as the signing key. known is true if own may have
+// signed archives before; then its public key is stored, too.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// fourMigrations returns the migrations of the release in which each copy of an agent had its own counters.
+// fourMigrations returns the migrations of an earlier release, in which each copy of an agent had separate counters.
 func fourMigrations(t *testing.T) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -35,7 +35,7 @@ func fourMigrations(t *testing.T) fs.FS {
 	return files
 }
 
-// The use of an agent and of its fork before the upgrade is added up after it.
+// The migration adds up the counters of an agent and of its fork.
 func TestMigration_CountersOfCopies(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
@@ -71,7 +71,7 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 			if err = errors.Join(err, db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			for start := range 2 { // the second start must not count them again
+			for start := range 2 { // the second start must not migrate the counters again
 				s, err := store.Open(t.Context(), cfg)
 				if err != nil {
 					t.Fatal(err)
@@ -92,8 +92,7 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 	}
 }
 
-// The first process stores its key. All later processes sign with it, and archives that their own keys signed are still
-// accepted.
+// All processes sign with the key of the first process. Archives that other keys have signed before are still accepted.
 func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -109,7 +108,7 @@ func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 	})
 }
 
-// An archive is returned only as a whole, and a part that differs from the stored one is refused.
+// An archive is returned when it is complete. A part that differs from the stored bytes, or leaves a gap, is refused.
 func TestAddArchivePart(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -123,10 +122,10 @@ func TestAddArchivePart(t *testing.T) {
 			t.Fatalf("the first part: %+v %q %v", at, whole, err)
 		}
 		if _, _, err := add(3, "d"); !errors.Is(err, store.ErrPartOrder) {
-			t.Errorf("a part too early: %v", err)
+			t.Errorf("a part after a gap: %v", err)
 		}
 		if _, _, err := add(0, "ax"); !errors.Is(err, store.ErrPart) {
-			t.Errorf("another first part: %v", err)
+			t.Errorf("a first part with other bytes: %v", err)
 		}
 		if _, _, err := add(2, "cde"); !errors.Is(err, store.ErrPart) {
 			t.Errorf("a part beyond the end: %v", err)
@@ -142,7 +141,7 @@ func TestAddArchivePart(t *testing.T) {
 		}
 		key.Comes = false
 		if _, _, err := s.ArchivePart(t.Context(), key, 0); !errors.Is(err, store.ErrArchive) {
-			t.Errorf("an archive that is sent can be fetched: %v", err)
+			t.Errorf("an archive that is being imported can be fetched: %v", err)
 		}
 	})
 }

@@ -12,21 +12,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Room bounds the number of agents.
+// Room has the maximum numbers of agents.
 type Room struct {
-	// All bounds all agents, and Own those of one person.
+	// All is the maximum number of all agents, and Own that of one person's agents.
 	All, Own int
-	// Below bounds the agents below each agent in the new agent's chain, by subject.
+	// Below has, for each agent in the new agent's chain, the maximum number of agents below it. The key is its
+	// subject.
 	Below map[string]int
 }
 
-// Create stores a new agent. If from is not empty, its journal begins with the events of that agent before c.First.
-// Errors: [ErrFull], [ErrChildren].
+// Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
+// agent from with positions below c.First are copied to the new agent. Errors: [ErrFull], [ErrChildren].
 func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
 	who := c.Record.GetCreator()
 	owner := principal.Person(who)
 	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
-		return 0, err // check before anything is written
+		return 0, err // checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
@@ -36,7 +37,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.has(ctx, tx, who); err != nil { // others may have been created meanwhile
+		if err := room.has(ctx, tx, who); err != nil { // other agents may have been created meanwhile
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
@@ -59,13 +60,13 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		}
 		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrAway) { // otherwise it may have been stored
+	if err != nil && !errors.Is(err, ErrAway) { // after ErrAway the agent may have been stored
 		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
 	}
 	return made, err
 }
 
-// has returns an error unless one more agent of a principal is allowed. Errors: [ErrFull], [ErrChildren].
+// has returns an error unless one more agent of a creator is allowed. Errors: [ErrFull], [ErrChildren].
 func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
 	owner := principal.Person(who)
 	var all, own int

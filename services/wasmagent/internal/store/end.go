@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Bury terminates an agent whose state or journal is damaged. Nothing else of such an agent can be changed.
+// Bury terminates an agent whose state or journal is damaged. No other change of such an agent is possible.
 func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
@@ -18,11 +18,13 @@ func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
 	})
 }
 
-// forgotten is the number of events that one transaction removes, because other calls wait for it.
+// forgotten is the number of events that one transaction removes. It is small because other calls wait for the
+// transaction.
 const forgotten = 500
 
-// Forget removes an agent that has ended, with everything that is stored of it. If gone is set, it removes only an
-// agent that can't be resumed any more. ended is false if the agent was resumed meanwhile and stays.
+// Forget removes an agent that has ended, with its journal and its states. If gone is set, it removes only an agent
+// that can't be resumed any more. ended is false if the agent was not removed, for example because it was resumed
+// meanwhile.
 func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)

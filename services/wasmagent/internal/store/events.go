@@ -26,7 +26,7 @@ func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, 
 	return nil
 }
 
-// packEvent returns the stored form of an event: the SHA-256 of the message, and the message.
+// packEvent returns the stored form of an event: the SHA-256 of the encoded message, followed by the message.
 func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	text, err := proto.Marshal(e)
 	if err != nil {
@@ -36,8 +36,8 @@ func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	return append(sum[:], text...), nil
 }
 
-// unpackEvent is the inverse of packEvent. For a damaged event it returns an empty one, which does not fit into any
-// chain.
+// unpackEvent decodes the stored form of an event. For a damaged event it returns an empty event, which fails the check
+// of the hash chain.
 func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	e := new(wasmstorev1.StoredEvent)
 	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
@@ -46,8 +46,8 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns events of an agent's journal after a place: at most limit events and bytes bytes, but at least one
-// event. more reports whether there are further events.
+// Events returns events of an agent's journal with positions above behind: at most limit events, and at most bytes
+// bytes, but at least one event if there is one. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false
@@ -72,7 +72,7 @@ func (s *Store) Events(ctx context.Context, id string, behind int64, limit, byte
 	return all, more, err
 }
 
-// Last returns the newest stored event of an agent's journal; nil if there is none.
+// Last returns the newest stored event of an agent's journal, or nil if there is none.
 func (s *Store) Last(ctx context.Context, id string) (last *wasmstorev1.StoredEvent, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var text []byte

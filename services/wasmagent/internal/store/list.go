@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Below returns the number of agents whose chain contains a principal, at any depth.
+// Below returns the number of agents that have a principal in their chain, at any depth.
 func (s *Store) Below(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = below(ctx, tx, tenant, subject)
@@ -28,16 +28,17 @@ func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int,
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// By is a principal that must be the creator or in the chain; nil selects all agents of the tenant.
+	// By selects the agents that have this principal as their creator or in their chain; nil selects all agents of the
+	// tenant.
 	By *identityv1.Principal
-	// States are the selected states; empty selects all but terminated.
+	// States selects agents by their states; empty selects all agents that are not terminated.
 	States []wasmagentv1.AgentState
-	// Before is the position after which the list continues; 0 starts at the newest agent.
+	// Before is the position of the last agent on the previous page; 0 selects the first page.
 	Before int64
 	Limit  int
 }
 
-// where returns the filter without Before as SQL, with parameters from $3.
+// where returns the filter without Before as an SQL condition, with its parameters, which are numbered from $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.By != nil {
@@ -57,15 +58,15 @@ func (f Filter) where() (text string, params []any) {
 	return text + ")", params
 }
 
-// List returns a page of agents, the newest first, and the number of agents on all pages. An agent whose turn runs has
-// its state from before the turn.
+// List returns a page of agents, the newest first, and the number of agents on all pages. For an agent with a running
+// turn, it returns the state before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
 		holder, now := s.heldBy(tx)
 		given := append([]any{holder, now}, params...)
-		// The first two parameters are used so that PostgreSQL knows their types.
+		// The condition on the first two parameters is always true. It tells PostgreSQL their types.
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// Left returns the agents with turns that no other process works on.
+// Left returns the agents that have a turn which no other process runs.
 func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.heldBy(tx)
@@ -92,7 +93,7 @@ func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 	})
 }
 
-// Gone returns the agents that have ended and can't be resumed, the oldest first; at most 100.
+// Gone returns the agents that have ended and can't be resumed any more, the oldest first, at most 100.
 func (s *Store) Gone(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
@@ -120,7 +121,7 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// Sizes returns the stored size of all agents and of one person's agents, in bytes.
+// Sizes returns the stored size of all agents, and of one person's agents, in bytes.
 func (s *Store) Sizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Amount is the use of models: tokens, and billionths of a US dollar.
+// Amount is an amount of model use: the number of tokens, and the cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's use of models on a day, if the use before is below the bound: of tokens, and
-// of cost if the amount has any. It returns the use before, and whether the amount was added. Days are counted from
-// 1970-01-01, UTC.
+// ReserveDay adds an amount to a person's use of models on a day, if the use so far is below the bound. The bound on
+// cost applies only if the amount has a cost. ReserveDay returns the use so far, and whether the amount was added. Days
+// are counted from 1970-01-01 UTC.
 func (s *Store) ReserveDay(ctx context.Context, of principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// The first statement locks the row until the transaction ends.
@@ -35,7 +35,7 @@ func (s *Store) ReserveDay(ctx context.Context, of principal.Key, day int64, amo
 	return used, ok, err
 }
 
-// AddDay adds an amount, which may be negative, to a person's use of models on a day.
+// AddDay adds an amount to a person's use of models on a day. The amount may be negative.
 func (s *Store) AddDay(ctx context.Context, of principal.Key, day int64, amount Amount) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, of, day, amount) })
 }
@@ -58,7 +58,7 @@ func (s *Store) Day(ctx context.Context, of principal.Key, day int64) (used Amou
 	return used, err
 }
 
-// ForgetDays removes the use before a day.
+// ForgetDays removes the use of models on all days before a day.
 func (s *Store) ForgetDays(ctx context.Context, before int64) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM model_days WHERE day < $1", before)

@@ -15,16 +15,18 @@ import (
 )
 
 const (
-	// moduleDays is how long a module that no agent runs stays after the last day on which it was its guest's.
+	// moduleDays is the number of days for which an unused module stays after the last day on which it was the current
+	// module of its guest.
 	moduleDays = 7
-	// modulePage is the number of agents that are read at a time to find the modules in use.
+	// modulePage is the number of agents that are read at a time to find the modules that are used.
 	modulePage = 200
 )
 
 // ErrModule means that the module is not stored, or that it is damaged.
 var ErrModule = errors.New("the module is not stored")
 
-// PutModule stores the module of a guest by its SHA-256, in hexadecimal, or notes that it is in use today.
+// PutModule stores the module of a guest by its SHA-256, in hexadecimal. If the module is stored already, it records
+// that the module is current today.
 func (s *Store) PutModule(ctx context.Context, digest, guest string, module []byte) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE modules SET day = $2 WHERE digest = $1", digest, dayOf(tx.Now))
@@ -39,7 +41,7 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns a module by its digest, and the guest to which it belongs or belonged. Errors: [ErrModule].
+// Module returns a module by its digest, and the guest that has or had the module. Errors: [ErrModule].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -57,7 +59,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the guest of the module with a digest. Errors: [ErrModule].
+// ModuleGuest returns the guest that has or had the module with this digest. Errors: [ErrModule].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
@@ -69,7 +71,7 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// ForgetModules removes modules that no agent or snapshot runs, moduleDays after they were last their guests'.
+// ForgetModules removes modules that no agent and no snapshot uses, moduleDays after they were current.
 func (s *Store) ForgetModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -103,7 +105,8 @@ func (s *Store) ForgetModules(ctx context.Context) error {
 	return err
 }
 
-// recordsBehind returns agents in the order of their creation, after a position, and the position of the last one.
+// recordsBehind returns a page of agents in the order of creation, and the position of its last agent. behind is the
+// position of the last agent on the previous page.
 func (s *Store) recordsBehind(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, behind

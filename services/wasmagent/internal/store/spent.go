@@ -13,33 +13,34 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
-// Kinds of counters.
+// The kinds of counters: calls of tools, tokens of models, and the cost of models in billionths of a US dollar.
 const (
 	Tools  = "tool"
 	Tokens = "tokens"
 	Cost   = "cost"
 )
 
-// A Budget identifies the counters of an agent and of all its copies: forks, and imports of its archives.
+// A Budget is the key of counters that an agent shares with all of its copies. Copies are forks, and imports of its
+// archives.
 type Budget struct {
 	Tenant string
-	// Journal is the id of the agent whose creation is the first event of their journals.
+	// Journal is the id of the agent whose creation is the first event of the journal of each copy.
 	Journal string
 }
 
-// A Wish is a use of the first right of an agent that is not used up.
+// A Wish is a request to use one of the rights of an agent: the first one that is not used up.
 type Wish struct {
 	Budget
 	Fits []rights.Fit
 }
 
-// A Use is a counted use.
+// A Use is a use of a right that was counted.
 type Use struct {
 	Budget
 	rights.Fit
 }
 
-// Take counts all wishes or none. Errors: [rights.ErrSpent].
+// Take counts one use for each wish, or none if one wish can't be met. Errors: [rights.ErrSpent].
 func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		taken = nil
@@ -70,7 +71,7 @@ func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
 	return Use{}, rights.ErrSpent
 }
 
-// GiveBack uncounts uses.
+// GiveBack subtracts uses from their counters.
 func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
@@ -83,15 +84,14 @@ func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 	})
 }
 
-// A Spend is the use of a question to a model, which is counted against the first right of an agent that is not used
-// up.
+// A Spend is the use of a model for a question. It is counted for the first right of an agent that is not used up.
 type Spend struct {
 	Budget
 	Fits          []rights.ModelFit
 	Tokens, Nanos int64
 }
 
-// HasLeft reports whether one of an agent's rights on a model is not used up.
+// HasLeft reports whether at least one of an agent's rights on a model is not used up.
 func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := firstLeft(ctx, tx, of, fits)
@@ -101,7 +101,7 @@ func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) 
 	return left, err
 }
 
-// firstLeft returns the first right that is not used up; nil if there is none.
+// firstLeft returns the first right that is not used up, or nil if all are used up.
 func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []rights.ModelFit) (*rights.ModelFit, error) {
 	for _, fit := range fits {
 		left := true
@@ -122,7 +122,7 @@ func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []rights.Mo
 }
 
 // SpendModel counts the use of questions. A question may exceed the bound of its right, because its use is known only
-// after the answer.
+// when it was answered.
 func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
@@ -130,7 +130,7 @@ func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 			if err != nil {
 				return err
 			}
-			if fit == nil { // other questions used it up meanwhile
+			if fit == nil { // other questions have used up the rights meanwhile
 				fit = &spend.Fits[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
@@ -150,14 +150,14 @@ func addUsed(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string
 	return err
 }
 
-// dayOf returns the day of a time, in days since 1970-01-01, UTC.
+// dayOf returns the day of a time, in days since 1970-01-01 UTC.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// usedDays is how long counters stay after their last use when the agent and all its copies are gone. An archive that
-// is imported within that time continues its counters.
+// usedDays is the number of days for which counters stay after their last use, if the agent and all of its copies were
+// removed. An archive that is imported within these days continues the counters.
 const usedDays = 7
 
-// ForgetUsed removes counters of agents that are gone.
+// ForgetUsed removes the counters of agents that were removed, usedDays after their last use.
 func (s *Store) ForgetUsed(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
@@ -166,8 +166,8 @@ func (s *Store) ForgetUsed(ctx context.Context) error {
 	})
 }
 
-// adoptSpent migrates rows of releases in which each copy of an agent had its own counters: it sets the journal of
-// agents, and adds the counters of copies up.
+// adoptSpent migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
+// journal id of agents, and adds up the counters of copies.
 func (s *Store) adoptSpent(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		journals := make(map[string]Budget)

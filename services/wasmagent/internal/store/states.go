@@ -17,16 +17,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/objects"
 )
 
-// maxState bounds a state, in bytes: memory, files and conversation.
+// maxState bounds the stored form of a state, in bytes.
 const maxState = 128 << 20
 
-// lately is the age after which a state that no record names counts as left behind.
+// lately is the minimum age at which a state that no record names is removed. A younger state may belong to a change
+// that is not committed yet.
 const lately = 10 * time.Minute
 
-// states stores the states of agents, by agent and digest, in a folder or in a bucket of an object store.
+// states stores the states of agents, by agent and name, in a folder or in a bucket of an object store.
 type states struct{ objects.Bucket }
 
-// openStates opens a bucket by its URL, or the folder if url is empty.
+// openStates opens a bucket by its URL, or a folder if url is empty.
 func openStates(url, folder string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
@@ -42,7 +43,7 @@ func openStates(url, folder string) (states, error) {
 	return states{bucket}, nil
 }
 
-// pack returns the stored form of a state, and its digest.
+// pack returns the stored form of a state, and its SHA-256 in hexadecimal.
 func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
 		return nil, "", fmt.Errorf("write a state: %w", err)
@@ -51,21 +52,21 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put stores a state and returns its name. Each state has a name of its own, so that the removal of an old one can't hit
-// a new one.
+// put stores a state and returns its name. Each name is unique, so that the removal of an old state never removes a new
+// one.
 func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	if err := s.Write(ctx, id+"/"+name, text); err != nil {
-		return "", awayError(fmt.Errorf("keep a state: %w", err))
+		return "", awayError(fmt.Errorf("store a state: %w", err))
 	}
 	return name, nil
 }
 
-// get returns a state. Errors: [ErrState] if the state is missing or was changed.
+// get returns a state. Errors: [ErrState] if the state is missing or differs from its digest; [ErrAway].
 func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.Read(ctx, id+"/"+name)
 	if errors.Is(err, objects.ErrNotFound) {
-		return nil, fmt.Errorf("%w: it is not there", ErrState)
+		return nil, fmt.Errorf("%w: it is missing", ErrState)
 	}
 	if err != nil {
 		return nil, awayError(fmt.Errorf("read a state: %w", err))
@@ -83,8 +84,8 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// drop removes the states of an agent except those in but. If but is not empty, recent states stay as well, because
-// another process may be about to name them in a record.
+// drop removes the states of an agent except those with names in but. If but is not empty, recent states stay as well,
+// because another process may be about to commit a record that names them.
 func (s states) drop(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {
@@ -94,16 +95,16 @@ func (s states) drop(ctx context.Context, id string, but map[string]bool) error 
 			continue
 		}
 		if err := s.Delete(ctx, found.Key); err != nil {
-			return awayError(fmt.Errorf("forget a state: %w", err))
+			return awayError(fmt.Errorf("remove a state: %w", err))
 		}
 	}
 	return nil
 }
 
-// remove removes one state of an agent.
+// remove removes a state of an agent. Errors are ignored.
 func (s states) remove(ctx context.Context, id, name string) {
-	_ = s.Delete(ctx, id+"/"+name) // a state that stays is removed with the agent
+	_ = s.Delete(ctx, id+"/"+name) // if this fails, the state is removed together with the agent
 }
 
-// awayError marks an error of the bucket with [ErrAway].
+// awayError adds [ErrAway] to an error of the bucket.
 func awayError(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }

@@ -1,5 +1,6 @@
-// Package store stores agents: records, journals and counters of rights in SQLite or PostgreSQL, and states in a folder
-// or an object store. An acknowledged change survives a crash. A change is stored completely or not at all.
+// Package store stores agents. Records, journals and counters of rights are in SQLite or PostgreSQL; states are in a
+// folder or an object store. A change is stored completely or not at all, and an acknowledged change survives a crash.
+// The wasmagent service uses the package.
 package store
 
 import (
@@ -30,19 +31,19 @@ var (
 	ErrStale = errors.New("another process has changed the agent")
 	// ErrState means that a state is missing or was changed.
 	ErrState = errors.New("the agent's state is lost")
-	// ErrFull means that the number of agents has reached its bound.
+	// ErrFull means that the number of agents, in total or of one person, has reached its maximum.
 	ErrFull = errors.New("the maximum of agents is reached")
-	// ErrChildren means that the number of agents below another one has reached its bound.
+	// ErrChildren means that the number of agents below another agent has reached its maximum.
 	ErrChildren = errors.New("the maximum of agents below another one is reached")
 )
 
 // Config configures a store.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of SQLite's file.
+	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite file.
 	Source, File string
-	// Bucket is the URL of a bucket for states, for example s3://NAME; if it is empty, states are stored in Folder.
+	// Bucket is the URL of a bucket for states, for example s3://NAME. If it is empty, states are stored in Folder.
 	Bucket, Folder string
-	// Holder identifies this process among those that share the store; required.
+	// Holder identifies this process among the processes that share the store; required.
 	Holder string
 	// Log receives records of migrations; required.
 	Log *slog.Logger
@@ -84,52 +85,54 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn describes the turn of an agent.
+// Turn says whether an agent has a turn, and of which kind.
 type Turn int64
 
 const (
 	// NoTurn means that no turn runs.
 	NoTurn Turn = iota
-	// Follows means that a turn runs as long as its caller waits.
+	// Follows means that a turn runs while its caller waits. If the process ends, the turn is undone.
 	Follows
-	// Alone means that a turn runs without its caller. Another process continues it after the end of this process.
+	// Alone means that a turn runs without its caller. If the process ends, another process continues the turn.
 	Alone
 )
 
-// Lease is how long a process that works on a turn is assumed to run without a renewal.
+// Lease is the time after which a process that does not renew its leases is assumed to have ended.
 const Lease = 15 * time.Second
 
 // Row is a stored agent.
 type Row struct {
 	*wasmstorev1.Record
 
-	// Made is the position of the agent in the order of creation. Version rises with each change.
+	// Made is the position of the agent in the order of creation. Version is the version of the row, which rises with
+	// each change.
 	Made, Version int64
 	Turn          Turn
-	// Held is true if another process works on the turn.
+	// Held is true if another process runs the turn.
 	Held bool
 }
 
-// A Change is stored as a whole. The row must have this Version, and the journal must end where Events begin; otherwise
-// the error is [ErrStale].
+// A Change is stored completely or not at all. It is stored only if the row has this Version and the journal ends
+// directly before Events; otherwise the error is [ErrStale].
 type Change struct {
 	ID      string
 	Version int64
-	// Record replaces the stored record. If it is nil, only the journal is extended.
+	// Record replaces the stored record. If it is nil, only events are added.
 	Record *wasmstorev1.Record
-	// State replaces the stored state unless it is nil. Its digest and size are written to Record.
+	// State replaces the stored state, unless it is nil. The store writes the key, the digest and the size of the state
+	// to Record.
 	State *wasmstorev1.State
-	// Events follow the stored events; First is the place of the first one.
+	// Events are appended to the journal. First is the position of the first one.
 	Events []*wasmstorev1.StoredEvent
 	First  int64
 	Turn   Turn
 
-	// packed is the stored form of State, and digest its SHA-256 in hexadecimal, after [Change.Pack].
+	// packed is the stored form of State, and digest is its SHA-256 in hexadecimal. [Change.Pack] sets both.
 	packed []byte
 	digest string
 }
 
-// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. State must not change afterwards.
+// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. State must not change after that.
 func (c *Change) Pack() (digest string, err error) {
 	if c.packed == nil {
 		c.packed, c.digest, err = pack(c.State)
@@ -137,7 +140,7 @@ func (c *Change) Pack() (digest string, err error) {
 	return c.digest, err
 }
 
-// Commit stores a change and returns the new version. Errors: [ErrStale], [ErrAway].
+// Commit stores a change and returns the new version of the row. Errors: [ErrStale], [ErrAway].
 func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error) {
 	old := c.Record.GetStateKey()
 	if err := s.putState(ctx, &c); err != nil {
@@ -199,7 +202,7 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// isKept reports whether a snapshot has the state.
+// isKept reports whether a snapshot in the record has the state with this key.
 func isKept(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {
@@ -216,7 +219,7 @@ func restorable(r *wasmstorev1.Record) int64 {
 	return sqlstore.Micros(r.GetRestorableUntil().AsTime())
 }
 
-// size returns the size of everything that is stored of an agent, in bytes.
+// size returns the total size of what is stored for an agent, in bytes.
 func size(r *wasmstorev1.Record) int64 {
 	n := r.GetStateBytes() + r.GetHead().GetBytes() + int64(proto.Size(r))
 	for _, k := range r.GetKept() {
@@ -227,7 +230,7 @@ func size(r *wasmstorev1.Record) int64 {
 
 const columns = "record, made, version, turn, CASE WHEN turn > 0 AND holder <> $1 AND held > $2 THEN 1 ELSE 0 END"
 
-// scanner is a row or the current row of a list.
+// scanner is a row, or the current row of a result.
 type scanner interface{ Scan(into ...any) error }
 
 func scan(from scanner) (*Row, error) {
@@ -239,10 +242,10 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// heldBy returns the holder that does not count as another process, and the time until which leases of others have
-// expired.
+// heldBy returns the parameters of the query for held turns: the holder of this process, and the time. A turn is held
+// if another holder has a lease that ends after that time.
 func (s *Store) heldBy(tx *sqlstore.Tx) (holder string, now int64) {
-	if !s.Shared { // the process that had the file before has ended
+	if !s.Shared { // no other process uses the file, so no lease of another holder is valid
 		return s.holder, 1 << 62
 	}
 	return s.holder, sqlstore.Micros(tx.Now)
@@ -257,7 +260,7 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// get returns an agent, unless it is being removed.
+// get returns an agent, unless its removal has begun. Errors: [ErrUnknown].
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
 	holder, now := s.heldBy(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
@@ -267,7 +270,7 @@ func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, erro
 	return row, err
 }
 
-// Touch makes other processes load an agent again that they have in memory.
+// Touch raises the version of an agent, so that other processes load the agent again.
 func (s *Store) Touch(ctx context.Context, id string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1 WHERE id = $1", id)
@@ -287,12 +290,12 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 	return version, err
 }
 
-// State returns a state of an agent. Errors: [ErrState].
+// State returns a state of an agent by its key and its digest. Errors: [ErrState].
 func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
 	return s.states.get(ctx, id, key, digest)
 }
 
-// Tidy removes states of an agent that neither its record nor its snapshots name. Crashes leave such states behind.
+// Tidy removes the states of an agent that neither its record nor its snapshots name. A crash can leave such states.
 func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -301,8 +304,8 @@ func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
 	return s.states.drop(ctx, r.GetId(), but)
 }
 
-// Seize takes over the turn of another process, which can't store anything of it from then on. It returns the agent
-// after the change. Errors: [ErrUnknown].
+// Seize takes over the turn of another process. After that, the other process can't store changes of the agent. Seize
+// returns the agent. Errors: [ErrUnknown].
 func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
@@ -314,7 +317,7 @@ func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// Renew extends the leases of this process on the turns of agents.
+// Renew extends the leases of this process on the turns of these agents.
 func (s *Store) Renew(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {

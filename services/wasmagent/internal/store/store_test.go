@@ -28,12 +28,12 @@ import (
 
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"} {
-		_ = os.Setenv(name, value) // the object store on this machine accepts any
+		_ = os.Setenv(name, value) // the fake object store accepts any values
 	}
 	os.Exit(sqlstoretest.Main(m))
 }
 
-// s3 returns the URL of a bucket of an object store on this machine.
+// s3 starts a fake object store and returns the URL of its bucket.
 func s3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -45,7 +45,7 @@ func s3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// everywhere runs a test with every combination of stores.
+// everywhere runs a test with each combination of databases and stores of states.
 func everywhere(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{
@@ -92,7 +92,7 @@ func event(text string) *wasmstorev1.StoredEvent {
 	return &wasmstorev1.StoredEvent{Event: &wasmagentv1.Event{Message: text}}
 }
 
-// create creates an agent with one event and a state.
+// create stores an agent with one event and a state.
 func create(t *testing.T, s *store.Store, id string, creator *identityv1.Principal) store.Change {
 	t.Helper()
 	c := store.Change{ID: id, Record: record(id, creator), State: &wasmstorev1.State{Memory: []byte("first")}, Events: []*wasmstorev1.StoredEvent{event("created")}, First: 1}
@@ -102,7 +102,7 @@ func create(t *testing.T, s *store.Store, id string, creator *identityv1.Princip
 	return c
 }
 
-// A committed change is stored as a whole, and only if no other change came between.
+// A committed change is stored completely. A change that is based on an earlier version is refused.
 func TestCommit(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -131,11 +131,11 @@ func TestCommit(t *testing.T) {
 		}
 		change.Record = proto.CloneOf(next)
 		if _, err := s.Commit(t.Context(), change); !errors.Is(err, store.ErrStale) {
-			t.Errorf("a change of what was changed: %v", err)
+			t.Errorf("a change of an earlier version: %v", err)
 		}
 		change.Version, change.Record, change.State = 2, nil, nil
 		if _, err := s.Commit(t.Context(), change); err == nil {
-			t.Error("two events have the same place")
+			t.Error("two events with the same position are stored")
 		}
 		all, more, err := s.Events(t.Context(), "a", 0, 2, 1<<20)
 		if err != nil || !more || len(all) != 2 || all[1].GetEvent().GetMessage() != "two" {
@@ -143,11 +143,11 @@ func TestCommit(t *testing.T) {
 		}
 		all, more, err = s.Events(t.Context(), "a", 0, 10, 1)
 		if err != nil || !more || len(all) != 1 {
-			t.Errorf("of one byte: %v %v %v", all, more, err)
+			t.Errorf("events of at most one byte: %v %v %v", all, more, err)
 		}
 		all, more, err = s.Events(t.Context(), "a", 2, 10, 1<<20)
 		if err != nil || more || len(all) != 1 {
-			t.Errorf("after the second: %v %v %v", all, more, err)
+			t.Errorf("events after the second: %v %v %v", all, more, err)
 		}
 		if _, err := s.Get(t.Context(), "b"); !errors.Is(err, store.ErrUnknown) {
 			t.Errorf("an agent that does not exist: %v", err)
@@ -155,7 +155,7 @@ func TestCommit(t *testing.T) {
 	})
 }
 
-// The number of agents is bounded, and files that were written for a refused agent are removed.
+// An agent is refused if it exceeds the maximum of all agents, of its owner's agents, or of agents below its creator.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -196,7 +196,7 @@ func ids(rows []*store.Row) (out []string) {
 	return out
 }
 
-// A principal finds the agents whose chains contain it, page by page, the newest first.
+// The list has the agents of a principal and the agents with the principal in their chain, the newest first.
 func TestList(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -229,7 +229,7 @@ func TestList(t *testing.T) {
 	})
 }
 
-// No right is used more often than allowed, and either all rights of a call are counted or none.
+// No right is used more often than it allows. The uses of one call are counted completely or not at all.
 func TestTake(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -254,7 +254,7 @@ func TestTake(t *testing.T) {
 		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, rights.ErrSpent) {
 			t.Errorf("a fourth use: %v", err)
 		}
-		for range 5 { // none of b was counted then
+		for range 5 { // the refused call must not have counted a use of b
 			if _, err := s.Take(t.Context(), []store.Wish{of("b", 5)}); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +263,7 @@ func TestTake(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)}); err != nil {
-			t.Errorf("a use was given back: %v", err)
+			t.Errorf("a use after one was given back: %v", err)
 		}
 		fits := []rights.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: rights.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
@@ -278,8 +278,9 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// A turn that its process has left is found by other processes when its lease has expired, and at once by the next
-// process on the same folder. A running turn keeps its lease, unless it is seized.
+// While a process has a lease on a turn, other processes do not find the turn, but they can seize it. If the store is
+// not
+// shared, the next process finds the turn at once.
 func TestTurnsAreHeld(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -289,9 +290,9 @@ func TestTurnsAreHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left, err := s.Left(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
-			t.Errorf("its own process finds %v: %v", left, err)
+			t.Errorf("the process that had the turn finds %v: %v", left, err)
 		}
-		if !s.Shared { // the folder belongs to the present process alone
+		if !s.Shared { // the store belongs to one process at a time
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
 			if left, also := next.Left(t.Context()); err != nil || also != nil || row.Held || len(left) != 1 {
@@ -311,12 +312,13 @@ func TestTurnsAreHeld(t *testing.T) {
 			t.Errorf("%+v %v", row, err)
 		}
 		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.Alone}); !errors.Is(err, store.ErrStale) {
-			t.Errorf("the first process continues: %v", err)
+			t.Errorf("the first process stores a change after the turn was seized: %v", err)
 		}
 	})
 }
 
-// An agent that has ended is removed with everything that is stored of it, unless it was resumed.
+// An ended agent is removed together with its state and its journal. An agent that can be resumed stays, unless its
+// removal is forced.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -356,10 +358,10 @@ func TestForget(t *testing.T) {
 			}
 		}
 		if _, err := s.State(t.Context(), "gone", was.GetStateKey(), was.GetStateDigest()); !errors.Is(err, store.ErrState) {
-			t.Errorf("its state: %v", err)
+			t.Errorf("the state of the removed agent: %v", err)
 		}
 		if all, _, err := s.Events(t.Context(), "gone", 0, 10, 1<<20); err != nil || len(all) != 0 {
-			t.Errorf("its events are %v: %v", all, err)
+			t.Errorf("the events of the removed agent are %v: %v", all, err)
 		}
 		if ended, err := s.Forget(t.Context(), "back", false); err != nil || !ended {
 			t.Fatal(ended, err)

@@ -23,8 +23,8 @@ func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// Templates returns the templates of a tenant, with their version. It returns no templates if the version is the known
-// one. Version 0 has no templates.
+// Templates returns the templates of a tenant, with their version. If the version is known, it returns no templates. A
+// tenant with version 0 has no templates.
 func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version, all = 0, nil
@@ -48,8 +48,8 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// Keep stores new templates of a tenant, all or none. taken is true if one of them exists already. If untrusted is set,
-// a template is quarantined if an operator has accepted a template of its id before.
+// Keep stores new templates of a tenant, either all or none. taken is true if one of the ids exists already. If
+// untrusted is set, Keep quarantines each template whose id an operator has accepted before.
 func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error) {
 	errTaken := errors.New("the template exists")
 	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -84,8 +84,8 @@ func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templat
 	return false, err
 }
 
-// Accept changes a template of a tenant by accept, and records that its id was accepted. found is false if the tenant
-// does not have the template.
+// Accept changes a template of a tenant with the function accept, and records that its id was accepted. found is false
+// if the tenant does not have the template.
 func (s *Store) Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
 	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found = false
@@ -125,7 +125,7 @@ func (s *Store) Discard(ctx context.Context, tenant, id string) error {
 	})
 }
 
-// change changes a tenant's templates and raises their version.
+// change changes the templates of a tenant and raises their version, in one transaction.
 func (s *Store) change(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO galleries (tenant, version) VALUES ($1, 1)

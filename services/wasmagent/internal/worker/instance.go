@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTime is the time limit of closing an instance.
+// closeTime is the time limit for closing an instance.
 const closeTime = 10 * time.Second
 
 // Instance is a guest that runs in a worker. At most one goroutine may use it at a time.
@@ -26,7 +26,7 @@ type Instance struct {
 	ended   atomic.Bool
 }
 
-// Start starts an instance like [engine.Program.Start], within a time.
+// Start starts an instance like [engine.Program.Start], within a time limit.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -57,7 +57,7 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 	req.Instance = in.name
 	resp, err := p.client.StartInstance(ctx, req)
 	if err != nil {
-		if ctx.Err() != nil { // the worker may have started it
+		if ctx.Err() != nil { // the worker may have started the instance
 			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 		} else {
 			in.end()
@@ -71,8 +71,8 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 	return in, resp.GetFuel(), nil
 }
 
-// Step gives the instance an envelope like [engine.Instance.Step], within a time. Errors: that method's, [ErrLost],
-// [ErrBusy].
+// Step gives the instance an envelope like [engine.Instance.Step], within a time limit. Errors: those of that method,
+// [ErrLost], [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
@@ -86,12 +86,12 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// Took returns how long the newest step ran. [Instance.Step] may take longer, because an instance that caused much work
-// pauses.
+// Took returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses after a
+// large answer or a failure.
 func (i *Instance) Took() time.Duration { return i.took }
 
-// Printed returns the output of the newest step, or of the start: at most the last [engine.MaxPrinted] bytes. For a
-// step that failed, see [PrintedOf].
+// Printed returns the output of the guest in the newest step, or at the start: at most the last [engine.MaxPrinted]
+// bytes. For the output of a failed step, see [PrintedOf].
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.
@@ -104,7 +104,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	return resp.GetSnapshot(), nil
 }
 
-// Close ends the instance, even if ctx has ended.
+// Close ends the instance, even if ctx has ended already.
 func (i *Instance) Close(ctx context.Context) error {
 	defer i.end()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
@@ -117,7 +117,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// end uncounts the instance in its worker. It is idempotent.
+// end subtracts the instance from the instances of its worker. It is idempotent.
 func (i *Instance) end() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

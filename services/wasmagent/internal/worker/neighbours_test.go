@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// neighbours is the number of guests that behave, each with a pause after each turn. badGuests is the number of
-	// those that do not: as many as one caller can run at the same time.
+	// neighbours is the number of well-behaved guests, each of which pauses after each turn. badGuests is the number of
+	// hostile guests: as many as one caller can run at the same time.
 	neighbours = 4
 	badGuests  = 6
 	pause      = 5 * time.Millisecond
-	// worse is how many times longer the 99th of 100 turns may take in the presence of bad guests, compared with guests
-	// that only work, in the median of all rounds.
+	// worse is the maximum of the ratio between turn times next to hostile guests and next to guests that only compute.
+	// A turn time is the 99th of 100, and the ratio is the median of all rounds.
 	worse = 1.5
-	// beyond is the memory of a worker in addition to its guests' memory, in bytes.
+	// beyond is the memory that a worker may use in addition to its limit, in bytes.
 	beyond = 64 * mib
-	// workerMemory is the limit of the worker's memory.
+	// workerMemory is the memory limit of the worker, in bytes.
 	workerMemory = 512 * mib
-	// turnTime is the deadline of a bad guest's turn.
+	// turnTime is the deadline of a hostile guest's turn.
 	turnTime = 200 * time.Millisecond
 )
 
-// badModules returns guests that do their worst, by case.
+// badModules returns the modules of hostile guests, by case.
 func badModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
 		return guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.Cat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
@@ -55,7 +55,7 @@ func badModules() map[string]guesttest.HandMade {
 	}
 }
 
-// busy works for some milliseconds and answers, like guests that behave: a loop that counts down from 4 million.
+// busy is a guest that computes for some milliseconds in each step: a loop that counts down from 4 million.
 var busy = guesttest.HandMade{
 	Step: guesttest.Cat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
 	More: []guesttest.Code{guesttest.Cat(
@@ -63,9 +63,12 @@ var busy = guesttest.HandMade{
 	)},
 }
 
-// TestNeighboursOfBadGuests runs guests that behave together with bad ones, and in turn together with guests that only
-// work. Each of their turns ends as it should, and the worker stays within its memory. If SLUICE_NEIGHBOURS has the
-// length of a stretch, the test fails if turns take too much longer; otherwise it only logs that.
+// TestNeighboursOfBadGuests runs well-behaved guests next to hostile guests, and alternately next to guests that only
+// compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays within its
+// memory limit.
+//
+// The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If it is set, the test also fails if the
+// turns take too much longer next to hostile guests. Otherwise it only logs that.
 func TestNeighboursOfBadGuests(t *testing.T) {
 	stretch, rounds, judged := 300*time.Millisecond, 1, false
 	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
@@ -89,7 +92,7 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		var ratios []float64
 		var beside, alone []time.Duration
 		most, failed := 0, int64(0)
-		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // on a busy machine no step may end in a short stretch
+		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // on a busy machine, a short run may end before any step ends
 			calm, _ := turnsBeside(t, s, digest, works, stretch)
 			bad, ends := turnsBeside(t, s, digest, bad, stretch)
 			alone, beside, failed = append(alone, calm...), append(beside, bad...), failed+ends
@@ -101,7 +104,7 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		t.Logf("%s: the 99th of 100 turns took %v with busy guests and %v with bad ones, %.2f times in the median round; %d bad steps ended; the worker has %d MiB",
 			name, ninetyNinth(alone), ninetyNinth(beside), ratio, failed, most>>20)
 		if failed == 0 {
-			t.Errorf("%s: nothing bad was done", name)
+			t.Errorf("%s: no step of a hostile guest ended", name)
 		}
 		if judged && ratio > worse {
 			t.Errorf("%s: turns took %.2f times as long, want at most %v", name, ratio, worse)
@@ -112,8 +115,8 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 	}
 }
 
-// turnsBeside runs turns of guests that behave for a while, together with others. It returns how long their turns took,
-// and how many steps of the others ended.
+// turnsBeside runs turns of well-behaved guests for a time, next to guests with the module others. It returns how long
+// the turns took, and how many steps of the other guests ended.
 func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -124,7 +127,7 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 		working.Go(func() {
 			for ctx.Err() == nil {
 				if err := otherTurns(ctx, s, others, &count); err != nil && ctx.Err() == nil && status.Code(err) != codes.DeadlineExceeded {
-					t.Errorf("a bad guest: %v", err)
+					t.Errorf("a hostile guest: %v", err)
 					return
 				}
 			}
@@ -140,7 +143,7 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 				at := time.Now()
 				for _, envelope := range []string{prompt, result, result} {
 					if out, _, err := in.Step(t.Context(), []byte(envelope), plenty, soon); err != nil {
-						t.Errorf("a guest that behaves: %v %s", err, out)
+						t.Errorf("a well-behaved guest: %v %s", err, out)
 						return
 					}
 				}
@@ -156,7 +159,7 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// otherTurns starts a guest, and steps it until it fails or ctx ends. count counts its steps.
+// otherTurns starts a guest, and steps it until a step fails or ctx ends. It adds the number of steps to count.
 func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plenty, soon)
 	if err != nil {
@@ -172,7 +175,7 @@ func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count 
 			return fmt.Errorf("it killed the worker: %w", err)
 		}
 		if count.Add(1); err != nil {
-			return nil // its turn ends like this
+			return nil // the guest is expected to fail
 		}
 	}
 	return nil
@@ -186,7 +189,7 @@ func ninetyNinth(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)-1)*99/100].Round(10 * time.Microsecond)
 }
 
-// resident returns the maximum resident memory of the worker, in bytes.
+// resident returns the maximum resident memory of the only worker so far, in bytes.
 func resident(t *testing.T, s *worker.Supervisor) int {
 	t.Helper()
 	pids := s.PIDs()
@@ -195,7 +198,7 @@ func resident(t *testing.T, s *worker.Supervisor) int {
 	}
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pids[0]))
 	if err != nil {
-		t.Skipf("what a worker has is read on Linux: %v", err)
+		t.Skipf("the memory of a worker can be read only on Linux: %v", err)
 	}
 	for line := range strings.Lines(string(raw)) {
 		var kib int
@@ -207,7 +210,7 @@ func resident(t *testing.T, s *worker.Supervisor) int {
 	return 0
 }
 
-// Deadlines are met: work is cut shortly after its deadline, whatever it does.
+// BenchmarkDeadline measures how long after its deadline a hostile step ends.
 func BenchmarkDeadline(b *testing.B) {
 	s := supervisor(b)
 	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {

@@ -29,27 +29,29 @@ type process struct {
 	said   *tail
 	// ended is closed after the process has ended.
 	ended chan struct{}
-	// useful is true if the process has started an instance. instances is the number of its instances.
+	// useful is true if the process has started an instance. instances is the number of its present instances.
 	useful    atomic.Bool
 	instances atomic.Int64
-	// resting is held during a pause, so that pauses follow one another.
+	// resting is held during a pause, so that only one instance pauses at a time.
 	resting sync.Mutex
 
 	mu sync.Mutex
-	// has are the programs that the worker has compiled.
+	// has contains the digests of the programs that the worker has compiled.
 	has map[string]bool
 }
 
-// A large answer, or a guest that fails in a step, costs both processes work that no fuel counts. Whoever causes it
-// pauses afterwards, one instance at a time in a worker: perByte for each byte of an answer above large, so that 60 MB
-// pass in a second, and as long as for an answer of failure bytes if a guest fails.
+// A large answer, or the failure of a guest, causes work in both processes that no fuel counts. Therefore the call that
+// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes perByte for
+// each byte of an answer, if the answer has more than large bytes. This limits large answers to about 60 MB in a
+// second.
+// A failure counts like an answer of failure bytes.
 const (
 	large   = 64 << 10
 	failure = 512 << 10
 	perByte = 16 * time.Nanosecond
 )
 
-// rest pauses for the work of an answer of this size.
+// rest pauses for an answer of this size, in bytes.
 func (p *process) rest(bytes int) {
 	if bytes > large {
 		p.resting.Lock()
@@ -60,7 +62,7 @@ func (p *process) rest(bytes int) {
 
 // start starts a worker with this memory limit, in bytes.
 func (c Config) start(memory int64) (*process, error) {
-	cmd := exec.Command(c.Program, word, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // this program, which outlives the call
+	cmd := exec.Command(c.Program, word, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
 	cmd.Dir = "/"
 	p := &process{cmd: cmd, began: time.Now(), said: new(tail), ended: make(chan struct{}), has: make(map[string]bool)}
@@ -96,14 +98,14 @@ func (c Config) start(memory int64) (*process, error) {
 	p.client = wasmworkerv1.NewWorkerServiceClient(p.conn)
 	go func() {
 		defer close(p.ended)
-		_ = cmd.Wait() // the log has its state
+		_ = cmd.Wait() // gone logs the state of the process
 		_ = p.conn.Close()
 	}()
 	go p.watch()
 	return p, nil
 }
 
-// watch kills a worker that does not respond.
+// watch kills the worker if it does not respond to a health check.
 func (p *process) watch() {
 	health := healthv1.NewHealthClient(p.conn)
 	for {
@@ -121,17 +123,18 @@ func (p *process) watch() {
 	}
 }
 
-// lost turns an error into [ErrLost] if the worker has ended, or into [ErrBusy].
+// lost converts an error of a call to [ErrLost] if the worker has ended, or to [ErrBusy] if the instance is busy. It
+// returns other errors unchanged.
 func (p *process) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	switch status.Code(err) { //nolint:exhaustive // other codes are answers of the worker
+	switch status.Code(err) { //nolint:exhaustive // other codes come from the worker
 	case codes.Unavailable, codes.Canceled:
 		select {
 		case <-p.ended:
 			return fmt.Errorf("%w: %w", ErrLost, err)
-		case <-time.After(time.Second): // it may be about to end
+		case <-time.After(time.Second): // the worker may be about to end
 			if status.Code(err) == codes.Unavailable {
 				return fmt.Errorf("%w: %w", ErrLost, err)
 			}
@@ -144,7 +147,7 @@ func (p *process) lost(ctx context.Context, err error) error {
 	return err
 }
 
-// tail is the end of what was written to it.
+// tail is a writer that keeps the last maxSaid bytes.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

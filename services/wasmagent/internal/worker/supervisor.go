@@ -17,22 +17,24 @@ import (
 )
 
 const (
-	// beat is the interval of health checks, and silence the time after which a worker that does not respond is killed.
+	// beat is the interval of health checks. silence is the time limit of a health check, after which the worker is
+	// killed.
 	beat    = time.Second
 	silence = 5 * time.Second
-	// firstPause and longestPause bound the pause between two starts of workers that end before they start an instance.
+	// firstPause and longestPause bound the pause before the next start, after a worker has ended without starting an
+	// instance. The pause doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
-	// fullPause is the interval at which a waiting instance checks for capacity.
+	// fullPause is the interval at which an instance checks for capacity while all workers are full.
 	fullPause = 10 * time.Millisecond
-	// maxSaid bounds the output of a worker's standard error that is stored, in bytes.
+	// maxSaid bounds the end of a worker's standard error that is logged, in bytes.
 	maxSaid = 8 << 10
 )
 
 // Errors of a [Supervisor], for [errors.Is].
 var (
-	// ErrLost means that the worker ended, with all of its instances. Continue from snapshots.
+	// ErrLost means that the worker has ended, and with it all of its instances. They can be restored from snapshots.
 	ErrLost = errors.New("the worker is gone")
-	// ErrModule means that the module is not a valid guest, or can't be compiled within the bounds.
+	// ErrModule means that the module is not a guest, or can't be compiled within the limits.
 	ErrModule = errors.New("the module is refused")
 	// ErrBusy means that a step of the instance runs.
 	ErrBusy = errors.New("a step of the instance runs")
@@ -40,17 +42,17 @@ var (
 
 // Config configures workers.
 type Config struct {
-	// Program is the file of this program, which is started as a worker.
+	// Program is the path of the program that is started as a worker.
 	Program string
 	// Cache is the folder of compiled modules.
 	Cache string
-	// Workers is the number of processes, at least 1. A process is started if all others have guests, and stays. Guests
-	// bounds the guests of each process, at least 1; further guests wait.
+	// Workers is the maximum number of workers, at least 1. A worker is started when all others have guests, and keeps
+	// running. Guests is the maximum number of guests in each worker, at least 1. Further guests wait.
 	Workers, Guests int
-	// Memory bounds the memory of each process with its guests, in bytes.
+	// Memory is the maximum memory of each worker including its guests, in bytes.
 	Memory int64
-	// CompileTime and CompileMemory bound the compilation of one module, in a process that does nothing else. Memory is
-	// in bytes.
+	// CompileTime and CompileMemory bound the compilation of one module, which has a process of its own. CompileMemory
+	// is in bytes.
 	CompileTime   time.Duration
 	CompileMemory int64
 }
@@ -67,15 +69,16 @@ type Supervisor struct {
 	names   atomic.Int64
 }
 
-// A place has at most one running worker.
+// A place holds at most one running worker.
 type place struct {
 	now *process
-	// next is the earliest time of the next start, and pause the previous pause.
+	// next is the earliest time of the next start. pause is the length of the previous pause before a start.
 	next  time.Time
 	pause time.Duration
 }
 
-// NewSupervisor returns a supervisor. It starts a worker when one is needed. The caller closes it.
+// NewSupervisor returns a supervisor. The supervisor starts a worker when the first guest needs one. The caller closes
+// the supervisor.
 func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	if log == nil {
 		return nil, errors.New("worker: a log is required")
@@ -86,7 +89,7 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, log: log, places: make([]place, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// worker returns a worker for one more instance, and counts the instance. It waits while all workers are full.
+// worker returns a worker for one more instance, and counts the instance. While all workers are full, it waits.
 func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	for {
 		p, wait, err := s.least(ctx)
@@ -101,8 +104,8 @@ func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	}
 }
 
-// least returns the worker with the fewest instances, or a new one if all others have some. If all are full, it returns
-// how long to wait before the next try.
+// least returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if one
+// more is allowed. If all workers are full, it returns how long to wait before the next try.
 func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +153,7 @@ func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error)
 	return best, 0, nil
 }
 
-// wait delays the next start in this place.
+// wait delays the next start in this place, each time twice as long.
 func (at *place) wait() {
 	at.pause = min(max(2*at.pause, firstPause), longestPause)
 	at.next = time.Now().Add(at.pause)
@@ -169,7 +172,7 @@ func (at *place) ended() bool {
 	}
 }
 
-// gone logs that a worker ended, and frees its place.
+// gone logs the end of a worker, and frees its place.
 func (s *Supervisor) gone(ctx context.Context, at *place) {
 	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.now.cmd.ProcessState.String(), "lived", time.Since(at.now.began).Round(time.Millisecond), "said", at.now.said.String())
 	if at.wait(); at.now.useful.Load() {
@@ -178,9 +181,8 @@ func (s *Supervisor) gone(ctx context.Context, at *place) {
 	at.now = nil
 }
 
-// Compile reads, meters and compiles a module in a process of its own, which is bounded, and returns the module's
-// digest. After that, the module can be started. Errors: [ErrModule] with the reason, [ErrLost], and those of the
-// context.
+// Compile compiles a module in a separate process with limits, and returns the module's digest. After that, instances
+// of the module can be started. Errors: [ErrModule] with the reason, [ErrLost], and those of caller.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -196,7 +198,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
-		// The process ended.
+		// The process has ended, most likely because it reached its memory limit.
 		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModule, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
@@ -218,7 +220,7 @@ func (s *Supervisor) Knows(digest string) bool {
 	return s.modules[digest] != nil
 }
 
-// known makes sure that a worker has a program. The folder has the compiled module.
+// known makes sure that a worker has a program. The worker reads the compiled module from the cache folder.
 func (s *Supervisor) known(ctx context.Context, p *process, digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,7 +233,7 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	if module == nil {
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other callers wait for it, too
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for the same result
 	defer cancel()
 	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
 		return p.lost(own, err)
@@ -240,7 +242,7 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	return nil
 }
 
-// Kill kills the workers, as if they crashed. For tests.
+// Kill kills all workers, as if they had crashed. It is for tests.
 func (s *Supervisor) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,7 +253,7 @@ func (s *Supervisor) Kill() {
 	}
 }
 
-// PIDs returns the process ids of the workers. For tests.
+// PIDs returns the process ids of the workers. It is for tests.
 func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package worker runs guests in processes of their own and restarts these processes. A fault of such a process does not
-// affect the process of the service.
+// Package worker runs guests in separate processes, the workers. If a worker fails, only its guests are lost, and the
+// package starts another worker. The wasmagent service uses the package.
 package worker
 
 import (
@@ -27,14 +27,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// maxMessage bounds a message between the two processes, in bytes. The largest is a snapshot.
+// maxMessage bounds a gRPC message between the service and a worker, in bytes. The largest messages are snapshots.
 const maxMessage = 128 << 20
 
-// word is the argument that makes this program a worker.
+// word is the command line argument with which the program is started as a worker.
 const word = "wasm-worker"
 
-// Main runs the program as a worker and does not return, if the program was started as one. A main function calls it
-// before anything else.
+// Main runs the program as a worker and does not return, if the program was started as a worker. Otherwise it returns
+// at once. The main function calls it first.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != word {
 		return
@@ -47,7 +47,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// run serves the inherited connection until the supervisor closes it.
+// run serves the connection that the process inherited, until the supervisor closes it.
 func run(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
@@ -63,8 +63,8 @@ func run(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the folder of compiled modules; if it is empty, nothing is
-// cached.
+// Serve serves one connection until it is closed. cache is the folder of compiled modules; if it is empty, compiled
+// modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {
@@ -82,7 +82,8 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	return errors.Join(err, e.Close(ctx))
 }
 
-// onlyListener accepts one connection, and ends with it.
+// onlyListener is a listener that accepts one connection. Its next Accept returns io.EOF when that connection is
+// closed.
 type onlyListener struct {
 	conn   net.Conn
 	once   sync.Once
@@ -111,7 +112,7 @@ func (l *onlyListener) Close() error {
 // Addr implements net.Listener.
 func (l *onlyListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// watchedConn calls ended when it is closed.
+// watchedConn is a connection that calls ended when it is closed.
 type watchedConn struct {
 	net.Conn
 	ended func()
@@ -134,7 +135,7 @@ type server struct {
 	instances map[string]*slot
 }
 
-// A slot holds an instance. The call that uses the instance holds mu.
+// A slot holds an instance. A call locks mu while it uses the instance.
 type slot struct {
 	mu sync.Mutex
 	in *engine.Instance
@@ -182,7 +183,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	if err != nil {
 		return nil, refusal(err, fuel, engine.PrintedOf(err))
 	}
-	if ctx.Err() != nil { // the caller is gone
+	if ctx.Err() != nil { // the caller has given up
 		return nil, errors.Join(ctx.Err(), in.Close(ctx))
 	}
 	s.mu.Lock()
@@ -191,7 +192,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel, Printed: in.Printed()}, nil
 }
 
-// instance returns an instance and locks it.
+// instance returns an instance and locks its slot.
 func (s *server) instance(name string) (*slot, error) {
 	s.mu.Lock()
 	found := s.instances[name]
@@ -238,8 +239,8 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
 
-// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance runs, DropInstance waits for its
-// end; the step's call was cancelled.
+// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance runs, its call was cancelled, and
+// DropInstance waits for its end.
 func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
 	s.mu.Lock()
 	found := s.instances[req.GetInstance()]
@@ -255,7 +256,7 @@ func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanc
 	return new(wasmworkerv1.DropInstanceResponse), nil
 }
 
-// Reasons and facts of the contract.
+// Reasons of errors, and keys of their metadata, as the contract defines them.
 const (
 	reasonRefused    = "MODULE_REFUSED"
 	reasonNoProgram  = "PROGRAM_UNKNOWN"
@@ -270,7 +271,7 @@ const (
 	factPrinted      = "printed"
 )
 
-// causes maps the engine's errors to the codes and reasons of the contract, in both directions.
+// causes relates the engine's errors to the codes and reasons of the contract.
 var causes = []struct {
 	err    error
 	code   codes.Code
@@ -285,7 +286,8 @@ var causes = []struct {
 	{module.ErrMalformed, codes.InvalidArgument, reasonRefused},
 }
 
-// refusal converts an error of the engine to a status of the contract.
+// refusal converts an error of the engine to a status. fuel is the fuel that was used, and printed is the guest's
+// output.
 func refusal(err error, fuel int64, printed string) error {
 	for _, c := range causes {
 		if !errors.Is(err, c.err) {
@@ -300,15 +302,15 @@ func refusal(err error, fuel int64, printed string) error {
 	return err
 }
 
-// reportedError is an error of the engine, with the worker's message.
+// reportedError is an error of the engine that a worker reported, with the worker's message.
 type reportedError struct {
 	is   error
 	said string
-	// printed is the output of the guest.
+	// printed is the output of the guest in the failed step.
 	printed string
 }
 
-// PrintedOf returns the output of a guest in a step or start that failed with err.
+// PrintedOf returns the output of a guest whose step or start failed with err.
 func PrintedOf(err error) string {
 	reported, _ := errors.AsType[reportedError](err)
 	return reported.printed
@@ -323,7 +325,8 @@ func (e reportedError) Error() string {
 
 func (e reportedError) Unwrap() error { return e.is }
 
-// cause converts a status of the contract to an error of the engine, and returns the fuel that was used.
+// cause converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns other
+// errors unchanged.
 func cause(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)
 	for _, c := range causes {

@@ -18,7 +18,7 @@ import (
 const (
 	plenty = 2_000_000_000
 	mib    = 1 << 20
-	// soon is much longer than a step takes.
+	// soon is a time limit that is much longer than any step takes.
 	soon = 20 * time.Second
 )
 
@@ -32,7 +32,7 @@ func script(t testing.TB) []byte {
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// supervisor returns a supervisor whose workers are this test's program.
+// supervisor returns a supervisor that runs the built program as its workers.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
 	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
@@ -51,7 +51,7 @@ func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor
 	return s
 }
 
-// compiled compiles the guest script.
+// compiled compiles the module of the guest script and returns its digest.
 func compiled(t testing.TB, s *worker.Supervisor) string {
 	t.Helper()
 	digest, err := s.Compile(t.Context(), script(t))
@@ -85,8 +85,8 @@ const (
 	result = `{"kind":"effect_result"}`
 )
 
-// TestW14AWorkerMayDieAtAnyTime kills the worker a hundred times. Each time its guests are lost, the error says so, and
-// they continue from their snapshots.
+// TestW14AWorkerMayDieAtAnyTime checks that guests can be restored from snapshots after their worker was killed, a
+// hundred times. It also checks that a step in a killed worker returns [worker.ErrLost].
 func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -104,18 +104,18 @@ func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
 	for i := range 100 {
 		s.Kill()
 		if _, _, err := in.Step(t.Context(), []byte(result), plenty, soon); !errors.Is(err, worker.ErrLost) {
-			t.Fatalf("kill %d: a step in a dead worker is %v", i, err)
+			t.Fatalf("kill %d: a step in a killed worker returns %v", i, err)
 		}
 		if in, err = s.Restore(t.Context(), digest, limits, snapshot); err != nil {
 			t.Fatalf("kill %d: %v", i, err)
 		}
 		if got := step(t, in, result); got != want {
-			t.Fatalf("kill %d: continues with %s, want %s", i, got, want)
+			t.Fatalf("kill %d: the restored guest answers %s, want %s", i, got, want)
 		}
 	}
 }
 
-// TestAStepInADyingWorkerIsLost kills the worker in the middle of a step.
+// TestAStepInADyingWorkerIsLost checks that a step returns [worker.ErrLost] if its worker is killed meanwhile.
 func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -131,12 +131,12 @@ func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	}()
 	time.AfterFunc(50*time.Millisecond, s.Kill)
 	if err := <-came; !errors.Is(err, worker.ErrLost) {
-		t.Errorf("the step is %v", err)
+		t.Errorf("the step returns %v", err)
 	}
 }
 
-// TestWorkersShareGuests runs several workers, each of which is started when all others have guests. The end of one
-// ends only its own guests.
+// TestWorkersShareGuests checks that a further worker is started only when all others have guests, and that the end of
+// a worker ends only its own guests.
 func TestWorkersShareGuests(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -185,8 +185,8 @@ func TestWorkersShareGuests(t *testing.T) {
 	}
 }
 
-// TestAFullWorkerHasOthersWait starts more guests than the bound: they wait until others end, or until their callers
-// give up.
+// TestAFullWorkerHasOthersWait checks that guests beyond the maximum wait until another guest ends, or until their
+// callers give up.
 func TestAFullWorkerHasOthersWait(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -198,17 +198,17 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plenty, soon); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a guest above the bound is %v", err)
+		t.Errorf("the start of a guest beyond the maximum returns %v", err)
 	}
 	came := make(chan *worker.Instance)
 	go func() { came <- started(t, s, digest) }()
 	select {
 	case <-came:
-		t.Error("a guest above the bound is started")
+		t.Error("a guest beyond the maximum is started")
 	case <-time.After(50 * time.Millisecond):
 	}
 	gone, cancel := context.WithCancel(t.Context())
-	cancel() // the place is freed nevertheless
+	cancel() // closing ends the guest nevertheless
 	if err := guests[0].Close(gone); err != nil {
 		t.Error(err)
 	}
@@ -218,8 +218,8 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 // endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestGuestsShareTheWorker checks that steps end although other guests run endless steps, which end by their deadline,
-// by their fuel, or when their callers give up.
+// TestGuestsShareTheWorker checks that steps end although other guests run endless steps. The endless steps end by
+// their deadlines, by their fuel, or when their callers give up.
 func TestGuestsShareTheWorker(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -248,10 +248,10 @@ func TestGuestsShareTheWorker(t *testing.T) {
 		}
 	}
 	if _, _, err := started(t, s, bad).Step(t.Context(), nil, plenty/100, soon); !errors.Is(err, engine.ErrFuel) {
-		t.Errorf("by its fuel it ends with %v", err)
+		t.Errorf("after its fuel is used up, it ends with %v", err)
 	}
 	if _, used, err := started(t, s, bad).Step(t.Context(), nil, 1<<60, 50*time.Millisecond); !errors.Is(err, engine.ErrDeadline) || used == 0 {
-		t.Errorf("by its deadline it ends with %v, having taken %d", err, used)
+		t.Errorf("after its deadline it ends with %v, having used %d", err, used)
 	}
 	cancel()
 	for range many {
@@ -259,7 +259,7 @@ func TestGuestsShareTheWorker(t *testing.T) {
 			t.Error("a step that never ends ended")
 		}
 	}
-	eventually.Holds(t, "no guest runs", func() bool { // a whole turn is quick when the worker is idle
+	eventually.Holds(t, "no guest runs", func() bool { // a turn is quick only if the worker is idle
 		begin := time.Now()
 		step(t, in, prompt)
 		step(t, in, result)
@@ -268,8 +268,8 @@ func TestGuestsShareTheWorker(t *testing.T) {
 	})
 }
 
-// TestW5CompilingIsBounded checks that a module that takes too long or too much memory is refused, and that a module
-// that is not a guest is refused with the reason.
+// TestW5CompilingIsBounded checks that a module that takes too much time or memory to compile is refused, and so is a
+// module that is not a guest.
 func TestW5CompilingIsBounded(t *testing.T) {
 	t.Parallel()
 	text := script(t)
@@ -288,7 +288,7 @@ func TestW5CompilingIsBounded(t *testing.T) {
 	}
 }
 
-// TestOneAtATime checks that an instance refuses a second step.
+// TestOneAtATime checks that an instance refuses a snapshot while a step runs.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -300,7 +300,7 @@ func TestOneAtATime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		for ctx.Err() == nil { // it may come while a snapshot is taken
+		for ctx.Err() == nil { // the step fails if a snapshot is being taken
 			_, _, _ = in.Step(ctx, nil, 1<<60, time.Hour)
 		}
 	}()

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketFD is the file descriptor of a worker's connection.
+// socketFD is the file descriptor of the connection in a worker.
 const socketFD = 3
 
-// inherited returns the connection that the supervisor left open.
+// inherited returns the connection to the supervisor, which the process inherited.
 func inherited() (net.Conn, error) {
 	file := os.NewFile(socketFD, "worker")
 	defer file.Close() //nolint:errcheck // the connection has its own descriptor
@@ -26,7 +26,8 @@ func inherited() (net.Conn, error) {
 	return conn, nil
 }
 
-// connected gives a command one end of a connection, and returns both ends.
+// connected makes a connection for a command: it returns the supervisor's end, and the worker's end, which the command
+// inherits.
 func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -44,14 +45,14 @@ func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// bound limits the memory of this process, in bytes, disables core files, and limits open files.
+// bound limits the memory of this process to memory bytes, and the number of open files. It disables core files.
 func bound(memory int64) error {
 	for _, l := range []struct {
 		what int
 		most uint64
 	}{{unix.RLIMIT_DATA, uint64(memory)}, {unix.RLIMIT_CORE, 0}, {unix.RLIMIT_NOFILE, 64}} {
 		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.most, Max: l.most}); err != nil {
-			return fmt.Errorf("bound the worker: %w", err)
+			return fmt.Errorf("limit the worker's resources: %w", err)
 		}
 	}
 	return nil

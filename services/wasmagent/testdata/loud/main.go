@@ -1,4 +1,4 @@
-// Command loud is a guest for tests that prints texts on request, and panics.
+// Command loud is a guest for tests. Its prompt is one of these commands:
 //
 //	print TEXT   print a line on standard output
 //	many N       print N lines on standard error
