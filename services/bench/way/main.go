@@ -1,6 +1,5 @@
-// Command way counts what a reader who follows one allowed call over HTTP through the gateway has to read: the
-// functions that run, by file, and the other functions of the gateway. It finds out what runs by running it: command
-// call is built with -cover and makes one call.
+// Command way counts the code that a reader must read to follow one allowed call over HTTP through the gateway: the
+// functions that run, by file. To find out which functions run, it builds command call with -cover and runs it.
 package main
 
 import (
@@ -27,23 +26,24 @@ import (
 
 const (
 	module = "github.com/sluice-mesh/sluice/services/"
-	// gateway is the folder whose code is counted, in the module.
+	// gateway is the folder in the module whose code is counted.
 	gateway = "gateway"
-	// caller is the program that makes the call. It is covered, too, because otherwise Go does not start counting.
+	// caller is the package of the program that makes the call. Its code is covered too, because Go writes coverage only
+	// if the main package is covered.
 	caller = "bench/way/call"
-	// short is the most lines of a function that is read in passing, including its braces.
+	// short is the maximum number of lines of a function that counts as short.
 	short = 7
 )
 
-// words are the packages whose functions are understood by their names: they are about messages, bytes and people, not
-// about calls. They are counted separately.
+// words are the packages whose functions a reader understands by their names, because they are not about calls but, for
+// example, about messages. They are counted separately.
 var words = map[string]bool{
 	"gateway/internal/gate": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
-	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/scrub": true, "gateway/internal/wire": true,
+	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/redact": true, "gateway/internal/wire": true,
 	"gateway/internal/inflight": true,
 }
 
-// corridor are the packages that carry a call. Their methods that change state which others see are counted.
+// corridor are the packages that handle a call. For them, the methods that assign to fields of their receivers are counted.
 var corridor = map[string]bool{
 	"gateway/internal/edge": true, "gateway/internal/pipeline": true,
 	"gateway/internal/approvals": true, "gateway/internal/attempt": true,
@@ -90,10 +90,10 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(&text, `
 an allowed call over HTTP, warm:
-  %3d functions of more than %d lines in %d files carry it, %d lines
-  %3d shorter ones in %d files
-  %3d more in %d files are words that are read by their names (%s)
-in all %s has %d files, %d lines; %d methods of the packages that carry calls assign to fields of their receivers
+  %3d functions of more than %d lines in %d files handle it, %d lines
+  %3d shorter functions in %d files
+  %3d functions in %d files of packages that are understood by their names (%s)
+%s has %d files with %d lines; %d methods of the packages that handle calls assign to fields of their receivers
 `,
 		len(way), short, files(way), lines(way), len(passing), files(passing), len(apart), files(apart), packages(apart),
 		gateway, src.files, src.lines, len(src.changing))
@@ -104,7 +104,7 @@ in all %s has %d files, %d lines; %d methods of the packages that carry calls as
 	return err
 }
 
-// covered makes the call and returns what ran, by the file in the module.
+// covered makes the call and returns the coverage profile of each file, by the file's path in the module.
 func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 	dir, err := os.MkdirTemp("", "sluice-way-")
 	if err != nil {
@@ -112,7 +112,7 @@ func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 	}
 	defer os.RemoveAll(dir)
 	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
-	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // end also has what ran for the stop
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // at its end, the program also writes the coverage of the stop
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
 		return nil, err
 	}
@@ -147,18 +147,18 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// ran reports whether a part of a function has a count in a profile.
+// ran reports whether a part of a function ran, according to the profile of its file.
 func ran(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
 	})
 }
 
-// source is the content of a folder without tests.
+// source describes the Go code in a folder, without tests.
 type source struct {
 	files, lines int
 	functions    []*function
-	// changing are the methods of the corridor that assign to fields of their receivers.
+	// changing are the methods of the packages in corridor that assign to fields of their receivers.
 	changing []*function
 }
 
@@ -201,7 +201,7 @@ func read(root string) (*source, error) {
 	return src, err
 }
 
-// nameOf returns a function's name after its receiver's type.
+// nameOf returns the name of a function, or TYPE.NAME for a method.
 func nameOf(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name
@@ -219,7 +219,7 @@ func nameOf(d *ast.FuncDecl) string {
 	return d.Name.Name
 }
 
-// changes reports whether a method assigns to a field that its receiver points to.
+// changes reports whether a method with a pointer receiver assigns to a field of its receiver.
 func changes(d *ast.FuncDecl) (found bool) {
 	if d.Recv == nil || len(d.Recv.List[0].Names) == 0 {
 		return false
@@ -240,7 +240,7 @@ func changes(d *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// isOf reports whether an expression is a field of a variable, or part of one.
+// isOf reports whether an expression selects a field of the variable self, or a part of such a field.
 func isOf(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {
@@ -259,7 +259,7 @@ func isOf(e ast.Expr, self string) bool {
 	}
 }
 
-// byFile yields functions by their files.
+// byFile yields the files of functions in their order, with the functions of each file.
 func byFile(functions []*function) func(func(string, []*function) bool) {
 	grouped := make(map[string][]*function)
 	for _, f := range functions {
