@@ -17,7 +17,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -156,7 +156,7 @@ func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 	if out.TooLarge = done.TooLarge; out.TooLarge {
 		return out
 	}
-	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
+	parsed, err := jsonrpc.ReadAnswer(done.Answer, jsonrpc.AnswerLimits())
 	if err != nil {
 		out.IsError = true
 		return out
@@ -231,7 +231,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	case done.Refusal != nil:
 		return nil, toStatus(refusedError{done.Refusal})
 	}
-	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
+	parsed, err := jsonrpc.ReadAnswer(done.Answer, jsonrpc.AnswerLimits())
 	if err != nil || !parsed.ToolList.Present() {
 		return nil, toStatus(refusedError{&refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is not a list of tools."}})
 	}

@@ -8,7 +8,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
@@ -33,7 +33,7 @@ func FuzzToolCall(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m, err := gate.Parse(message, gate.DefaultLimits())
+		m, err := jsonrpc.Parse(message, jsonrpc.DefaultLimits())
 		if err != nil {
 			return
 		}

@@ -51,11 +51,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -121,7 +121,7 @@ type Service struct {
 	kept     *kept.Decisions
 	peers    peerWatch
 	// reads limits how callers read records: each caller makes one read at a time.
-	reads *turn.Turns[string]
+	reads *fairqueue.Turns[string]
 	// errands counts calls from inside the mesh. The count is the request id of each call in its session.
 	errands atomic.Int64
 }
@@ -136,7 +136,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
-		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: turn.ForProcessor[string](),
+		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.ForProcessor[string](),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

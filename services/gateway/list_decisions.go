@@ -13,9 +13,9 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -70,7 +70,7 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	who := cmp.Or(caller.Person, caller.Principal)
 	done, err = s.reads.Take(ctx, fmt.Sprintf("%v %q %q", caller.Role, who.GetTenant(), who.GetSubject()))
-	if errors.Is(err, turn.ErrBusy) {
+	if errors.Is(err, fairqueue.ErrBusy) {
 		return nil, &rpc.Error{Code: codes.ResourceExhausted, Reason: "READS_EXHAUSTED", Err: err}
 	}
 	return done, err

@@ -14,15 +14,15 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
 func all(string) bool { return true }
 
-func read(t *testing.T, raw string) *gate.Answer {
+func read(t *testing.T, raw string) *jsonrpc.Answer {
 	t.Helper()
-	answer, err := gate.ReadAnswer([]byte(raw), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer([]byte(raw), jsonrpc.AnswerLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +112,11 @@ func TestElements_OfAnswers(t *testing.T) {
 
 func TestNextPage_KeepsMeta(t *testing.T) {
 	t.Parallel()
-	first, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"_meta":{"a":1},"cursor":null}}`), gate.DefaultLimits())
+	first, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"_meta":{"a":1},"cursor":null}}`), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := aggregate.NextPage(first, `"c\"1"`, gate.DefaultLimits())
+	next, err := aggregate.NextPage(first, `"c\"1"`, jsonrpc.DefaultLimits())
 	if want := `{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"cursor":"c\"1","_meta":{"a":1}}}`; err != nil || string(next.Raw) != want {
 		t.Errorf("%s, %v", next.Raw, err)
 	}

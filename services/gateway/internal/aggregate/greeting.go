@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
@@ -21,7 +21,7 @@ const (
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover; nil if the server has not answered yet.
-	Answer *gate.Answer
+	Answer *jsonrpc.Answer
 	// Allowed reports whether the caller may use a method on the server.
 	Allowed func(method string) bool
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -110,12 +110,12 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 
 // NextPage returns the request for the page of a list at a raw cursor. The request has the _meta of before, which is
 // the request for the previous page.
-func NextPage(before *gate.Message, cursor string, limits gate.Limits) (*gate.Message, error) {
+func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
 		params += `,"_meta":` + string(meta.Of(before.Raw))
 	}
-	return gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
+	return jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
 // Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut. A

@@ -11,7 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -109,18 +109,18 @@ func (k *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) a
 }
 
 // restore returns the message to send: the stored call, with the id and the volatile `_meta` of the received message.
-func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
-	raw, err := gate.Restore(came, call.GetParamsJson())
+func restore(came *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
+	raw, err := jsonrpc.Restore(came, call.GetParamsJson())
 	if err != nil {
 		return nil, err
 	}
-	return gate.Parse(raw, widened())
+	return jsonrpc.Parse(raw, widened())
 }
 
 // widened returns the limits for a message that the gateway has changed after the message was judged. The members that
 // the gateway adds must not make the message too large.
-func widened() gate.Limits {
-	limits := gate.DefaultLimits()
+func widened() jsonrpc.Limits {
+	limits := jsonrpc.DefaultLimits()
 	limits.Bytes += 4 << 10
 	limits.Tokens += 32
 	return limits

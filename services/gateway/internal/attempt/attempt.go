@@ -8,7 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -17,7 +17,7 @@ type Attempt struct {
 	*Call
 
 	// Sent is the message that is sent: the received one, or the one that was approved.
-	Sent *gate.Message
+	Sent *jsonrpc.Message
 	// ID is the id of the decision. An attempt to use an approval has its own, which is the claim's id.
 	ID string
 	// Definition is the digest of the tool's definition as the caller knows it; nil if it is not known.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -35,7 +35,7 @@ type Call struct {
 	// Client is the name that the client declares. It is not verified.
 	Client string
 	// Message is the request as it was judged.
-	Message *gate.Message
+	Message *jsonrpc.Message
 	// Received is when the last byte of the request arrived.
 	Received time.Time
 	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures the

@@ -13,8 +13,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -62,7 +62,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 		Run:            a.Principal.GetRun(),
 		Server:         a.Server,
 		Method:         a.Sent.Method,
-		Tool:           gate.Recorded(a.Sent),
+		Tool:           jsonrpc.Recorded(a.Sent),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 		RequestBytes:   int64(len(a.Sent.Raw)),
 		FromServer:     a.FromServer,

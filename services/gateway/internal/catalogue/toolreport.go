@@ -14,7 +14,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
@@ -99,7 +99,7 @@ func (r *Reporter) Kept() (lists, weight int) { return r.kept.Size() }
 
 // Of returns the catalog's response to a list. A cached response is returned if it is neither older than age nor older
 // than repeat. Otherwise, and for each whole list, Of reports the list and caches the response. Errors wrap [ErrAway].
-func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time.Duration) (*Known, error) {
+func (r *Reporter) Of(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Known, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.kept.Get(key); ok && !l.Whole && time.Since(known.At) <= min(age, repeat) {
 		return known, nil
@@ -113,13 +113,13 @@ func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time
 }
 
 // keyOf returns a hash of a list's bytes, its server and its protocol revision.
-func keyOf(l List, answer *gate.Answer) [sha256.Size]byte {
+func keyOf(l List, answer *jsonrpc.Answer) [sha256.Size]byte {
 	list := canonicaljson.Hash(answer.ToolList.Of(answer.Raw))
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 
 // tell reports a list to the catalog and returns the response. The response to a refused list has no digests.
-func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Known, error) {
+func (r *Reporter) tell(ctx context.Context, l List, answer *jsonrpc.Answer) (*Known, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.To), reportTimeout)
 	defer cancel()
 	resp, sent, err := r.send(ctx, l, answer)
@@ -147,7 +147,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 }
 
 // send sends a list to the catalog, and returns the names of the tools that were sent.
-func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
+func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
 	stream, err := r.client.ReportTools(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -156,7 +156,7 @@ func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp 
 	var tools []*policyv1.ToolDefinition
 	for _, t := range answer.Tools {
 		text := t.Definition.Of(answer.Raw)
-		if !gate.IsToolName(t.Name) || len(text) > maxDefinition {
+		if !jsonrpc.IsToolName(t.Name) || len(text) > maxDefinition {
 			if len(head.GetLeftOut()) < maxLeftOut {
 				head.LeftOut = append(head.LeftOut, clip(t.Name))
 			}

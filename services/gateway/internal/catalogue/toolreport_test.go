@@ -17,7 +17,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -33,9 +33,9 @@ func newReporter(tb testing.TB) (*catalogue.Reporter, *cataloguetest.Catalogue) 
 	return r, told
 }
 
-func listOf(tb testing.TB, tools string) *gate.Answer {
+func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
 	tb.Helper()
-	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":`+tools+`}}`), gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":`+tools+`}}`), jsonrpc.AnswerLimits())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func BenchmarkKnownList(b *testing.B) {
 		b.Fatal(err)
 	}
 	r, _ := newReporter(b)
-	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":`+string(raw)+`}`), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":`+string(raw)+`}`), jsonrpc.AnswerLimits())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -61,9 +61,9 @@ var ErrList = errors.New("the server's answer is not a list of tools")
 // Found is the result of asking a server. It is immutable.
 type Found struct {
 	// Greeting is the response to initialize or server/discover. It has a result.
-	Greeting *gate.Answer
+	Greeting *jsonrpc.Answer
 	// List is a response to tools/list that contains all tools on one page.
-	List *gate.Answer
+	List *jsonrpc.Answer
 	// Version is the negotiated revision of MCP, and Known is the catalog's response to the list.
 	Version string
 	Known   *catalogue.Known
@@ -71,7 +71,7 @@ type Found struct {
 	Aliases joint.Aliases
 	// Joint is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
 	// refuse the whole list, and optional members that are null.
-	Joint *gate.Answer
+	Joint *jsonrpc.Answer
 	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
 	// mirrors are the arguments that clients without sessions must repeat in headers, by tool.
@@ -356,7 +356,7 @@ func (s *Server) greets() {
 	s.greeted = true
 }
 
-func namesOf(list *gate.Answer) (out []string) {
+func namesOf(list *jsonrpc.Answer) (out []string) {
 	for _, t := range list.Tools {
 		out = append(out, t.Name)
 	}
@@ -364,7 +364,7 @@ func namesOf(list *gate.Answer) (out []string) {
 }
 
 // mirrors returns the bindings of the tools in a list, by the name of the tool.
-func mirrors(list *gate.Answer) map[string][]mirror.Binding {
+func mirrors(list *jsonrpc.Answer) map[string][]mirror.Binding {
 	out := make(map[string][]mirror.Binding)
 	for _, t := range list.Tools {
 		if bindings := mirror.Of(t.Definition.Of(list.Raw)); bindings != nil {
@@ -401,7 +401,7 @@ func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstrea
 }
 
 // begin completes the opening of a session.
-func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *gate.Answer) (*Found, error) {
+func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Found, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
 	}
@@ -432,7 +432,7 @@ func end(ctx context.Context, sess *upstream.Session) {
 }
 
 // list reads all pages of a list of tools and joins them to one page.
-func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
+func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*jsonrpc.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
 	for n := range maxPages {
@@ -471,7 +471,7 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 				whole.WriteString(`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`)
 			}
 			whole.WriteString(`}}`)
-			return gate.ReadAnswer(whole.Bytes(), gate.AnswerLimits())
+			return jsonrpc.ReadAnswer(whole.Bytes(), jsonrpc.AnswerLimits())
 		}
 	}
 	return nil, &listError{fmt.Sprintf("it has more than %d pages", maxPages)}

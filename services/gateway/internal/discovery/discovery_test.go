@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -48,7 +48,7 @@ func (s *web) Open(_ context.Context, _ principal.Key, r upstream.Request) (upst
 		a, err := answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{}}`)
 		return webConn{s}, a, err
 	case !slices.Contains(s.speaks, "2025-11-25"):
-		a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"error":{"code":-32601,"message":"x"}}`), gate.AnswerLimits())
+		a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"error":{"code":-32601,"message":"x"}}`), jsonrpc.AnswerLimits())
 		return webConn{s}, upstream.Answer{Message: a, Status: 404}, err
 	default:
 		a, err := answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -58,18 +58,18 @@ func (s *Server) Faults() []Fault {
 }
 
 // conform returns a server's list in the form for a list of many servers, and the faults of its tools.
-func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Answer, []Fault, error) {
+func conform(server string, list *jsonrpc.Answer, aliases joint.Aliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
 		listed[t.Name]++
 	}
 	var faults []Fault
-	note := func(t gate.Tool, why string, jointOnly bool) {
+	note := func(t jsonrpc.Tool, why string, jointOnly bool) {
 		if len(faults) < maxFaults {
 			faults = append(faults, Fault{Tool: strings.ToValidUTF8(t.Name[:min(len(t.Name), maxFaultName)], ""), Why: why, JointOnly: jointOnly})
 		}
 	}
-	var edits []gate.Edit
+	var edits []jsonrpc.Edit
 	gone := make([]bool, len(list.Tools))
 	twice := make(map[string]bool)
 	for i, t := range list.Tools {
@@ -82,24 +82,24 @@ func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Ans
 		case listed[t.Name] > 1:
 			twice[t.Name] = true
 			note(t, fmt.Sprintf("its name occurs %d times", listed[t.Name]), false)
-		case !gate.IsToolName(t.Name):
+		case !jsonrpc.IsToolName(t.Name):
 			note(t, "it can't be called: a name must have 1 to 128 letters, digits and _ - . /", false)
 		case why != "":
 			note(t, "it is not a valid tool: "+why, true)
 		case !one:
 			note(t, "its alias in lists of all servers would mean two tools", true)
 		case len(element) != t.Definition.End-t.Definition.Start:
-			edits = append(edits, gate.Edit{Span: t.Definition, With: element})
+			edits = append(edits, jsonrpc.Edit{Span: t.Definition, With: element})
 		}
 		gone[i] = why != ""
 	}
 	out := *list
 	if out.Tools = slices.Clone(list.Tools); len(edits) > 0 {
-		raw, err := gate.Splice(list.Raw, edits...)
+		raw, err := jsonrpc.Splice(list.Raw, edits...)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 		}
-		read, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+		read, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 		}

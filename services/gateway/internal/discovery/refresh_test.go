@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -91,7 +91,7 @@ func (conn) Listen(context.Context, upstream.Listener) error { return upstream.E
 func (conn) Close(context.Context) error                     { return nil }
 
 func answer(r upstream.Request, result string) (upstream.Answer, error) {
-	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+result+`}`), gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+result+`}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: a, Status: 200}, err
 }
 

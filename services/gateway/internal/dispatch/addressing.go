@@ -1,7 +1,7 @@
 package dispatch
 
 import (
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -15,16 +15,16 @@ type Addressing interface {
 	ClientID(raw []byte) []byte
 	// Rename returns the edits that replace the server's names by those that the client knows, in a message from the
 	// server. No edit overlaps others, which are also made to the message.
-	Rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error)
+	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the same for a request from the server.
-	RenameRequest(req upstream.Request) ([]gate.Edit, error)
+	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)
 	// Event returns the event to send on the client's stream for an event of the server's stream.
 	Event(upstream.Event) upstream.Event
 	// Forwards reports whether a notification is forwarded to the client if policy allows it. The gateway sends the others
 	// itself.
 	Forwards(notification string) bool
 	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
-	IsSubscribed(m *gate.Answer) bool
+	IsSubscribed(m *jsonrpc.Answer) bool
 	// Shown returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
 	// tool.
 	Shown(tool string) []byte
@@ -39,15 +39,15 @@ func (Direct) IsShared() bool { return false }
 
 func (Direct) ClientID(raw []byte) []byte { return raw }
 
-func (Direct) Rename(string, []byte, []gate.Edit) ([]gate.Edit, error) { return nil, nil }
+func (Direct) Rename(string, []byte, []jsonrpc.Edit) ([]jsonrpc.Edit, error) { return nil, nil }
 
-func (Direct) RenameRequest(upstream.Request) ([]gate.Edit, error) { return nil, nil }
+func (Direct) RenameRequest(upstream.Request) ([]jsonrpc.Edit, error) { return nil, nil }
 
 func (Direct) Event(e upstream.Event) upstream.Event { return e }
 
 func (Direct) Forwards(string) bool { return true }
 
-func (Direct) IsSubscribed(*gate.Answer) bool { return true }
+func (Direct) IsSubscribed(*jsonrpc.Answer) bool { return true }
 
 func (x Direct) Shown(tool string) []byte { return x.Session.Definitions.Of(tool) }
 

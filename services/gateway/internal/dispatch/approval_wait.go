@@ -11,7 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
@@ -62,7 +62,7 @@ func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if err := json.Unmarshal(x.Message.Arguments.Of(x.Message.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 	}
-	waiting, under := x.Session.Begin(ctx, gate.IDKey(x.ID()), nil)
+	waiting, under := x.Session.Begin(ctx, jsonrpc.IDKey(x.ID()), nil)
 	defer under.End()
 	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.Waiting{
 		Principal: x.Acting(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),

@@ -9,9 +9,9 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -29,7 +29,7 @@ const NotifyTimeout = 5 * time.Second
 // makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	out := x.NewRelay()
-	calling, under := x.Session.Begin(ctx, gate.IDKey(x.ID()), x.Patience)
+	calling, under := x.Session.Begin(ctx, jsonrpc.IDKey(x.ID()), x.Patience)
 	defer under.End()
 	defer out.Settle()
 	out.gone = calling
@@ -122,7 +122,7 @@ func PolicyUnavailable() *refusal.Refusal {
 }
 
 // AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
-func (x *Exchange) AskServer(ctx context.Context, own upstream.Own, out *Relay) (*gate.Answer, *refusal.Refusal) {
+func (x *Exchange) AskServer(ctx context.Context, own upstream.Own, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
 	answer, err := x.Session.Upstream.Ask(ctx, own, &x.Slot.Answer, out.Event)
@@ -185,7 +185,7 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
 	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
-		sent = x.Session.Calls.GiveUp(gate.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
+		sent = x.Session.Calls.GiveUp(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsOwnNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
 		x.carriesTo(ctx)

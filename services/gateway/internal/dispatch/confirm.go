@@ -8,13 +8,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
 // Elicits reports whether the client of an initialize can show a form to its user. An empty capability means that it
 // can, as in the revision that had no modes.
-func Elicits(initialize *gate.Message, version string) bool {
+func Elicits(initialize *jsonrpc.Message, version string) bool {
 	var has struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // A client that can't show forms is not asked.
@@ -26,7 +26,7 @@ func TestElicits(t *testing.T) {
 		{`{"Elicitation":{}}`, "2025-11-25", false},
 		{`{}`, "2025-11-25", false},
 	} {
-		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"x","capabilities":`+tt.capabilities+`}}`), gate.DefaultLimits())
+		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"x","capabilities":`+tt.capabilities+`}}`), jsonrpc.DefaultLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestElicits(t *testing.T) {
 			t.Errorf("%s of %s: %v", tt.capabilities, tt.version, got)
 		}
 	}
-	none, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), gate.DefaultLimits())
+	none, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), jsonrpc.DefaultLimits())
 	if err != nil || Elicits(none, "2025-11-25") {
 		t.Errorf("without capabilities: %v", err)
 	}

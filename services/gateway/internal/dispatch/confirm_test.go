@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
@@ -59,9 +59,9 @@ func gone(t *testing.T) context.Context {
 }
 
 // clientsAnswer returns a client's answer with this result.
-func clientsAnswer(t *testing.T, id, result string) *gate.Message {
+func clientsAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	t.Helper()
-	m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 // newExchange returns an exchange with a server at a URL of its own.
 func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	x := &dispatch.Exchange{
-		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: gate.DefaultLimits()}},
+		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: jsonrpc.DefaultLimits()}},
 		ClientCtx:  ctx, Sink: sink, ServerName: "s",
 	}
 	x.Addressing = dispatch.Direct{Exchange: x}
@@ -82,7 +82,7 @@ func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 func asking(t *testing.T) *dispatch.Exchange {
 	t.Helper()
 	x := newExchange(t.Context(), nil)
-	x.Session, x.Message = &session.Session{Client: session.Client{Elicits: true}}, new(gate.Message)
+	x.Session, x.Message = &session.Session{Client: session.Client{Elicits: true}}, new(jsonrpc.Message)
 	return x
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -29,7 +29,7 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *Exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
+func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
@@ -111,7 +111,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
 			return digest, nil
 		}
-		if cursor = gate.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
+		if cursor = jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
 			x.Session.Looked.Store(time.Now().UnixNano())
 			return nil, nil
 		}
@@ -120,7 +120,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page requests one page of the server's list, for the gateway itself.
-func (x *Exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
+func (x *Exchange) page(ctx context.Context, cursor string, has *room.Holding) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.Ask(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
 	if err != nil {
 		return nil, err

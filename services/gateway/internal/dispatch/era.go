@@ -5,7 +5,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -27,7 +27,7 @@ type Era interface {
 	// Answer returns the response for the server's answer to a request that the pipeline has carried out.
 	Answer(ctx context.Context, result pipeline.Result) Response
 	// OwnList returns the gateway's own list as a server of this revision would answer with it.
-	OwnList(found *discovery.Found) (*gate.Answer, error)
+	OwnList(found *discovery.Found) (*jsonrpc.Answer, error)
 }
 
 // Terms are the values that depend on the revision of a message, its session and its client. The protocol sets them

@@ -13,9 +13,9 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -50,7 +50,7 @@ type Deps struct {
 	// connection.
 	Remembered *room.Room
 	// Limits are the limits for parsing messages.
-	Limits gate.Limits
+	Limits jsonrpc.Limits
 	// Version is the version of this build, which clients read.
 	Version string
 	// Panicked logs a panic that was recovered.
@@ -78,7 +78,7 @@ type Exchange struct {
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
 	Timeout time.Duration
-	Message *gate.Message
+	Message *jsonrpc.Message
 	// Size is the size of the message in bytes; 0 before it is read.
 	Size     int
 	Received time.Time

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -19,7 +19,7 @@ const MethodResponse = "response"
 
 // NeedsNoRule reports whether the message needs no rule.
 func (x *Exchange) NeedsNoRule() bool {
-	return x.Message.Kind == gate.Response || mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
+	return x.Message.Kind == jsonrpc.Response || mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
 // Admit counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
@@ -29,7 +29,7 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	switch {
 	case refused == nil:
 		return nil
-	case x.Message.Kind == gate.Request:
+	case x.Message.Kind == jsonrpc.Request:
 		return new(x.Refuse(ctx, refused))
 	default:
 		x.RefuseNotification(ctx, refused.Code)
@@ -47,8 +47,8 @@ func (x *Exchange) Pong(ctx context.Context) Response {
 }
 
 // WithClientID adds the edit that makes an answer to the gateway's own request an answer to the client's.
-func (x *Exchange) WithClientID(answer *gate.Answer, edits []gate.Edit) []gate.Edit {
-	return append(edits, gate.Edit{Span: answer.ID, With: x.ID()})
+func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
+	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
 // CheckSize refuses a message that has more than maxPassing bytes; nil otherwise.

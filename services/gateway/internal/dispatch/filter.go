@@ -7,7 +7,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
@@ -35,7 +35,7 @@ func alike(access visibility.Access, field string) bool {
 
 // FilterResult returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
 // resources or templates the caller sees those that it may use. If no rule distinguishes them, policy is not asked.
-func (x *Exchange) FilterResult(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
+func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
 		return answer.Clean(nil), false, nil
@@ -58,11 +58,11 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *gate.Answer) (edits
 	if err != nil {
 		return nil, false, Unfiltered(err)
 	}
-	return list.Clean(func(t gate.Tool) bool { return !visible[t.Name] }), true, nil
+	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
 // listing reads the list in an answer, in a time slice of the caller.
-func (x *Exchange) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
+func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (x *Exchange) listing(ctx context.Context, answer *gate.Answer, field strin
 
 // hearsOf reports whether the client may be notified of a change of the notification's resource. Other notifications
 // have none, so they pass.
-func (x *Exchange) hearsOf(m *gate.Answer) bool {
+func (x *Exchange) hearsOf(m *jsonrpc.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true
 	}

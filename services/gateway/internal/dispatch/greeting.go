@@ -4,13 +4,13 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // RedactGreeting returns a server's answer to initialize or server/discover for a caller that may use nothing of the
 // server. It contains the revisions and capabilities, and nothing else that the server declares about itself. In
 // initialize the gateway names itself as the server.
-func (x *Exchange) RedactGreeting(answer *gate.Answer) (*gate.Answer, error) {
+func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil
 	}
@@ -39,7 +39,7 @@ func (x *Exchange) RedactGreeting(answer *gate.Answer) (*gate.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gate.ReadAnswer(raw, gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }
 
 // ServerInfo names the server that answers (MCP, Implementation).

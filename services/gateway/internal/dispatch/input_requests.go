@@ -12,7 +12,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -25,7 +25,7 @@ import (
 // decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
 // client does not get the answer, because it cannot continue the request without them; what the server has done by then
 // is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
-func (x *Exchange) CheckInputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
+func (x *Exchange) CheckInputs(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
 	if !asks && !upstream.HasCode(answer, mcp.CodeElicitation) {
@@ -39,7 +39,7 @@ func (x *Exchange) CheckInputs(ctx context.Context, answer *gate.Answer) *refusa
 }
 
 // unasked returns the refusal of a request in an answer; nil if all are allowed.
-func (x *Exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
+func (x *Exchange) unasked(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
 		may = x.AsksInAnswers
@@ -70,7 +70,7 @@ func (x *Exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 }
 
 // decide counts one request in an answer as a request of the server, and decides on it.
-func (x *Exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
+func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
 	counted, err := x.Session.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
@@ -82,9 +82,9 @@ func (x *Exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal
 // DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if the request
 // is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.Own {
-	m, err := gate.Parse(raw, x.Deps.Limits)
+	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
-	switch own, is := errors.AsType[*gate.Error](err); {
+	switch own, is := errors.AsType[*jsonrpc.Error](err); {
 	case is:
 		why = x.refuseAsked(ctx, "", own.Code, own.Detail+".")
 	case err != nil:
@@ -106,7 +106,7 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 }
 
 // mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
-func (x *Exchange) mayBeAsked(m *gate.Message) *question.Error {
+func (x *Exchange) mayBeAsked(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
 	}
@@ -115,7 +115,7 @@ func (x *Exchange) mayBeAsked(m *gate.Message) *question.Error {
 
 // readInputs returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
 // in more than one way.
-func (x *Exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
+func (x *Exchange) readInputs(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
 		for _, in := range answer.Inputs {
@@ -139,7 +139,7 @@ func (x *Exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 		ok = err == nil && 0 < len(requests) && len(requests) <= maxElicitations
 	}
 	for _, raw := range requests {
-		m, err := gate.Parse(raw, x.Deps.Limits)
+		m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 		if err != nil {
 			return nil, false
 		}
@@ -178,7 +178,7 @@ func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refu
 }
 
 // Decide decides on and records a request that is part of another message. It returns nil if the request is allowed.
-func (x *Exchange) Decide(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
+func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
 	has := x.Slot.Answer.Beside()
 	defer has.Close()
 	return x.Deps.Pipeline.Do(ctx, attempt.Call{
@@ -194,6 +194,6 @@ type within struct{}
 
 // Forward implements [attempt.Forwarder].
 func (within) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
-	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: answer}, err
 }

@@ -8,7 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -39,7 +39,7 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 		x.Session.Waits.Store(true)
 	}
 	edits := Private(answer, x.WithClientID(answer, answer.Clean(shown.Hides)), true)
-	next := gate.Unquote(answer.NextCursor.Of(answer.Raw))
+	next := jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw))
 	if next != "" {
 		x.Session.Cursors.Give(next)
 	}
@@ -51,7 +51,7 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 
 // listed returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
 // which is one page.
-func (x *Exchange) listed(ctx context.Context, out *Relay) (*gate.Answer, *refusal.Refusal) {
+func (x *Exchange) listed(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
 	case err != nil:
@@ -88,7 +88,7 @@ func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal
 // look reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
 // definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
 // the session's revision yet, or the catalog may have lost its records.
-func (x *Exchange) look(ctx context.Context, answer *gate.Answer) (*visibility.Tools, *refusal.Refusal) {
+func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
 	if discovered(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
 		x.Discovery.Insist(ctx)
 	}
@@ -143,16 +143,16 @@ func Unfiltered(err error) *refusal.Refusal {
 
 // Private adds the edits that let caches store an answer for its caller only, because policy has decided for this
 // caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
-func Private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
+func Private(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {
 	case scope.Present():
-		edits = append(edits, gate.Edit{Span: scope, With: []byte(`"private"`)})
+		edits = append(edits, jsonrpc.Edit{Span: scope, With: []byte(`"private"`)})
 	case ttl.Present(): // otherwise some clients take it for public
-		edits = append(edits, gate.Edit{Span: gate.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
+		edits = append(edits, jsonrpc.Edit{Span: jsonrpc.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
 	}
 	if ttl.Present() && filtered {
-		edits = append(edits, gate.Edit{Span: ttl, With: []byte("0")})
+		edits = append(edits, jsonrpc.Edit{Span: ttl, With: []byte("0")})
 	}
 	return edits
 }

@@ -6,19 +6,19 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // carriesFrom decides on and records a server's notification with a method of its own. Without a rule none passes. If
 // no rule could allow it, it is dropped without a decision and a record, because servers may send many.
-func (x *Exchange) carriesFrom(m *gate.Answer) bool {
+func (x *Exchange) carriesFrom(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
-	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
+	if m.Kind != jsonrpc.Notification || !mcp.IsOwnNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
 		return false
 	}
-	read, err := gate.Parse(m.Raw, x.Deps.Limits)
+	read, err := jsonrpc.Parse(m.Raw, x.Deps.Limits)
 	if err != nil {
 		return false
 	}
@@ -54,6 +54,6 @@ func (n notifier) Forward(ctx context.Context, req upstream.Request, _ func([]by
 	if err := n.to.Notify(ctx, req); err != nil {
 		return upstream.Answer{}, err
 	}
-	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: answer}, err
 }

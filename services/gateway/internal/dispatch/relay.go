@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -49,7 +49,7 @@ func (o *Relay) Forward(event upstream.Event) error {
 	case err != nil:
 		return err
 	case m == nil:
-	case m.Kind == gate.Request:
+	case m.Kind == jsonrpc.Request:
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
@@ -62,7 +62,7 @@ func (o *Relay) Forward(event upstream.Event) error {
 
 // said parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
 // it is forwarded. It returns nil if there is no message.
-func (x *Exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
+func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
@@ -71,14 +71,14 @@ func (x *Exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 		return nil, nil, err // the caller has disconnected, or waits for too many messages
 	}
 	defer end()
-	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
 		return nil, nil, nil // impossible: the upstream reader has parsed it; dropping it loses nothing
 	}
 	edits, err := x.renamed(m, m.Method, m.Clean(nil))
 	var clean [][]byte
 	if err == nil {
-		clean, err = gate.Plan(raw, edits...)
+		clean, err = jsonrpc.Plan(raw, edits...)
 	}
 	if err != nil {
 		x.Deps.Log.ErrorContext(x.ClientCtx, "event could not be cleaned", "error", err)
@@ -180,7 +180,7 @@ func (x *Exchange) BeginAnswer() *session.Answering {
 
 // concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
 // one.
-func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
+func concerns(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true
 	}

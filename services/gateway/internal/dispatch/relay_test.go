@@ -9,8 +9,8 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
@@ -55,7 +55,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, message []byte) {
-		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err != nil || m.Kind != gate.Notification || m.Method != mcp.MethodProgress {
+		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err != nil || m.Kind != jsonrpc.Notification || m.Method != mcp.MethodProgress {
 			t.Skip("no such message goes through")
 		}
 		rec, out := answering(t.Context(), t)
@@ -67,11 +67,11 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		if other || len(events) != 3 || events[0] != before || events[2] != after {
 			t.Fatalf("%q became %q", message, rec.Body)
 		}
-		parsed, err := gate.ReadAnswer(message, gate.AnswerLimits())
+		parsed, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits())
 		if err != nil {
 			t.Fatal(err)
 		}
-		clean, err := gate.Splice(message, parsed.Clean(nil)...)
+		clean, err := jsonrpc.Splice(message, parsed.Clean(nil)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,6 +114,6 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	rec := httptest.NewRecorder()
 	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
 	x := newExchange(ctx, to)
-	x.Message, x.Slot = new(gate.Message), has
+	x.Message, x.Slot = new(jsonrpc.Message), has
 	return rec, x.NewRelay()
 }

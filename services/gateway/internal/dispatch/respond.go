@@ -9,7 +9,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -18,8 +18,8 @@ import (
 // Refuse records a refusal of the message, and returns it as the response.
 func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
 	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
-	if x.Message != nil && x.Message.Kind != gate.Invalid {
-		record.Principal, record.Method, record.Name, record.Bytes = x.Acting(), x.Message.Method, gate.Recorded(x.Message), len(x.Message.Raw)
+	if x.Message != nil && x.Message.Kind != jsonrpc.Invalid {
+		record.Principal, record.Method, record.Name, record.Bytes = x.Acting(), x.Message.Method, jsonrpc.Recorded(x.Message), len(x.Message.Raw)
 	}
 	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, record)
 	return x.RefusedResponse(ctx, refused)
@@ -56,12 +56,12 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns the response for a server's answer with these edits, which include those of [gate.Answer.Clean].
-func (x *Exchange) Edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) Response {
+// Edited returns the response for a server's answer with these edits, which include those of [jsonrpc.Answer.Clean].
+func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.renamed(a, x.Message.Method, edits)
 	var body [][]byte
 	if err == nil {
-		body, err = gate.Plan(a.Raw, edits...)
+		body, err = jsonrpc.Plan(a.Raw, edits...)
 	}
 	if errors.Is(err, ErrNotRead) { // the caller has disconnected, or waits for too many messages
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
@@ -75,7 +75,7 @@ func (x *Exchange) Edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 
 // renamed adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
 // a notification.
-func (x *Exchange) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
+func (x *Exchange) renamed(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err
 }

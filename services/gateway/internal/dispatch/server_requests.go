@@ -10,7 +10,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
@@ -69,7 +69,7 @@ type ask struct {
 
 // asked handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
 // client, and the answer to the server. asked returns before that, unless it refuses the request.
-func (o *Relay) asked(m *gate.Answer) {
+func (o *Relay) asked(m *jsonrpc.Answer) {
 	x := o.x
 	a := &ask{out: o, has: x.Slot.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
@@ -102,7 +102,7 @@ func (a *ask) run() {
 		}
 	}()
 	m, err := a.read(ctx)
-	if own, is := errors.AsType[*gate.Error](err); is {
+	if own, is := errors.AsType[*jsonrpc.Error](err); is {
 		a.refuse(ctx, own.Code, own.Detail+".")
 		return
 	}
@@ -145,13 +145,13 @@ func (a *ask) run() {
 }
 
 // read parses the request as strictly as a client's.
-func (a *ask) read(ctx context.Context) (*gate.Message, error) {
+func (a *ask) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.has.TurnFor(ctx, len(a.raw))
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	return gate.Parse(a.raw, a.out.x.Deps.Limits)
+	return jsonrpc.Parse(a.raw, a.out.x.Deps.Limits)
 }
 
 // Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
@@ -159,7 +159,7 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.out.x
 	pause := x.Patience.Pause
-	if x.Message.Kind == gate.Invalid { // on the session's stream: it may belong to any call
+	if x.Message.Kind == jsonrpc.Invalid { // on the session's stream: it may belong to any call
 		pause = x.Session.Calls.Pause
 	}
 	defer pause()()
@@ -195,7 +195,7 @@ func (a *ask) send(req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	body, err := gate.Plan(req.Body(), edits...)
+	body, err := jsonrpc.Plan(req.Body(), edits...)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (a *ask) send(req upstream.Request) error {
 }
 
 // came returns a client's answer as the server is to get it.
-func (a *ask) came(ctx context.Context, m *gate.Message) (upstream.Answer, error) {
+func (a *ask) came(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.addressed(ctx, m)
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNoAnswer, attempt.ErrClient, err)
@@ -211,7 +211,7 @@ func (a *ask) came(ctx context.Context, m *gate.Message) (upstream.Answer, error
 	return upstream.Answer{Message: answer}, nil
 }
 
-func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, error) {
+func (a *ask) addressed(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	if !a.has.Add(len(m.Raw)) {
 		return nil, room.ErrFull
 	}
@@ -220,7 +220,7 @@ func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, err
 		return nil, err
 	}
 	defer end()
-	answer, err := gate.ReadAnswer(m.Raw, gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer(m.Raw, jsonrpc.AnswerLimits())
 	if err != nil {
 		return nil, err
 	}
@@ -228,11 +228,11 @@ func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, err
 }
 
 // reply sends the client's answer to the server.
-func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
+func (a *ask) reply(ctx context.Context, answer *jsonrpc.Answer) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(ctx, NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.Session.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
+	x.logUntold(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
 // refuse records and answers the refusal of a request on which policy was not asked.
@@ -316,7 +316,7 @@ func (x *Exchange) progressed(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	m, err := x.Message.Outgoing(gate.Trace{}, nil)
+	m, err := x.Message.Outgoing(jsonrpc.Trace{}, nil)
 	if err == nil {
 		err = x.Session.Upstream.Reply(ctx, m)
 	}

@@ -7,8 +7,8 @@ import (
 	"sort"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -21,7 +21,7 @@ func (aggregated) IsShared() bool { return true }
 
 func (x aggregated) ClientID(raw []byte) []byte { return joint.ID(x.ServerName, raw) }
 
-func (x aggregated) Rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error) {
+func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	end, err := x.Slot.Answer.TurnFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", dispatch.ErrNotRead, err)
@@ -32,19 +32,19 @@ func (x aggregated) Rename(method string, raw []byte, others []gate.Edit) ([]gat
 }
 
 // outside returns those of the names that are not within others, because those remove the bytes of their spans.
-func outside(names, others []gate.Edit) []gate.Edit {
+func outside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
-	slices.SortFunc(holes, func(a, b gate.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
-	return slices.DeleteFunc(names, func(e gate.Edit) bool {
+	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
+	return slices.DeleteFunc(names, func(e jsonrpc.Edit) bool {
 		i := sort.Search(len(holes), func(i int) bool { return holes[i].Span.Start > e.Span.Start })
 		return i > 0 && e.Span.End <= holes[i-1].Span.End
 	})
 }
 
-func (x aggregated) RenameRequest(req upstream.Request) ([]gate.Edit, error) {
-	edits := []gate.Edit{{Span: req.Message.ID, With: x.ClientID(req.ID())}}
+func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) {
+	edits := []jsonrpc.Edit{{Span: req.Message.ID, With: x.ClientID(req.ID())}}
 	if token := req.Message.Meta.ProgressToken; token.Present() {
-		edits = append(edits, gate.Edit{Span: token, With: x.ClientID(req.ProgressToken())})
+		edits = append(edits, jsonrpc.Edit{Span: token, With: x.ClientID(req.ProgressToken())})
 	}
 	names, err := joint.Join(x.ServerName, req.Method(), req.Body())
 	return append(edits, names...), err
@@ -62,8 +62,8 @@ func (aggregated) Forwards(notification string) bool {
 	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged
 }
 
-func (x aggregated) IsSubscribed(m *gate.Answer) bool {
-	return gate.SameID(m.Subscription.Of(m.Raw), x.ID())
+func (x aggregated) IsSubscribed(m *jsonrpc.Answer) bool {
+	return jsonrpc.SameID(m.Subscription.Of(m.Raw), x.ID())
 }
 
 func (x aggregated) Shown(tool string) []byte {

@@ -19,10 +19,10 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
@@ -82,7 +82,7 @@ type Edge struct {
 	front      *httpserver.Server
 	dispatcher *dispatch.Dispatcher
 	targets    map[string]*servers.Server
-	limits     gate.Limits
+	limits     jsonrpc.Limits
 	inFlight   *inflight.Load
 	visibility *visibility.Visibility
 	// insiders are the ids of the sessions that services of the mesh have for principals, and visits counts the requests
@@ -113,7 +113,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]*servers.Server, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, insiders: newInsiders(), standIns: newStandIns(),
+		limits: jsonrpc.DefaultLimits(), inFlight: load, insiders: newInsiders(), standIns: newStandIns(),
 	}
 	e.front, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: e.panicked, Meters: deps.Meters, Log: deps.Log,

@@ -12,8 +12,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -22,11 +22,11 @@ import (
 // routeHub handles a message to all servers.
 func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
 	switch x.Message.Kind {
-	case gate.Response:
+	case jsonrpc.Response:
 		return x.answeredMember(ctx)
-	case gate.Notification:
+	case jsonrpc.Notification:
 		return x.notifyHub(ctx)
-	case gate.Request, gate.Invalid: // the parser never returns an invalid message
+	case jsonrpc.Request, jsonrpc.Invalid: // the parser never returns an invalid message
 	}
 	return x.answerHub(ctx)
 }
@@ -86,7 +86,7 @@ func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 }
 
 // aim returns the server that the request names, and the edits that replace the combined names by the server's own.
-func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, why *refusal.Refusal) {
+func (x *exchange) aim(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.Message.Method, x.Message.Raw)
 	if err == nil && x.isAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
@@ -100,7 +100,7 @@ func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, w
 		if !one {
 			return "", nil, &refusal.Refusal{Code: commonv1.Code_CODE_TOOL_UNKNOWN}
 		}
-		edits = []gate.Edit{joint.Say(x.Message.NameValue, name)}
+		edits = []jsonrpc.Edit{joint.Say(x.Message.NameValue, name)}
 	}
 	return server, edits, nil
 }
@@ -137,8 +137,8 @@ func (x *exchange) at(server string) *exchange {
 
 // to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
-func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Refusal) {
-	raw, err := gate.Splice(x.Message.Raw, edits...)
+func (x *exchange) to(server string, edits ...jsonrpc.Edit) (*exchange, *refusal.Refusal) {
+	raw, err := jsonrpc.Splice(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Hold(len(raw)) {
 		return nil, tooMuchInFlight(err)
 	}
@@ -148,7 +148,7 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 	}
 	defer end()
 	y := x.at(server)
-	if y.Message, err = gate.Parse(raw, x.limits); err != nil {
+	if y.Message, err = jsonrpc.Parse(raw, x.limits); err != nil {
 		return nil, unparsed(err)
 	}
 	return y, nil
@@ -158,7 +158,7 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.ID())
 	if _, configured := x.targets[server]; ok && configured {
-		y, refused := x.to(server, gate.Edit{Span: x.Message.ID, With: id})
+		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
 			return x.Refuse(ctx, refused)
 		}
@@ -189,7 +189,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 	}
 	switch m.Method {
 	case mcp.MethodCancelled:
-		x.Session.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
+		x.Session.Calls.GiveUp(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
 		x.noteAll(ctx)
 	case mcp.MethodRootsChanged:
 		x.noteAll(ctx)
@@ -198,7 +198,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 		if _, configured := x.targets[server]; !ok || !configured {
 			break
 		}
-		y, refused := x.to(server, gate.Edit{Span: m.ProgressToken, With: token})
+		y, refused := x.to(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
 			break // the server's own token is not valid
 		}

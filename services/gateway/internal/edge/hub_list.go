@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -51,7 +51,7 @@ type reached struct {
 	// found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
 	// in it.
 	found    *discovery.Found
-	greeting *gate.Answer
+	greeting *jsonrpc.Answer
 	// part is what the server adds to a list, and memory its memory budget.
 	part   aggregate.Part
 	memory *room.Holding
@@ -175,7 +175,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		}
 		return known[tool]
 	})
-	hides := func(t gate.Tool) bool {
+	hides := func(t jsonrpc.Tool) bool {
 		_, one := s.found.Aliases.Shown(s.ServerName, t.Name)
 		return seen.Hides(t) || !one
 	}
@@ -195,7 +195,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 			edits = append(append(edits, joint.Say(t.NameValue, name)), titles...)
 		}
 	}
-	if s.part.Elements, err = gate.Plan(list.Raw, edits...); err != nil {
+	if s.part.Elements, err = jsonrpc.Plan(list.Raw, edits...); err != nil {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
 	s.part.Size = dispatch.SizeOf(s.part.Elements)
@@ -203,8 +203,8 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 }
 
 // around returns the edits that leave only the elements of an array.
-func around(raw []byte, array gate.Span) []gate.Edit {
-	return []gate.Edit{{Span: gate.Span{End: array.Start + 1}}, {Span: gate.Span{Start: array.End - 1, End: len(raw)}}}
+func around(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
+	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
 // gather answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A

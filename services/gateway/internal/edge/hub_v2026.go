@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -29,7 +29,7 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 	if refused := x.check(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	if x.Message.Kind == gate.Notification { // a client cancels a request by closing its stream
+	if x.Message.Kind == jsonrpc.Notification { // a client cancels a request by closing its stream
 		if mcp.AlwaysPasses(x.Message.Method) {
 			if refused := x.Admit(ctx, x.Message.Method); refused != nil {
 				return *refused

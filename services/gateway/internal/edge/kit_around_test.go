@@ -9,7 +9,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -199,7 +199,7 @@ func answer(r upstream.Request, result string) upstream.Answer {
 }
 
 func raw(message string) upstream.Answer {
-	a, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
 	if err != nil {
 		panic(err)
 	}

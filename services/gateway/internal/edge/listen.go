@@ -9,8 +9,8 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -32,7 +32,7 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
-	x.Message, x.Received = new(gate.Message), time.Now()
+	x.Message, x.Received = new(jsonrpc.Message), time.Now()
 	x.speak(v2025{x})
 	defer func() { x.end(dispatch.Response{}) }()
 	resp, has := x.listens(r.Method)

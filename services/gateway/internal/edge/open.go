@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -103,9 +103,9 @@ func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstre
 }
 
 // begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
-func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does func(version string) bool) error {
+func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
 	err := errVersion
-	if !answer.Error.Present() && does(gate.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
+	if !answer.Error.Present() && does(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.Tell(ctx, upstream.Initialized())
 	}
 	if err != nil {
@@ -116,23 +116,23 @@ func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does 
 
 // agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
-func (x *exchange) agreed(answer *gate.Answer, access visibility.Access) string {
+func (x *exchange) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
 	}
-	return gate.Unquote(answer.ProtocolVersion.Of(answer.Raw))
+	return jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
 // greeting returns the edits of the server's answer to initialize for the client.
-func greeting(answer *gate.Answer, version string, access visibility.Access) []gate.Edit {
+func greeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
-		edits = append(edits, gate.Edit{Span: at, With: []byte(strconv.Quote(version))})
+		edits = append(edits, jsonrpc.Edit{Span: at, With: []byte(strconv.Quote(version))})
 	}
 	if at := answer.Capabilities; at.Present() {
 		// The capabilities are replaced as a whole, so edits within them are dropped.
-		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
-		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer, access)})
+		edits = slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
+		edits = append(edits, jsonrpc.Edit{Span: at, With: serverCapabilities(answer, access)})
 	}
 	return edits
 }
@@ -184,7 +184,7 @@ func (x *exchange) abandon(up *upstream.Session) {
 
 // serverCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
 // are the gateway's own.
-func serverCapabilities(answer *gate.Answer, access visibility.Access, extensions ...string) []byte {
+func serverCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(access), extensions...)
 }
 

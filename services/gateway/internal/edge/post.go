@@ -14,9 +14,9 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -150,7 +150,7 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 		return unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.Message, err = gate.Parse(body, x.url.limits(x.limits)); err != nil {
+	if x.Message, err = jsonrpc.Parse(body, x.url.limits(x.limits)); err != nil {
 		x.Message = nil
 		return unparsed(err)
 	}
@@ -193,7 +193,7 @@ func (x *exchange) check() *refusal.Refusal {
 			return x.notSpoken(version)
 		}
 	}
-	if x.NeedsNoRule() && x.Message.Kind != gate.Response { // whether a request waits for an answer is only known in its session
+	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // whether a request waits for an answer is only known in its session
 		return x.CheckSize()
 	}
 	return nil
@@ -214,7 +214,7 @@ func unreadable() *refusal.Refusal {
 
 // unparsed refuses a message that the parser has refused.
 func unparsed(err error) *refusal.Refusal {
-	own, ok := errors.AsType[*gate.Error](err)
+	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "")
 	}

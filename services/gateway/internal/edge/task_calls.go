@@ -12,8 +12,8 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -101,9 +101,9 @@ func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task
 		return
 	}
 	out := tasks.Outcome{Unrecorded: came.Unrecorded}
-	answer, err := gate.ReadAnswer(came.whole, gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer(came.whole, jsonrpc.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != gate.Response || !t.Reserve(len(came.whole)):
+	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.whole)):
 		out.Error = noTaskAnswer
 		t.End(tasks.Failed, out)
 	case answer.Error.Present():

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -22,7 +22,7 @@ func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Princi
 // bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
 // request for the client.
-func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit) ([]gate.Edit, *refusal.Refusal) {
+func (x *v2026) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
 	asked := strings.HasPrefix(x.Message.Method, "tasks/")
@@ -38,23 +38,23 @@ func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit
 	if err != nil {
 		return nil, x.UnusableAnswer(ctx, "the server answered with a task id that is not a string.")
 	}
-	edits = append(edits, gate.Edit{Span: answer.TaskID, With: with})
-	for key, at := range map[string]gate.Span{"result": answer.TaskResult, "error": answer.TaskError} {
+	edits = append(edits, jsonrpc.Edit{Span: answer.TaskID, With: with})
+	for key, at := range map[string]jsonrpc.Span{"result": answer.TaskResult, "error": answer.TaskError} {
 		if !asked || !at.Present() {
 			continue
 		}
-		end, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":0,"%s":%s}`, key, at.Of(answer.Raw)), gate.AnswerLimits())
+		end, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":0,"%s":%s}`, key, at.Of(answer.Raw)), jsonrpc.AnswerLimits())
 		if err != nil || end.InputRequests.Present() || upstream.HasCode(end, mcp.CodeElicitation) {
 			return nil, x.UnusableAnswer(ctx, "the outcome of the task has a request for the client, or can be read in two ways.")
 		}
 		if foreign := end.Clean(nil); len(foreign) > 0 {
-			clean, err := gate.Splice(end.Raw, foreign...)
+			clean, err := jsonrpc.Splice(end.Raw, foreign...)
 			if err != nil {
 				return nil, x.UnusableAnswer(ctx, "the outcome of the task could not be cleaned.")
 			}
 			prefix := len(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"%s":`, key))
-			edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return at.Start <= e.Span.Start && e.Span.End <= at.End })
-			edits = append(edits, gate.Edit{Span: at, With: clean[prefix : len(clean)-1]})
+			edits = slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return at.Start <= e.Span.Start && e.Span.End <= at.End })
+			edits = append(edits, jsonrpc.Edit{Span: at, With: clean[prefix : len(clean)-1]})
 		}
 	}
 	return edits, nil
@@ -89,11 +89,11 @@ func (x *v2026) unbind() *refusal.Refusal {
 	as, err := json.Marshal(id)
 	var raw []byte
 	if err == nil {
-		raw, err = gate.Splice(x.Message.Raw, gate.Edit{Span: x.Message.TaskIDValue, With: as})
+		raw, err = jsonrpc.Splice(x.Message.Raw, jsonrpc.Edit{Span: x.Message.TaskIDValue, With: as})
 	}
 	m := x.Message
 	if err == nil {
-		m, err = gate.Parse(raw, x.limits)
+		m, err = jsonrpc.Parse(raw, x.limits)
 	}
 	if err != nil {
 		return noTask()

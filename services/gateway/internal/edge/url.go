@@ -5,7 +5,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
@@ -15,7 +15,7 @@ type url interface {
 	// resolve finds the server of the URL. It refuses a URL that is unknown to the caller.
 	resolve() *refusal.Refusal
 	// limits returns the limits for parsing the message.
-	limits(gate.Limits) gate.Limits
+	limits(jsonrpc.Limits) jsonrpc.Limits
 	// open opens a session.
 	open(ctx context.Context) dispatch.Response
 	// inSession carries out a message in a session of the revisions that have them.
@@ -54,7 +54,7 @@ func (x serverURL) resolve() *refusal.Refusal {
 	return nil
 }
 
-func (serverURL) limits(l gate.Limits) gate.Limits { return l }
+func (serverURL) limits(l jsonrpc.Limits) jsonrpc.Limits { return l }
 
 func (x serverURL) open(ctx context.Context) dispatch.Response { return x.exchange.open(ctx) }
 
@@ -90,7 +90,7 @@ type aggregateURL struct{ *exchange }
 func (aggregateURL) resolve() *refusal.Refusal { return nil }
 
 // limits allows longer ids, because the ids of servers' requests get the names of the servers.
-func (aggregateURL) limits(l gate.Limits) gate.Limits {
+func (aggregateURL) limits(l jsonrpc.Limits) jsonrpc.Limits {
 	l.IDBytes *= 2
 	return l
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -31,7 +31,7 @@ type v2025 struct{ *exchange }
 // post handles a message that opens a session, or one in a session.
 func (x v2025) post(ctx context.Context) dispatch.Response {
 	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
-	if x.Message.Kind == gate.Request && x.Message.Method == mcp.MethodInitialize {
+	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
 		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
 		}
@@ -68,7 +68,7 @@ func (x v2025) enters(sess *session.Session) {
 	}
 	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.
 	x.Resumable = nil
-	if x.Message.Kind != gate.Invalid && x.Sink.HasClient() && sess.Version == mcp.Supported()[0] {
+	if x.Message.Kind != jsonrpc.Invalid && x.Sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.Resumable = x.Addressing.Resumable(sess)
 		x.Sink.Replay(&x.Exchange)
 	}
@@ -80,15 +80,15 @@ func (x v2025) route(ctx context.Context) dispatch.Response {
 			return *refused
 		}
 	}
-	if x.Message.Kind == gate.Request && x.Message.Method != mcp.MethodPing {
+	if x.Message.Kind == jsonrpc.Request && x.Message.Method != mcp.MethodPing {
 		if err := x.Slot.Admit(ctx); err != nil {
 			return x.Refuse(ctx, dispatch.NotAdmitted(err))
 		}
 	}
 	switch {
-	case x.Message.Kind == gate.Response:
+	case x.Message.Kind == jsonrpc.Response:
 		return x.HandleResponse(ctx)
-	case x.Message.Kind == gate.Notification:
+	case x.Message.Kind == jsonrpc.Notification:
 		x.HandleNotification(ctx)
 		return dispatch.Accepted() // a refusal is only recorded, because a notification has no answer
 	case x.Message.InputResponses.Present():
@@ -129,7 +129,7 @@ func (x v2025) Answer(ctx context.Context, result pipeline.Result) dispatch.Resp
 	return x.Edited(ctx, result.Answer, edits)
 }
 
-func (v2025) OwnList(found *discovery.Found) (*gate.Answer, error) { return found.List, nil }
+func (v2025) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) { return found.List, nil }
 
 func (x v2025) answersItself() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {

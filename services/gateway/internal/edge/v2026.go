@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -84,7 +84,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 			return *refused
 		}
 	}
-	if x.Message.Kind == gate.Notification { // a client cancels a request by closing its stream
+	if x.Message.Kind == jsonrpc.Notification { // a client cancels a request by closing its stream
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
@@ -156,9 +156,9 @@ func (x *v2026) check() *refusal.Refusal {
 	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
 	said, readable := mcp.DecodeHeader(x.header.Get(mcp.HeaderName))
 	switch {
-	case m.Kind == gate.Response:
+	case m.Kind == jsonrpc.Response:
 		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
-	case m.Kind == gate.Notification:
+	case m.Kind == jsonrpc.Notification:
 		return nil
 	case m.Meta.ProtocolVersion == "":
 		return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaVersion+".")
@@ -239,16 +239,16 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 		if err != nil { // impossible: they are constants
 			both = []byte("[]")
 		}
-		edits = append(edits, gate.Edit{Span: at, With: both})
+		edits = append(edits, jsonrpc.Edit{Span: at, With: both})
 	}
 	if at := answer.Capabilities; at.Present() {
-		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
+		edits = append(without(edits, at), jsonrpc.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
 	}
 	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.Private(answer, edits, true)))
 }
 
 // discovered returns the server's answer to server/discover.
-func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*gate.Answer, *refusal.Refusal) {
+func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.scope.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
 	}
@@ -272,8 +272,8 @@ func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*gate.Answ
 }
 
 // without returns the edits outside of a span, which is replaced as a whole.
-func without(edits []gate.Edit, at gate.Span) []gate.Edit {
-	return slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
+func without(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
+	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
 // spoken returns the revisions that the gateway speaks.
@@ -281,7 +281,7 @@ func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.S
 
 // statusOf returns the HTTP status of an answer of 2026-07-28: the server's, if MCP defines that status for errors,
 // otherwise 200 (MCP 2026-07-28, Transports).
-func statusOf(answer *gate.Answer, status int) int {
+func statusOf(answer *jsonrpc.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
 		return status
 	}
@@ -349,7 +349,7 @@ func (x *v2026) Answer(ctx context.Context, result pipeline.Result) dispatch.Res
 	return out
 }
 
-func (x *v2026) OwnList(found *discovery.Found) (*gate.Answer, error) {
+func (x *v2026) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) {
 	if x.bridged {
 		return upstream.Complete(found.List, x.Message.Method)
 	}

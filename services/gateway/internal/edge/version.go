@@ -5,7 +5,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -24,7 +24,7 @@ func (x *exchange) notSpoken(version string) *refusal.Refusal {
 
 // opens reports whether the message is a request outside of a session.
 func (x *exchange) opens() bool {
-	return x.Message.Kind == gate.Request && len(x.header[mcp.HeaderSession]) == 0
+	return x.Message.Kind == jsonrpc.Request && len(x.header[mcp.HeaderSession]) == 0
 }
 
 // refuseVersion answers a message that check has refused. A client of a newer revision without a session only probes

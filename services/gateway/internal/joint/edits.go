@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // place describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*" stands
@@ -59,7 +59,7 @@ func inAnswer() []place {
 }
 
 // told returns the places in the response to a method, or in a notification, where a server sends names that a client
-// may use later. Names of tools are not included, because [gate.Answer] has their spans.
+// may use later. Names of tools are not included, because [jsonrpc.Answer] has their spans.
 func told(method string) []place {
 	switch method {
 	case "tools/call":
@@ -102,20 +102,20 @@ func asked(method string) []place {
 }
 
 // Join returns the edits that replace a server's names by combined names. raw is the response to a request with this
-// method, or a notification with this method. No edit overlaps what [gate.Answer.Clean] removes.
-func Join(server, method string, raw []byte) ([]gate.Edit, error) {
+// method, or a notification with this method. No edit overlaps what [jsonrpc.Answer.Clean] removes.
+func Join(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	if method == logged {
 		return signLog(server, raw)
 	}
-	var out []gate.Edit
-	add := func(e gate.Edit) error {
+	var out []jsonrpc.Edit
+	add := func(e jsonrpc.Edit) error {
 		if len(out) == maxNames {
 			return ErrTooMany
 		}
 		out = append(out, e)
 		return nil
 	}
-	w := walker{server: server, add: add, found: func(at gate.Span, text string, p place) error { return add(Say(at, p.joins(server, text))) }}
+	w := walker{server: server, add: add, found: func(at jsonrpc.Span, text string, p place) error { return add(Say(at, p.joins(server, text))) }}
 	err := w.walk(raw, told(method))
 	if err == nil && method == elicited && len(out) == 0 {
 		err = ErrNobody // without a server's name it could be taken for a message of another server
@@ -139,9 +139,9 @@ var (
 
 // Aim returns the server that a request names, and the edits that replace the combined names by the server's own names.
 // Errors are [ErrNobody], [ErrMany], or an error if raw cannot be read.
-func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
+func Aim(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
-	w := walker{found: func(at gate.Span, text string, p place) error {
+	w := walker{found: func(at jsonrpc.Span, text string, p place) error {
 		to, rest, ok := p.cuts(text)
 		switch {
 		case !ok:
@@ -165,7 +165,9 @@ func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) 
 }
 
 // Say returns the edit that replaces a value by a text.
-func Say(at gate.Span, text string) gate.Edit { return gate.Edit{Span: at, With: quoted(text)} }
+func Say(at jsonrpc.Span, text string) jsonrpc.Edit {
+	return jsonrpc.Edit{Span: at, With: quoted(text)}
+}
 
 // quoted returns a text as a JSON string.
 func quoted(text string) []byte {
@@ -190,10 +192,10 @@ func (w *walker) walk(raw []byte, at []place) error {
 
 type walker struct {
 	dec   *jsontext.Decoder
-	found func(gate.Span, string, place) error
+	found func(jsonrpc.Span, string, place) error
 	// server and add are used for the marks in forms.
 	server string
-	add    func(gate.Edit) error
+	add    func(jsonrpc.Edit) error
 }
 
 // value reads a value on the path to the given places.
@@ -242,7 +244,7 @@ func (w *walker) text(on []place) error {
 			return err
 		}
 		end := int(w.dec.InputOffset())
-		return w.found(gate.Span{Start: end - len(raw), End: end}, string(text), p)
+		return w.found(jsonrpc.Span{Start: end - len(raw), End: end}, string(text), p)
 	}
 	return nil
 }

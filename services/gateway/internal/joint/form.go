@@ -1,7 +1,7 @@
 package joint
 
 import (
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // isPlainKey reports whether the texts under a key of a form's schema are only for programs, or are sent back to the
@@ -43,7 +43,7 @@ func (w *walker) form(field string) error {
 		title = append([]byte{','}, title...)
 	}
 	end := int(w.dec.InputOffset()) - 1
-	return w.add(gate.Edit{Span: gate.Span{Start: end, End: end}, With: title})
+	return w.add(jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: title})
 }
 
 // field marks one property of a form.
@@ -61,7 +61,7 @@ func (w *walker) retitle(field string) error {
 		return err
 	}
 	end := int(w.dec.InputOffset())
-	return w.add(Say(gate.Span{Start: end - len(raw), End: end}, asks(w.server, field)))
+	return w.add(Say(jsonrpc.Span{Start: end - len(raw), End: end}, asks(w.server, field)))
 }
 
 // formValue marks the texts in any other value.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 func TestToolsAreCalledByTheirServers(t *testing.T) {
@@ -81,7 +81,7 @@ func TestAnswersSayJointNames(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		got, err := gate.Splice([]byte(tt.raw), edits...)
+		got, err := jsonrpc.Splice([]byte(tt.raw), edits...)
 		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
 			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
 		}
@@ -136,7 +136,7 @@ func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		got, err := gate.Splice([]byte(tt.raw), edits...)
+		got, err := jsonrpc.Splice([]byte(tt.raw), edits...)
 		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
 			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
 		}
@@ -173,7 +173,7 @@ func TestRequestsNameTheirServer(t *testing.T) {
 			t.Errorf("%s: for %q, %v", tt.name, server, err)
 			continue
 		}
-		if got, _ := gate.Splice([]byte(tt.raw), edits...); err == nil && string(got) != tt.want {
+		if got, _ := jsonrpc.Splice([]byte(tt.raw), edits...); err == nil && string(got) != tt.want {
 			t.Errorf("%s: %s", tt.name, got)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // Notifications whose names must contain the server.
@@ -48,8 +48,8 @@ func inQuestion(path string) []place {
 
 // TitlesOf returns the edits that add the server's name to the titles in a tool's definition, which is at this span of
 // raw.
-func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit, err error) {
-	w := walker{found: func(at gate.Span, text string, p place) error {
+func TitlesOf(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
+	w := walker{found: func(at jsonrpc.Span, text string, p place) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
 		out = append(out, Say(at, p.joins(server, text)))
 		return nil
@@ -60,7 +60,7 @@ func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit,
 
 // signLog returns the edits that set the logger of a log message to the server's name, or to the server's name and its
 // logger (MCP 2025-11-25, Logging).
-func signLog(server string, raw []byte) (out []gate.Edit, err error) {
+func signLog(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
@@ -81,11 +81,11 @@ func signLog(server string, raw []byte) (out []gate.Edit, err error) {
 				text = Title(server, string(own))
 			}
 			end := int(dec.InputOffset())
-			out = append(out, Say(gate.Span{Start: end - len(value), End: end}, text))
+			out = append(out, Say(jsonrpc.Span{Start: end - len(value), End: end}, text))
 			return nil
 		})
 		if end := int(dec.InputOffset()) - 1; err == nil && len(out) == 0 {
-			out = append(out, gate.Edit{Span: gate.Span{Start: end, End: end}, With: append([]byte(comma+`"logger":`), quoted(server)...)})
+			out = append(out, jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: append([]byte(comma+`"logger":`), quoted(server)...)})
 		}
 		return err
 	})

@@ -10,7 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -132,7 +132,7 @@ func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
 			events(message)
 			return
 		}
-		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Kind == gate.Notification && m.Method == mcp.MethodProgress {
+		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Kind == jsonrpc.Notification && m.Method == mcp.MethodProgress {
 			patience.Progressed()
 		}
 		events(message)
@@ -156,9 +156,9 @@ func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.
 // Prepare returns the request that is sent to the server for a judged message. The bytes are the same, except that
 // the project's own `_meta` keys are removed, a client's trace context is replaced by the gateway's, and claims, if
 // not nil, replace the client capabilities.
-func Prepare(m *gate.Message, span trace.SpanContext, claims []byte) (upstream.Request, error) {
+func Prepare(m *jsonrpc.Message, span trace.SpanContext, claims []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
-	var carry gate.Trace
+	var carry jsonrpc.Trace
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent
 	}

@@ -20,7 +20,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -235,7 +235,7 @@ func granted(left string) *ratelimitv1.ReserveLimitsResponse {
 // result returns an answer to a request with these bytes as the result.
 func result(r upstream.Request, raw string) upstream.Answer {
 	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + raw + `}`)
-	a, err := gate.ReadAnswer(body, gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer(body, jsonrpc.AnswerLimits())
 	if err != nil {
 		panic(err)
 	}
@@ -252,9 +252,9 @@ func caller(subject string) *identityv1.Principal {
 
 const safeCall = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"path":"/srv"}}}`
 
-func parse(t testing.TB, raw string) *gate.Message {
+func parse(t testing.TB, raw string) *jsonrpc.Message {
 	t.Helper()
-	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}

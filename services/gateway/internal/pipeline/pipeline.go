@@ -17,7 +17,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -108,7 +108,7 @@ func (p *Pipeline) Replay(ctx context.Context, left []approvals.Left) error {
 // Result is the result of a call. Exactly one of Answer and Refusal is set.
 type Result struct {
 	// Answer is the server's answer, and Status its HTTP status; 0 if the transport has none.
-	Answer *gate.Answer
+	Answer *jsonrpc.Answer
 	Status int
 	// Refusal says why there is no answer.
 	Refusal *refusal.Refusal

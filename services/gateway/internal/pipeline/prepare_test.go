@@ -8,7 +8,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 )
 
@@ -67,7 +67,7 @@ func TestPrepareTakesWhatTheGateTook(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)
 	frame := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"x"},"arguments":{"a":""}}}`
-	body := strings.Replace(frame, `"a":""`, `"a":"`+strings.Repeat("x", gate.DefaultLimits().Bytes-len(frame))+`"`, 1)
+	body := strings.Replace(frame, `"a":""`, `"a":"`+strings.Repeat("x", jsonrpc.DefaultLimits().Bytes-len(frame))+`"`, 1)
 	if _, err := pipeline.Prepare(parse(t, body), span, nil); err != nil {
 		t.Error(err)
 	}

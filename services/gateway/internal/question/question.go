@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
@@ -61,7 +61,7 @@ func (o Offer) Methods() (out []string) {
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
 // Check returns the reason why the server may not send a request; nil if it may. Methods of extensions are not checked.
-func (o Offer) Check(m *gate.Message) *Error {
+func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
 	}
@@ -95,7 +95,7 @@ var fields = table(
 func table(names ...string) map[string]string {
 	out := make(map[string]string, len(names))
 	for _, name := range names {
-		out[gate.Folded(name)] = name
+		out[jsonrpc.Folded(name)] = name
 	}
 	return out
 }
@@ -110,7 +110,7 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 		return nil, invalid("the request is not an object")
 	}
 	for key := range out {
-		if name, is := known[gate.Folded(key)]; is && name != key {
+		if name, is := known[jsonrpc.Folded(key)]; is && name != key {
 			return nil, &Error{Code: commonv1.Code_CODE_FIELD_CASE_VARIANT, Detail: "a key of the request differs from `" + name + "` in case only"}
 		}
 	}

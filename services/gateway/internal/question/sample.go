@@ -4,7 +4,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
@@ -58,7 +58,7 @@ func usesTools(messages jsontext.Value) bool {
 	}
 	for _, message := range all {
 		for key, content := range message {
-			if gate.Folded(key) == "content" && hasToolContent(content) {
+			if jsonrpc.Folded(key) == "content" && hasToolContent(content) {
 				return true
 			}
 		}
@@ -82,11 +82,11 @@ func hasToolContent(content jsontext.Value) bool {
 	}
 	for _, block := range blocks {
 		for key, value := range block {
-			if gate.Folded(key) != "type" || value.Kind() != '"' {
+			if jsonrpc.Folded(key) != "type" || value.Kind() != '"' {
 				continue
 			}
 			kind, err := jsontext.AppendUnquote(nil, value)
-			if folded := gate.Folded(string(kind)); err != nil || folded == "tool_use" || folded == "tool_result" {
+			if folded := jsonrpc.Folded(string(kind)); err != nil || folded == "tool_use" || folded == "tool_result" {
 				return true
 			}
 		}

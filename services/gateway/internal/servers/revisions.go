@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -89,7 +89,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstrea
 }
 
 // Greeting returns what the gateway has discovered of a server, as an answer to initialize.
-func Greeting(found *discovery.Found) (*gate.Answer, error) {
+func Greeting(found *discovery.Found) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil
 	}

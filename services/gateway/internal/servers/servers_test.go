@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
@@ -74,7 +74,7 @@ func (conn) Listen(context.Context, upstream.Listener) error { return upstream.E
 func (conn) Close(context.Context) error                     { return nil }
 
 func answer(r upstream.Request, outcome string) (upstream.Answer, error) {
-	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+outcome+`}`), gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+outcome+`}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: a, Status: 200}, err
 }
 

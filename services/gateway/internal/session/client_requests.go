@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 const (
@@ -47,7 +47,7 @@ type Question struct {
 	of         *Asked
 	own        bool // sent by the gateway
 	key, token string
-	answer     chan *gate.Message
+	answer     chan *jsonrpc.Message
 	void       chan struct{}
 	closed     chan struct{}
 }
@@ -66,7 +66,7 @@ func (a *Asked) Ask(id []byte) (*Question, error) {
 	if a.waiting >= maxAsked {
 		return nil, ErrAskedTooMuch
 	}
-	return a.add(&Question{key: gate.IDKey(id)})
+	return a.add(&Question{key: jsonrpc.IDKey(id)})
 }
 
 // AskOwn adds a request of the gateway, to which the limits for the server do not apply. Errors are [ErrAskedID],
@@ -74,7 +74,7 @@ func (a *Asked) Ask(id []byte) (*Question, error) {
 func (a *Asked) AskOwn(id []byte) (*Question, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.add(&Question{key: gate.IDKey(id), own: true})
+	return a.add(&Question{key: jsonrpc.IDKey(id), own: true})
 }
 
 // add adds a request. The caller holds the lock.
@@ -90,7 +90,7 @@ func (a *Asked) add(q *Question) (*Question, error) {
 	if a.byID == nil {
 		a.byID = make(map[string]*Question)
 	}
-	q.of, q.answer, q.void, q.closed = a, make(chan *gate.Message, 1), make(chan struct{}), make(chan struct{})
+	q.of, q.answer, q.void, q.closed = a, make(chan *jsonrpc.Message, 1), make(chan struct{}), make(chan struct{})
 	a.byID[q.key] = q
 	if !q.own {
 		a.waiting++
@@ -102,11 +102,11 @@ func (a *Asked) add(q *Question) (*Question, error) {
 func (q *Question) Reports(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
-	q.token = gate.IDKey(token)
+	q.token = jsonrpc.IDKey(token)
 }
 
 // Answer returns the channel that receives the response. The response may be read until the question is closed.
-func (q *Question) Answer() <-chan *gate.Message { return q.answer }
+func (q *Question) Answer() <-chan *jsonrpc.Message { return q.answer }
 
 // Void returns a channel that is closed when the sender has cancelled the request or the session was closed.
 func (q *Question) Void() <-chan struct{} { return q.void }
@@ -124,9 +124,9 @@ func (q *Question) Close() {
 
 // Answer passes a client's response to the sender of the request. It returns when the sender has closed the question or
 // ctx is cancelled. A response without a waiting request, and a second response, are dropped.
-func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
+func (a *Asked) Answer(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
-	q := a.byID[gate.IDKey(m.ID.Of(m.Raw))]
+	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]
 	a.mu.Unlock()
 	if q == nil {
 		return
@@ -146,14 +146,14 @@ func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
 func (a *Asked) Waits(id []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.byID[gate.IDKey(id)] != nil
+	return a.byID[jsonrpc.IDKey(id)] != nil
 }
 
 // TakeBack cancels the server's request with this raw id.
 func (a *Asked) TakeBack(id []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if q := a.byID[gate.IDKey(id)]; q != nil && !q.own {
+	if q := a.byID[jsonrpc.IDKey(id)]; q != nil && !q.own {
 		q.end()
 	}
 }
@@ -181,7 +181,7 @@ func (q *Question) end() {
 func (a *Asked) Wants(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	key := gate.IDKey(token)
+	key := jsonrpc.IDKey(token)
 	for _, q := range a.byID {
 		if key != "" && q.token == key {
 			return true

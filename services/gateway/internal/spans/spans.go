@@ -16,7 +16,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
@@ -44,7 +44,7 @@ var serves = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
 // Serve starts the server span of a message. If the client is trusted, its span is the parent. Otherwise its span is
 // linked.
-func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
+func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serves
 	switch {
 	case !client.IsValid():
@@ -58,7 +58,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client tra
 
 // Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span of
 // ctx, because neither span would be exported.
-func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (context.Context, trace.Span) {
+func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
 	}
@@ -69,7 +69,7 @@ func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (
 
 // Client returns a client's trace context. It reads the context from `_meta`, or otherwise from the header traceparent,
 // which may be empty.
-func Client(m *gate.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
+func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
 		return trace.SpanContext{}
@@ -87,7 +87,7 @@ func Transport(kind string) string {
 }
 
 // Name returns the name of a span: `{mcp.method.name} {gen_ai.tool.name}`.
-func Name(m *gate.Message) string {
+func Name(m *jsonrpc.Message) string {
 	switch {
 	case m.Method == "":
 		return "response"
@@ -99,7 +99,7 @@ func Name(m *gate.Message) string {
 }
 
 // Message sets the attributes that describe a message.
-func Message(s trace.Span, m *gate.Message, at Place) {
+func Message(s trace.Span, m *jsonrpc.Message, at Place) {
 	if !s.IsRecording() {
 		return
 	}
@@ -165,7 +165,7 @@ func Approval(s trace.Span, id string, held time.Duration) {
 }
 
 // ErrorType returns the type of the error in a server's answer; empty if the answer is not an error.
-func ErrorType(a *gate.Answer) string {
+func ErrorType(a *jsonrpc.Answer) string {
 	switch {
 	case a.IsError:
 		return toolError
@@ -182,7 +182,7 @@ func ErrorType(a *gate.Answer) string {
 
 // Answer sets the error type of a server's answer. Answer, ToolError and Error return the type, which is also an
 // attribute of metrics.
-func Answer(s trace.Span, a *gate.Answer) string {
+func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
 	case "":
@@ -215,7 +215,7 @@ func Failed(s trace.Span, code string) {
 }
 
 // id returns the id of a request as text.
-func id(m *gate.Message) string {
+func id(m *jsonrpc.Message) string {
 	raw := m.ID.Of(m.Raw)
 	if text, err := jsontext.AppendUnquote(nil, raw); err == nil {
 		return string(text)

@@ -15,7 +15,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -33,9 +33,9 @@ func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdkt
 	return got, recorder.Ended()[0].Status()
 }
 
-func parse(t *testing.T, text string) *gate.Message {
+func parse(t *testing.T, text string) *jsonrpc.Message {
 	t.Helper()
-	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestMessages(t *testing.T) {
 
 func TestANameIsShortAndValid(t *testing.T) {
 	t.Parallel()
-	m := &gate.Message{Method: "tools/call", Name: strings.Repeat("é", 1000) + "\xff"}
+	m := &jsonrpc.Message{Method: "tools/call", Name: strings.Repeat("é", 1000) + "\xff"}
 	if name := spans.Name(m); !utf8.ValidString(name) || len(name) > 200 {
 		t.Errorf("the name is %q", name)
 	}
@@ -88,7 +88,7 @@ func TestAnswers(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"secret"}}`:          {"error.type": "-32602", "rpc.response.status_code": "-32602"},
 		`{"jsonrpc":"2.0","id":1,"error":{"code":1e300,"message":"","data":"secret"}}`: {"error.type": "-32600", "rpc.response.status_code": "-32600"},
 	} {
-		a, err := gate.ReadAnswer([]byte(text), gate.AnswerLimits())
+		a, err := jsonrpc.ReadAnswer([]byte(text), jsonrpc.AnswerLimits())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,7 @@ package upstream
 import (
 	"errors"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // An AnswerError says why a server's answer cannot be used. It contains no text of the server.
@@ -27,7 +27,7 @@ var (
 
 // Unreadable returns an [*AnswerError] for a [*gate.Error], and every other error unchanged.
 func Unreadable(err error) error {
-	if refused, ok := errors.AsType[*gate.Error](err); ok {
+	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return &AnswerError{refused.Detail}
 	}
 	return err

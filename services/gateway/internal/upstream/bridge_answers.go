@@ -7,12 +7,12 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
 // Greeting translates a response to server/discover into a response to initialize, with this revision and raw id.
-func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
+func Greeting(discovered *jsonrpc.Answer, version string, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities map[string]jsontext.Value `json:"capabilities"`
 		Instructions jsontext.Value            `json:"instructions"`
@@ -36,11 +36,11 @@ func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer,
 	if err != nil {
 		return nil, err
 	}
-	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
 // Discovered translates a response to initialize into a response to server/discover with this raw id.
-func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
+func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities jsontext.Value `json:"capabilities"`
 		Server       jsontext.Value `json:"serverInfo"`
@@ -65,12 +65,12 @@ func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
 // Complete translates an answer of a server with sessions into the form of the revision without sessions. The result
 // says that it is complete and that it may not be cached.
-func Complete(a *gate.Answer, method string) (*gate.Answer, error) {
+func Complete(a *jsonrpc.Answer, method string) (*jsonrpc.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil
 	}
@@ -85,9 +85,9 @@ func Complete(a *gate.Answer, method string) (*gate.Answer, error) {
 		members += ","
 	}
 	at := a.Result.Start + 1
-	raw, err := gate.Splice(a.Raw, gate.Edit{Span: gate.Span{Start: at, End: at}, With: []byte(members)})
+	raw, err := jsonrpc.Splice(a.Raw, jsonrpc.Edit{Span: jsonrpc.Span{Start: at, End: at}, With: []byte(members)})
 	if err != nil {
 		return nil, err
 	}
-	return gate.ReadAnswer(raw, gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }

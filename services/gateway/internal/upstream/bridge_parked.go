@@ -18,7 +18,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
@@ -64,11 +64,11 @@ func (p *parked) attend(events func([]byte), logs bool) {
 
 // event handles a message that the server sends before its answer.
 func (p *parked) event(raw []byte) {
-	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
 		return // the reader of the connection has accepted the message, so this cannot happen
 	}
-	if m.Kind == gate.Request {
+	if m.Kind == jsonrpc.Request {
 		if !p.takes(m) {
 			p.of.refuse(m.ID.Of(raw))
 		}
@@ -86,7 +86,7 @@ func (p *parked) event(raw []byte) {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
 			return // progress of another request
 		}
-		if raw, err = gate.Splice(raw, gate.Edit{Span: at, With: p.shown}); err != nil {
+		if raw, err = jsonrpc.Splice(raw, jsonrpc.Edit{Span: at, With: p.shown}); err != nil {
 			return
 		}
 	}
@@ -98,7 +98,7 @@ func (p *parked) event(raw []byte) {
 }
 
 // takes stores a request of the server. It returns false if the client cannot be sent the request.
-func (p *parked) takes(m *gate.Answer) bool {
+func (p *parked) takes(m *jsonrpc.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.guesses && p.of.running > 1
 	p.of.mu.Unlock()
@@ -124,7 +124,7 @@ func (p *parked) takes(m *gate.Answer) bool {
 func (p *parked) takeBack(id []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return gate.SameID(q.id, id) })
+	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return jsonrpc.SameID(q.id, id) })
 }
 
 // refuse answers a request of the server with the error that no client accepts it.
@@ -147,10 +147,10 @@ func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value)
 		q.may = false
 	}
 	p.mu.Unlock()
-	limits := gate.AnswerLimits()
+	limits := jsonrpc.AnswerLimits()
 	limits.IDBytes = 1 << 10
 	for _, raw := range replies {
-		m, err := gate.Parse(raw, limits)
+		m, err := jsonrpc.Parse(raw, limits)
 		if err == nil {
 			err = p.of.Notify(ctx, Request{Message: m})
 		}
@@ -277,7 +277,7 @@ var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
 // park stores a request until its client repeats it, and returns an answer that contains the server's requests.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
-	m, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), jsonrpc.AnswerLimits())
 	if err != nil {
 		p.end(ErrCancelled)
 		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -45,7 +45,7 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 	if err != nil {
 		return nil, Answer{}, errors.Join(fmt.Errorf("%w: its answer to server/discover can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
-	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *gate.Answer)}
+	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *jsonrpc.Answer)}
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
@@ -59,7 +59,7 @@ type sessions struct {
 	// calls contains the requests in flight. asked contains the requests to the client that wait for responses, by a
 	// key of their ids.
 	calls map[*sent]struct{}
-	asked map[string]chan *gate.Answer
+	asked map[string]chan *jsonrpc.Answer
 	// level is the lowest level of log messages that the client wants, as raw JSON; nil if the client wants none.
 	level []byte
 	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
@@ -81,7 +81,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	call := &sent{key: gate.IDKey(req.ID()), cancel: cancel}
+	call := &sent{key: jsonrpc.IDKey(req.ID()), cancel: cancel}
 	b.mu.Lock()
 	b.calls[call] = struct{}{}
 	b.mu.Unlock()
@@ -177,7 +177,7 @@ func (b *sessions) keep(req Request) (Answer, error) {
 	default:
 		return failed(req, mcp.CodeMethodUnknown, "The server does not know this method.")
 	}
-	answer, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, req.ID()), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, req.ID()), jsonrpc.AnswerLimits())
 	return Answer{Message: answer}, err
 }
 
@@ -201,13 +201,13 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 
 // failed returns an error of the gateway in place of the server's answer.
 func failed(req Request, code int, text string) (Answer, error) {
-	m, err := gate.ReadAnswer(Refused(req.ID(), code, text).message.Raw, gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
 }
 
 // needsInput reports whether an answer contains only requests to the client (MCP 2026-07-28, Multi Round-Trip
 // Requests).
-func needsInput(a *gate.Answer) bool {
+func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
@@ -219,7 +219,7 @@ var (
 )
 
 // ask has the client answer the requests in an answer. It returns the params with which the request must be repeated.
-func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]byte)) ([]byte, error) {
+func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
 			Method jsontext.Value `json:"method"`
@@ -234,7 +234,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 	if events == nil && len(asks.Inputs) > 0 {
 		return nil, errNobodyAsked
 	}
-	answers := make(map[string]chan *gate.Answer, len(asks.Inputs))
+	answers := make(map[string]chan *jsonrpc.Answer, len(asks.Inputs))
 	for name, in := range asks.Inputs {
 		if in.Method.Kind() != '"' {
 			return nil, errUnreadable
@@ -279,9 +279,9 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 }
 
 // expect registers a request to the client with this id until done is called. The response arrives on the channel.
-func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
-	key := gate.IDKey(id)
-	came = make(chan *gate.Answer, 1)
+func (b *sessions) expect(id []byte) (came chan *jsonrpc.Answer, done func()) {
+	key := jsonrpc.IDKey(id)
+	came = make(chan *jsonrpc.Answer, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked[key] = came
@@ -299,12 +299,12 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	defer b.mu.Unlock()
 	m := req.Message
 	switch {
-	case m.Kind == gate.Response:
-		came := b.asked[gate.IDKey(req.ID())]
+	case m.Kind == jsonrpc.Response:
+		came := b.asked[jsonrpc.IDKey(req.ID())]
 		if came == nil {
 			return nil // the request has ended
 		}
-		answer, err := gate.ReadAnswer(bytes.Clone(m.Raw), gate.AnswerLimits())
+		answer, err := jsonrpc.ReadAnswer(bytes.Clone(m.Raw), jsonrpc.AnswerLimits())
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrNeverSent, err)
 		}
@@ -313,7 +313,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 		default: // the request already has a response
 		}
 	case m.Method == mcp.MethodCancelled:
-		key := gate.IDKey(m.RequestID.Of(m.Raw))
+		key := jsonrpc.IDKey(m.RequestID.Of(m.Raw))
 		for call := range b.calls {
 			if call.key == key {
 				call.cancel(ErrCancelled)
@@ -354,7 +354,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	id := ownID()
 	own := Subscribe(id, b.client, wants)
 	answer, err := b.Conn.Request(ctx, own.in(ctx, to.Room), func(message []byte) {
-		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {
+		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {
 			opened()
 			return
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -40,7 +40,7 @@ func (s *bare) Open(_ context.Context, _ principal.Key, r upstream.Request) (ups
 	if r.Method() != "server/discover" {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
 	}
-	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+s.discovered+`}`), gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+s.discovered+`}`), jsonrpc.AnswerLimits())
 	return bareConn{s}, upstream.Answer{Message: m, Status: 200}, err
 }
 
@@ -54,7 +54,7 @@ func (c bareConn) Request(ctx context.Context, r upstream.Request, events func([
 	if err != nil {
 		return upstream.Answer{}, err
 	}
-	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: m, Status: 200}, err
 }
 
@@ -113,7 +113,7 @@ const tells = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelc
 // request returns an accepted request of a client.
 func request(t *testing.T, text string, has *room.Holding) upstream.Request {
 	t.Helper()
-	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 	sess, has := bridged(t, s)
 	var asked []string
 	answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"name":"t","arguments":{"n":12345678901234567}}}`, has), func(raw []byte) {
-		m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+		m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 		if err != nil {
 			t.Error(err)
 			return
@@ -193,7 +193,7 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 			s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return tt.answer, nil }}
 			sess, has := bridged(t, s)
 			events := func(raw []byte) {
-				m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+				m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 				if err != nil {
 					t.Error(err)
 					return

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -73,7 +73,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 type stateless struct {
 	Conn // a connection with a session
 
-	greeting *gate.Answer
+	greeting *jsonrpc.Answer
 	server   *Server
 	// accounts are the quotas against which waiting requests count.
 	accounts principal.Accounts
@@ -146,23 +146,23 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 
 // begin sends a request, which continues when its first round trip ends. events receives its notifications from the
 // first one on.
-func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
+func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
 		of: b, digest: digest, id: ownID(), asks: mcp.IsMultiRound(sent.Method), has: req.Room.Beside(),
 		done: make(chan struct{}), asked: make(chan struct{}, 1), questions: make(map[string]*question),
 	}
-	edits := []gate.Edit{{Span: sent.ID, With: p.id}}
+	edits := []jsonrpc.Edit{{Span: sent.ID, With: p.id}}
 	if token := sent.Meta.ProgressToken; token.Present() {
 		p.token, p.shown = ownID(), bytes.Clone(token.Of(sent.Raw))
-		edits = append(edits, gate.Edit{Span: token, With: p.token})
+		edits = append(edits, jsonrpc.Edit{Span: token, With: p.token})
 	}
-	raw, err := gate.Splice(sent.Raw, edits...)
-	limits := gate.AnswerLimits()
+	raw, err := jsonrpc.Splice(sent.Raw, edits...)
+	limits := jsonrpc.AnswerLimits()
 	limits.IDBytes = 1 << 10
 	under := req
 	if err == nil {
-		under.Message, err = gate.Parse(raw, limits)
+		under.Message, err = jsonrpc.Parse(raw, limits)
 	}
 	if err != nil {
 		p.has.Close()

@@ -16,7 +16,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -45,7 +45,7 @@ func (s *kept) Open(_ context.Context, _ principal.Key, r upstream.Request) (ups
 		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
 	}
 	s.note(r)
-	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}`), gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}`), jsonrpc.AnswerLimits())
 	return keptConn{s}, upstream.Answer{Message: m}, err
 }
 
@@ -69,7 +69,7 @@ func (c keptConn) Request(ctx context.Context, r upstream.Request, events func([
 	if err != nil {
 		return upstream.Answer{}, err
 	}
-	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: m}, err
 }
 

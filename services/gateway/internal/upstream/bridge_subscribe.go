@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
@@ -215,11 +215,11 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 
 // tell passes a message to the subscriptions that contain it.
 func (b *stateless) tell(ctx context.Context, raw []byte) {
-	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if raw == nil || err != nil {
 		return
 	}
-	if m.Kind == gate.Request { // the request belongs to no call, so it cannot be sent to a client in an answer
+	if m.Kind == jsonrpc.Request { // the request belongs to no call, so it cannot be sent to a client in an answer
 		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NotCarried).in(ctx, nil))
 		return
 	}
@@ -237,7 +237,7 @@ func (b *stateless) tell(ctx context.Context, raw []byte) {
 }
 
 // say queues a notification with the subscription's id.
-func (l *listener) say(m *gate.Answer) {
+func (l *listener) say(m *jsonrpc.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)
 	if m.Params.Present() && json.Unmarshal(m.Params.Of(m.Raw), &params) != nil || params["_meta"] != nil && json.Unmarshal(params["_meta"], &meta) != nil {

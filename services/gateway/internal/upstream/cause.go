@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // A CauseError says why a server cannot be used.
@@ -92,7 +92,7 @@ func ForLog(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		parts = append(parts, op.Error())
 	}
-	if form, ok := errors.AsType[*gate.Error](err); ok {
+	if form, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		parts = append(parts, form.Error())
 	}
 	return strings.Join(parts, ": ")

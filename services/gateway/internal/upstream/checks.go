@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
@@ -18,7 +18,7 @@ var ErrForged = errors.New("the server answered with the error code of the gatew
 
 // Forged reports whether a reader could take a server's answer for a refusal of the gateway, because its error code is
 // one of the gateway's, in any spelling, or is not a number. The data of such an error would be read as a decision.
-func Forged(a *gate.Answer) bool {
+func Forged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
 	}
@@ -28,7 +28,7 @@ func Forged(a *gate.Answer) bool {
 
 // HasCode reports whether a server's answer is an error with this code, in any spelling. Many readers treat -32042.0 as
 // -32042.
-func HasCode(a *gate.Answer, code int) bool {
+func HasCode(a *jsonrpc.Answer, code int) bool {
 	if !a.Error.Present() {
 		return false
 	}
@@ -37,7 +37,7 @@ func HasCode(a *gate.Answer, code int) bool {
 }
 
 // SpeaksModern reports whether a response to server/discover lists 2026-07-28.
-func SpeaksModern(a *gate.Answer) bool {
+func SpeaksModern(a *jsonrpc.Answer) bool {
 	var versions []string
 	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
@@ -45,8 +45,8 @@ func SpeaksModern(a *gate.Answer) bool {
 // Belongs reports whether a server's notification may be passed to the client of the request during which it arrives. A
 // progress notification must have the request's token, which is nil if the request has none. The receiver decides on
 // other notifications.
-func Belongs(a *gate.Answer, token []byte) bool {
-	return a.Method != mcp.MethodProgress || gate.SameID(a.ProgressToken.Of(a.Raw), token)
+func Belongs(a *jsonrpc.Answer, token []byte) bool {
+	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
 // ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. The class of any

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
@@ -20,13 +20,13 @@ import (
 // An Own is a message that the gateway writes itself, for messages that need no rule. Only the functions below create
 // one. It consists of known fields, and contains data of a client only where the function's comment says so. The zero
 // value is no message and is never sent.
-type Own struct{ message *gate.Message }
+type Own struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
 // answer, as described at [Request].
 func (o Own) Request(traceParent string, has *room.Holding) Request {
 	if o.message == nil {
-		o.message = new(gate.Message)
+		o.message = new(jsonrpc.Message)
 	}
 	return Request{Message: o.message, TraceParent: traceParent, Room: has}
 }
@@ -167,11 +167,11 @@ func tell(method, rest string) Own {
 // written returns a message that the gateway has written. All other values in it come from messages that were accepted,
 // so parsing cannot fail. A message whose parsing fails is never sent.
 func written(text string) Own {
-	limits := gate.AnswerLimits() // the server chooses the length of a cursor
+	limits := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
 	limits.IDBytes = 1 << 10
-	m, err := gate.Parse([]byte(text), limits)
+	m, err := jsonrpc.Parse([]byte(text), limits)
 	if err != nil {
-		m = new(gate.Message)
+		m = new(jsonrpc.Message)
 	}
 	return Own{m}
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -96,8 +96,8 @@ func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, 
 
 // Reply sends a client's message that belongs to a judged request of the server: a response, or a progress
 // notification. Errors are those described at [Session.Ask].
-func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
-	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
+func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
+	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
 	}
 	return s.tell(ctx, Request{Message: m})
@@ -105,7 +105,7 @@ func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 
 // Notify sends a notification that was judged. Errors are those described at [Session.Ask].
 func (s *Session) Notify(ctx context.Context, req Request) error {
-	if req.Kind() != gate.Notification {
+	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
 	}
 	if conn, err := s.now(); err == nil && conn == nil {
@@ -124,7 +124,7 @@ func (s *Session) tell(ctx context.Context, req Request) error {
 	}
 	begin := time.Now()
 	err = conn.Notify(ctx, req)
-	if req.Kind() == gate.Notification {
+	if req.Kind() == jsonrpc.Notification {
 		s.server.measure(ctx, req.Method(), Answer{}, err, begin)
 	}
 	return err

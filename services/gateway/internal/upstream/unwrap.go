@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
@@ -74,18 +74,18 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 
 // reveal returns the answer with its hidden error as the result. If there is no hidden error, or the error could be
 // read in two ways, it returns the answer unchanged.
-func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
+func (c *unwrappedConn) reveal(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
 		return a
 	}
-	raw, err := gate.Splice(a.Raw, gate.Edit{Span: a.Result, With: c.clean.Answer(inner)})
+	raw, err := jsonrpc.Splice(a.Raw, jsonrpc.Edit{Span: a.Result, With: c.clean.Answer(inner)})
 	if err != nil {
 		return a
 	}
-	limits := gate.AnswerLimits()
+	limits := jsonrpc.AnswerLimits()
 	limits.Bytes = len(raw) // the size was checked when the answer was read
-	revealed, err := gate.ReadAnswer(raw, limits)
+	revealed, err := jsonrpc.ReadAnswer(raw, limits)
 	if err != nil {
 		return a
 	}
@@ -97,7 +97,7 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 const maxHidden = 1 << 20
 
 // hiddenError returns the only text of a result if that text is a result that reports an error; otherwise nil.
-func hiddenError(a *gate.Answer) []byte {
+func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {
 			Type string `json:"type"`

@@ -9,14 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // unwrap returns a server's answer after it has passed [upstream.Unwrap].
-func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answer {
+func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.Answer {
 	t.Helper()
-	answer, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
 	if err != nil {
 		t.Fatalf("%s: %v", message, err)
 	}
@@ -25,7 +25,7 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answe
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := conn.Request(t.Context(), upstream.Request{Message: &gate.Message{Kind: gate.Request, Method: method}}, nil)
+	got, err := conn.Request(t.Context(), upstream.Request{Message: &jsonrpc.Message{Kind: jsonrpc.Request, Method: method}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func FuzzUnwrap(f *testing.F) {
 	f.Add(strings.Replace(says(`{"content":[{"a":1}],"isError":true}`), `}]}}`, `}],"_meta":{}}}`, 1))
 	f.Add(`{"jsonrpc":"2.0","id":7,"error":{"code":1,"message":""}}`)
 	f.Fuzz(func(t *testing.T, message string) {
-		if a, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits()); err != nil || a.Kind != gate.Response {
+		if a, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits()); err != nil || a.Kind != jsonrpc.Response {
 			return
 		}
 		got := string(unwrap(t, "tools/call", message).Raw)

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -141,7 +141,7 @@ type Event struct {
 type Request struct {
 	// Message is sent byte for byte: a client's message that was judged, or a message of the gateway. It is not
 	// changed.
-	Message *gate.Message
+	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
 	// Once means that the request must not be sent a second time, even if the server reports that it has forgotten the
@@ -177,10 +177,10 @@ func (r Request) Method() string { return r.Message.Method }
 // ProgressToken returns the raw progress token of the request; nil if it has none.
 func (r Request) ProgressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
 
-// Kind returns the kind of the message; [gate.Invalid] if there is no message.
-func (r Request) Kind() gate.Kind {
+// Kind returns the kind of the message; [jsonrpc.Invalid] if there is no message.
+func (r Request) Kind() jsonrpc.Kind {
 	if r.Message == nil {
-		return gate.Invalid
+		return jsonrpc.Invalid
 	}
 	return r.Message.Kind
 }
@@ -201,7 +201,7 @@ func (a Answer) Refuses() bool {
 // Answer is a server's answer to a request.
 type Answer struct {
 	// Message is the whole JSON-RPC response. Its id is the id of the request.
-	Message *gate.Answer
+	Message *jsonrpc.Answer
 	// Status is the HTTP status; 0 if the transport is not HTTP.
 	Status int
 }

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -81,13 +81,13 @@ func newFilter(tb testing.TB, f *filter) *visibility.Visibility {
 	return v
 }
 
-func listOf(tb testing.TB, names ...string) *gate.Answer {
+func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	tb.Helper()
 	tools := make([]string, 0, len(names))
 	for _, name := range names {
 		tools = append(tools, `{"name":"`+name+`"}`)
 	}
-	a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[`+strings.Join(tools, ",")+`]}}`), gate.AnswerLimits())
+	a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[`+strings.Join(tools, ",")+`]}}`), jsonrpc.AnswerLimits())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"a": true, "asks-b": true, "hidden-c": false, "changed-d": false, "changed-e": false, "twice": false}
-	if !maps.Equal(got.Visible, want) || !got.NeedsApproval || !got.Unaccepted || got.Revision != "r" || !got.Hides(gate.Tool{Name: long}) {
+	if !maps.Equal(got.Visible, want) || !got.NeedsApproval || !got.Unaccepted || got.Revision != "r" || !got.Hides(jsonrpc.Tool{Name: long}) {
 		t.Errorf("the caller sees %+v", got)
 	}
 	digests := got.Digests(known.Digests)

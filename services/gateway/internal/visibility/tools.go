@@ -10,11 +10,11 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -66,7 +66,7 @@ type Tools struct {
 }
 
 // Hides reports whether the caller may not see a tool.
-func (t *Tools) Hides(tool gate.Tool) bool { return !t.Visible[tool.Name] }
+func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
 // Digests returns the digests of the visible tools and of the changed ones. A session's calls are decided by what the
 // server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a digest
@@ -92,7 +92,7 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 // Tools asks policy which tools of a list the caller may see. It hides all other tools, names that are listed twice,
 // because clients may read either definition, and a server's tool that has the name of the gateway's own. Errors:
 // [ErrPolicy], [ErrBusy].
-func (v *Visibility) Tools(ctx context.Context, c Caller, list *gate.Answer, known *catalogue.Known) (*Tools, error) {
+func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *catalogue.Known) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Take(ctx, c.Owner)
 	if err != nil {
@@ -102,7 +102,7 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *gate.Answer, kno
 	ctx, cancel := context.WithTimeout(c.behalf(ctx), policyTimeout)
 	defer cancel()
 	out := &Tools{Visible: make(map[string]bool, len(asked)), Changed: make(map[string]bool)}
-	var stint turn.Stint
+	var stint gosched.Work
 	for first := true; first || len(asked) > 0; first = false {
 		part := asked[:min(len(asked), maxPart)]
 		asked = asked[len(part):]
@@ -121,7 +121,7 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *gate.Answer, kno
 }
 
 // toolRefs returns the tools of a list about which policy is asked, and how often the list has each name.
-func toolRefs(list *gate.Answer, known *catalogue.Known) (refs []*policyv1.ToolRef, listed map[string]int) {
+func toolRefs(list *jsonrpc.Answer, known *catalogue.Known) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
 		if t.Name == "" || len(t.Name) > maxToolName || t.Name == mcp.ToolApprovalWait {

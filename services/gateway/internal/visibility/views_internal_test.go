@@ -6,14 +6,14 @@ import (
 	"weak"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
 // TestViews_KeepNoListInMemory checks that a cached view does not keep its list in memory. Otherwise the views of former
 // callers would each hold a list of a server that changes its lists. Case X1.
 func TestViews_KeepNoListInMemory(t *testing.T) {
 	t.Parallel()
-	v, found := newViews(), &discovery.Found{List: new(gate.Answer)}
+	v, found := newViews(), &discovery.Found{List: new(jsonrpc.Answer)}
 	list := weak.Make(found)
 	v.Put("ana", newView(&Tools{Visible: map[string]bool{"a": true}, Revision: "r"}, found))
 	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Found), "r") != nil || v.of("ana", found, "s") != nil {

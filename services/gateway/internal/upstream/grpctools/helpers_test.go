@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
@@ -303,7 +303,7 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 // request returns a message that was accepted by package gate.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
-	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}

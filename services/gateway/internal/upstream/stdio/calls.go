@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -31,7 +31,7 @@ const (
 // pendingCall is a request that the process has not answered yet.
 type pendingCall struct {
 	proc *process
-	m    *gate.Message
+	m    *jsonrpc.Message
 	// id is the request id that the process sees. It is also the progress token that the process sees.
 	id int64
 	// client and token are the client's raw id and progress token. token is nil if the request has none.
@@ -51,7 +51,7 @@ type pendingCall struct {
 
 // callResult is the answer that the process wrote, or an error.
 type callResult struct {
-	answer *gate.Answer
+	answer *jsonrpc.Answer
 	err    error
 }
 
@@ -108,7 +108,7 @@ func (t *callTable) only() *pendingCall {
 
 // methodOf returns the method of the request with this raw id; empty if there is none.
 func (t *callTable) methodOf(id []byte) string {
-	if number := gate.NumberIn(id); number != nil {
+	if number := jsonrpc.NumberIn(id); number != nil {
 		id = number
 	}
 	if c := t.find(id); c != nil {
@@ -147,7 +147,7 @@ func (t *callTable) first() (first *pendingCall) {
 func (t *callTable) ask(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := gate.IDKey(id)
+	key := jsonrpc.IDKey(id)
 	if key == "" || slices.Contains(t.asked, key) {
 		return false
 	}
@@ -162,7 +162,7 @@ func (t *callTable) ask(id []byte) bool {
 func (t *callTable) answered(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.Index(t.asked, gate.IDKey(id))
+	i := slices.Index(t.asked, jsonrpc.IDKey(id))
 	if i < 0 {
 		return false
 	}
@@ -247,7 +247,7 @@ func (t *callTable) owes(raw []byte) bool {
 
 // register assigns an id to a request. It returns nil if the process is retired. The caller must call do with the
 // result.
-func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pendingCall {
+func (p *process) register(m *jsonrpc.Message, has *room.Holding, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
 		m:      m,
@@ -277,18 +277,18 @@ func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pen
 
 // line returns the request as one line for the process.
 func (c *pendingCall) line() ([]byte, error) {
-	edits := []gate.Edit{{Span: c.m.ID, With: c.number()}}
+	edits := []jsonrpc.Edit{{Span: c.m.ID, With: c.number()}}
 	if c.token != nil {
-		edits = append(edits, gate.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
+		edits = append(edits, jsonrpc.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
 	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so the capabilities of one are not sent
-		edits = append(edits, gate.Edit{Span: c.m.Capabilities, With: []byte("{}")})
+		edits = append(edits, jsonrpc.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)
 }
 
 // do sends a request and returns the answer with the client's id.
-func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
+func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*jsonrpc.Answer, error) {
 	defer c.queued.Close()
 	defer p.refuseQueued(c.events) // after this, no message is queued
 	defer p.calls.giveUp(c)
@@ -312,7 +312,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 }
 
 // readdress returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
-func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answer, error) {
+func (c *pendingCall) readdress(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	end, err := c.room.TurnFor(ctx, len(a.Raw))
 	if err != nil {
 		return nil, err
@@ -327,7 +327,7 @@ func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answ
 }
 
 // await waits for the answer and passes on the messages that arrive before it.
-func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Answer, error) {
+func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
 		case message := <-c.events:
@@ -353,7 +353,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Ans
 }
 
 // settled passes on the messages that arrived before the answer, and returns the answer.
-func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, error) {
+func (c *pendingCall) settled(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
 		case message := <-c.events:

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -43,12 +43,12 @@ func newConn(s *transport, h *host, modern bool) *conn {
 
 // Request implements upstream.Conn.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	if req.Kind() != gate.Request || req.Method() == mcp.MethodInitialize {
+	if req.Kind() != jsonrpc.Request || req.Method() == mcp.MethodInitialize {
 		return upstream.Answer{}, fmt.Errorf("%w: the message is not a request, or is initialize", upstream.ErrNeverSent)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &flight{key: gate.IDKey(req.ID()), cancel: cancel}
+	f := &flight{key: jsonrpc.IDKey(req.ID()), cancel: cancel}
 	if err := c.depart(f); err != nil {
 		return upstream.Answer{}, err
 	}
@@ -64,7 +64,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 }
 
 // enlist registers a request with the process that will serve the request.
-func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, events bool) (*pendingCall, error) {
+func (c *conn) enlist(ctx context.Context, m *jsonrpc.Message, has *room.Holding, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
 		if err != nil {
@@ -81,7 +81,7 @@ func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, e
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
-	case req.Kind() != gate.Notification && req.Kind() != gate.Response:
+	case req.Kind() != jsonrpc.Notification && req.Kind() != jsonrpc.Response:
 		return fmt.Errorf("%w: the message is neither a notification nor an answer", upstream.ErrNeverSent)
 	case m.Method == mcp.MethodInitialized:
 		return nil
@@ -93,7 +93,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
 	find := c.process
-	if m.Kind == gate.Response || m.Method == mcp.MethodProgress {
+	if m.Kind == jsonrpc.Response || m.Method == mcp.MethodProgress {
 		find = func(context.Context) (*process, error) { return c.asking(m) }
 	}
 	p, err := find(ctx)
@@ -105,11 +105,11 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 
 // asking returns the process to whose request a client's message belongs. The message is a response or progress. If
 // another process has replaced that process, asking returns an error.
-func (c *conn) asking(m *gate.Message) (*process, error) {
+func (c *conn) asking(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
 	c.server.mu.Unlock()
-	if p == nil || p.isGone() || m.Kind == gate.Response && !p.calls.answered(m.ID.Of(m.Raw)) || m.Kind != gate.Response && !p.calls.asks() {
+	if p == nil || p.isGone() || m.Kind == jsonrpc.Response && !p.calls.answered(m.ID.Of(m.Raw)) || m.Kind != jsonrpc.Response && !p.calls.asks() {
 		return nil, fmt.Errorf("%w: server %q: the process that sent the request has ended", upstream.ErrNeverSent, c.server.cfg.Name)
 	}
 	return p, nil
@@ -117,12 +117,12 @@ func (c *conn) asking(m *gate.Message) (*process, error) {
 
 // cancel notifies the process that a request of this session is cancelled. A cancellation of any other request is
 // dropped.
-func (c *conn) cancel(ctx context.Context, m *gate.Message) error {
-	f, call := c.inFlight(gate.IDKey(m.RequestID.Of(m.Raw)))
+func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
+	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
 	if call == nil {
 		return nil
 	}
-	line, err := frame(m.Raw, gate.Edit{Span: m.RequestID, With: call.number()})
+	line, err := frame(m.Raw, jsonrpc.Edit{Span: m.RequestID, With: call.number()})
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -18,11 +18,11 @@ const refusalKept = 512
 
 // greeting contains the requests with which a process is opened: first and, if the process refuses first, other. One of
 // them is initialize. The other one is server/discover, for a program without sessions (MCP 2026-07-28).
-type greeting struct{ first, other *gate.Message }
+type greeting struct{ first, other *jsonrpc.Message }
 
 // greetingOf returns the greeting for a session that is opened with hello. It begins with the protocol family that the
 // server is known to speak. If that is not known, it begins with initialize, because most servers have sessions.
-func greetingOf(hello *gate.Message, known *era) greeting {
+func greetingOf(hello *jsonrpc.Message, known *era) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
 	}
@@ -44,7 +44,7 @@ func (p *process) handshake(with greeting) error {
 	defer cancel()
 	hello := with.first
 	answer, err := p.hail(ctx, hello)
-	refusals := make(map[string]*gate.Answer)
+	refusals := make(map[string]*jsonrpc.Answer)
 	if err == nil && refuses(hello, answer) {
 		refusals[hello.Method] = answer
 		if second, failed := p.hail(ctx, with.other); failed == nil && !refuses(with.other, second) {
@@ -85,7 +85,7 @@ func (p *process) handshake(with greeting) error {
 }
 
 // refuses reports whether an answer to a greeting means that the server speaks the other protocol family.
-func refuses(hello *gate.Message, answer *gate.Answer) bool {
+func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
 	}
@@ -93,13 +93,13 @@ func refuses(hello *gate.Message, answer *gate.Answer) bool {
 }
 
 // hail sends a greeting.
-func (p *process) hail(ctx context.Context, hello *gate.Message) (*gate.Answer, error) {
+func (p *process) hail(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	p.calls.greets()
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
 // greet returns the process's answer to its greeting with the id of another session's hello.
-func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
+func (p *process) greet(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	answer, err := p.hello.Addressed(hello.ID.Of(hello.Raw))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
@@ -112,14 +112,14 @@ func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 type era struct {
 	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with
 	// sessions.
-	refusal *gate.Answer
+	refusal *jsonrpc.Answer
 }
 
 // isModern reports whether the server is known to speak only 2026-07-28.
 func (e *era) isModern() bool { return e != nil && e.refusal != nil }
 
 // discover returns a server/discover request for the client that sent hello.
-func discover(hello *gate.Message) *gate.Message {
+func discover(hello *jsonrpc.Message) *jsonrpc.Message {
 	name, version := hello.Client()
 	return upstream.Discover(&upstream.Client{Name: name, Version: version}).Request("", nil).Message
 }

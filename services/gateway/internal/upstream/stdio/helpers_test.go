@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
@@ -163,7 +163,7 @@ func (s session) notify(body string) {
 
 // request returns a request for a message, as the gateway creates it.
 func request(body string) upstream.Request {
-	m, err := gate.Parse([]byte(body), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(body), jsonrpc.DefaultLimits())
 	if err != nil {
 		panic(err)
 	}

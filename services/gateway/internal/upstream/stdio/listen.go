@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -98,7 +98,7 @@ func (p *process) takeBack() {
 	defer p.server.mu.Unlock()
 	for l := range p.host.listeners {
 		for _, key := range ids {
-			l.take(upstream.Cancelled(gate.KeyID(key)).Request("", nil).Body())
+			l.take(upstream.Cancelled(jsonrpc.KeyID(key)).Request("", nil).Body())
 		}
 	}
 }
@@ -106,11 +106,11 @@ func (p *process) takeBack() {
 // heard returns the listeners that receive a message that belongs to no request. A notification about the server itself
 // goes to all listeners. Any other message goes to the listeners of the only session; if there are several sessions,
 // heard returns none.
-func (p *process) heard(m *gate.Answer) (out []*listener) {
+func (p *process) heard(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (m.Kind != gate.Notification || !mcp.AboutServer(m.Method)) && (s.cfg.Shared || p.host.conns != 1) {
+	if (m.Kind != jsonrpc.Notification || !mcp.AboutServer(m.Method)) && (s.cfg.Shared || p.host.conns != 1) {
 		return nil
 	}
 	for l := range p.host.listeners {

@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -103,8 +103,8 @@ func (p *process) ended(ctx context.Context, class error) error {
 // frame encodes a message as one line, because messages are separated by line breaks. In a message, line breaks can
 // only be between tokens, where a space means the same. U+0085, U+2028 and U+2029 can only be in strings. Some readers
 // take them for line breaks, so they are escaped.
-func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
-	spliced, err := gate.Splice(message, edits...)
+func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
+	spliced, err := jsonrpc.Splice(message, edits...)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (p *process) read() {
 	for {
 		line, err := lines.next()
 		if err == nil && first {
-			first, line = false, bytes.TrimPrefix(line, []byte(gate.ByteOrderMark))
+			first, line = false, bytes.TrimPrefix(line, []byte(jsonrpc.ByteOrderMark))
 		}
 		switch {
 		case errors.Is(err, room.ErrFull):

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
@@ -76,7 +76,7 @@ type process struct {
 	// greeting is the greeting of the process, and hello is its answer. modern reports whether the greeting was
 	// server/discover of 2026-07-28. They are set before the process is used.
 	greeting greeting
-	hello    *gate.Answer
+	hello    *jsonrpc.Answer
 	modern   atomic.Bool
 }
 

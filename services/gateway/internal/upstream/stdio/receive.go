@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -51,9 +51,9 @@ func (p *process) receive(line []byte, own bool) string {
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)
-	case a.Kind == gate.Response:
+	case a.Kind == jsonrpc.Response:
 		return p.settle(a, own)
-	case a.Kind == gate.Request:
+	case a.Kind == jsonrpc.Request:
 		return p.requested(a)
 	default:
 		return p.notified(a)
@@ -61,9 +61,9 @@ func (p *process) receive(line []byte, own bool) string {
 }
 
 // settle passes an answer and its memory to the request.
-func (p *process) settle(a *gate.Answer, own bool) string {
+func (p *process) settle(a *jsonrpc.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
-	if number := gate.NumberIn(id); number != nil {
+	if number := jsonrpc.NumberIn(id); number != nil {
 		id = number
 	}
 	c := p.calls.find(id)
@@ -72,7 +72,7 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	case p.calls.owes(id):
 		return dropLate
 	default:
-		return p.misses(gate.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
+		return p.misses(jsonrpc.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
 	}
 	p.calls.remove(c)
 	if upstream.Forged(a) {
@@ -92,12 +92,12 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 
 // unreadable ends the call to which an unreadable line seems to belong.
 func (p *process) unreadable(line []byte, err error) string {
-	s, is := gate.SketchOf(line)
+	s, is := jsonrpc.SketchOf(line)
 	if !is {
 		return dropMalformed
 	}
 	number := s.ID
-	if text := gate.NumberIn(s.ID); text != nil {
+	if text := jsonrpc.NumberIn(s.ID); text != nil {
 		number = text
 	}
 	switch c := p.calls.find(number); {
@@ -117,8 +117,8 @@ func (p *process) unreadable(line []byte, err error) string {
 // misses handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The only
 // call in flight also fails if the answer is an error without an id. In both cases misses returns "". Otherwise it
 // returns the reason for dropping the answer.
-func (p *process) misses(s gate.Sketch) string {
-	if n, ok := gate.Integer(s.ID); ok {
+func (p *process) misses(s jsonrpc.Sketch) string {
+	if n, ok := jsonrpc.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
 			p.fail(c, upstream.ErrOtherID)
 			return ""
@@ -141,7 +141,7 @@ func (p *process) fail(c *pendingCall, why error) {
 }
 
 // requested passes a request of the server to the client of the only session, or answers the request itself.
-func (p *process) requested(a *gate.Answer) string {
+func (p *process) requested(a *jsonrpc.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
 		return dropOverflow
@@ -159,7 +159,7 @@ func (p *process) requested(a *gate.Answer) string {
 }
 
 // replied answers a request of the server that no client accepts, and reports whether the answer was queued.
-func (p *process) replied(a *gate.Answer) bool {
+func (p *process) replied(a *jsonrpc.Answer) bool {
 	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
 	if a.Method == mcp.MethodPing {
@@ -167,7 +167,7 @@ func (p *process) replied(a *gate.Answer) bool {
 	}
 	req := own.Request("", nil)
 	line, err := frame(req.Body())
-	return err == nil && req.Kind() != gate.Invalid && p.reply(line)
+	return err == nil && req.Kind() != jsonrpc.Invalid && p.reply(line)
 }
 
 // refuseQueued refuses the requests of the server in a queue that is no longer read.
@@ -175,7 +175,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 	for {
 		select {
 		case message := <-messages:
-			if a, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && a.Kind == gate.Request && p.calls.answered(a.ID.Of(a.Raw)) {
+			if a, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && a.Kind == jsonrpc.Request && p.calls.answered(a.ID.Of(a.Raw)) {
 				p.replied(a)
 			}
 		default:
@@ -187,7 +187,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 // aside delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
 // process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
 // it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
-func (p *process) aside(m *gate.Answer, message []byte) bool {
+func (p *process) aside(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.only(); one && c != nil && c.events != nil {
 		return p.deliver(c, message) == ""
@@ -204,7 +204,7 @@ func (p *process) aside(m *gate.Answer, message []byte) bool {
 
 // notified passes a notification to the request or the sessions to which it belongs. It also records a change of the
 // list of tools.
-func (p *process) notified(a *gate.Answer) string {
+func (p *process) notified(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Tell()
 	}
@@ -215,16 +215,16 @@ func (p *process) notified(a *gate.Answer) string {
 		if c = p.calls.find(a.ProgressToken.Of(a.Raw)); c == nil || !upstream.Belongs(a, c.progressToken()) {
 			return dropUnasked
 		}
-		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
+		edits = append(edits, jsonrpc.Edit{Span: a.ProgressToken, With: c.token})
 	case a.Subscription.Present():
 		if c = p.calls.find(a.Subscription.Of(a.Raw)); c == nil || c.m.Method != mcp.MethodListen {
 			return dropUnasked
 		}
-		edits = append(edits, gate.Edit{Span: a.Subscription, With: c.client})
+		edits = append(edits, jsonrpc.Edit{Span: a.Subscription, With: c.client})
 	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // in a shared process, the message may belong to any session
 		c = p.calls.only()
 	}
-	message, err := gate.Splice(a.Raw, edits...)
+	message, err := jsonrpc.Splice(a.Raw, edits...)
 	switch {
 	case err != nil || len(message) > maxEvent:
 		return dropOverflow

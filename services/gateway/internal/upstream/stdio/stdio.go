@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -255,7 +255,7 @@ func (*transport) Kind() string { return "stdio" }
 
 // Open implements upstream.Transport.
 func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	if hello.Kind() != gate.Request || hello.Method() != mcp.MethodInitialize && hello.Method() != mcp.MethodDiscover {
+	if hello.Kind() != jsonrpc.Request || hello.Method() != mcp.MethodInitialize && hello.Method() != mcp.MethodDiscover {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize or server/discover", upstream.ErrNeverSent)
 	}
 	modern := hello.Method() == mcp.MethodDiscover
@@ -286,7 +286,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 }
 
 // otherEra returns the result of Open for a client whose protocol family the server does not speak.
-func (s *transport) otherEra(known *era, hello *gate.Message) (upstream.Conn, upstream.Answer, error) {
+func (s *transport) otherEra(known *era, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {
 		return nil, upstream.Answer{}, err

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -24,7 +24,7 @@ func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 	cancel()
 	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {
 		blanks := strings.Repeat(" ", size)
-		a, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`+blanks), gate.AnswerLimits())
+		a, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`+blanks), jsonrpc.AnswerLimits())
 		if err != nil {
 			t.Fatal(err)
 		}

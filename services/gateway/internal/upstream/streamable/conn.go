@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -89,7 +89,7 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 
 // versionOf returns the protocol revision in an answer to initialize, with escapes left as they are; empty if there is
 // none.
-func versionOf(a *gate.Answer) string {
+func versionOf(a *jsonrpc.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
 		return ""

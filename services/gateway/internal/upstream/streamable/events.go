@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
@@ -22,7 +22,7 @@ import (
 // It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
 // If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
 // 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
+func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Scrubber, req upstream.Request, to takers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end
@@ -52,9 +52,9 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Scrubber,
 			return nil, fmt.Errorf("read an event: %w", upstream.Unreadable(err))
 		}
 		switch {
-		case message.Kind == gate.Response && message.UnquoteID(req.ID()) && upstream.Forged(message):
+		case message.Kind == jsonrpc.Response && message.UnquoteID(req.ID()) && upstream.Forged(message):
 			return nil, upstream.ErrForged
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
+		case message.Kind == jsonrpc.Response && jsonrpc.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
 		case message.Error.Present() && string(message.ID.Of(message.Raw)) == "null":
 			return nil, upstream.ErrNoID
@@ -74,19 +74,19 @@ type takers struct {
 	// events receives the messages that belong to the current request. It is nil if they have no receiver.
 	events func([]byte)
 	// reply answers a request of the server that no client accepts.
-	reply func(*gate.Answer)
+	reply func(*jsonrpc.Answer)
 	// changed is called when the server reports a change of its list of tools.
 	changed func()
 }
 
 // take passes a message that is not a response to its receiver. token is the progress token of the current request.
-func (to takers) take(m *gate.Answer, token []byte) {
+func (to takers) take(m *jsonrpc.Answer, token []byte) {
 	switch {
-	case m.Kind == gate.Request && (to.events == nil || m.Method == mcp.MethodPing):
+	case m.Kind == jsonrpc.Request && (to.events == nil || m.Method == mcp.MethodPing):
 		to.reply(m)
-	case m.Kind == gate.Request:
+	case m.Kind == jsonrpc.Request:
 		to.events(m.Raw)
-	case m.Kind == gate.Notification:
+	case m.Kind == jsonrpc.Notification:
 		if m.Method == mcp.MethodToolsChanged {
 			to.changed()
 		}
@@ -101,7 +101,7 @@ func (to takers) take(m *gate.Answer, token []byte) {
 const replyTimeout = 5 * time.Second
 
 // reply answers a request of the server that no client accepts. It does nothing before there is a session.
-func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
+func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *agreed) {
 	if state.opening {
 		return
 	}
@@ -282,8 +282,8 @@ func (e *eventReader) skip() error {
 	if e.cr && next[0] == '\n' {
 		err = e.took(1)
 	}
-	if !e.begins && next[0] == gate.ByteOrderMark[0] {
-		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // otherwise the line is shorter than the mark
+	if !e.begins && next[0] == jsonrpc.ByteOrderMark[0] {
+		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark { // otherwise the line is shorter than the mark
 			err = e.took(len(mark))
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
@@ -16,7 +16,7 @@ import (
 
 // written returns a request for a message, as the gateway creates it.
 func written(text string) upstream.Request {
-	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		panic(err)
 	}
@@ -41,16 +41,16 @@ func FuzzReadEvents(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		events := func(m []byte) {
-			a, err := gate.ReadAnswer(m, gate.AnswerLimits())
-			if err != nil || a.Kind == gate.Response || a.Kind == gate.Notification && !upstream.Belongs(a, []byte("1")) {
+			a, err := jsonrpc.ReadAnswer(m, jsonrpc.AnswerLimits())
+			if err != nil || a.Kind == jsonrpc.Response || a.Kind == jsonrpc.Notification && !upstream.Belongs(a, []byte("1")) {
 				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
 		}
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Scrubber), asking(), takers{events: events, reply: func(*gate.Answer) {}, changed: func() {}})
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Scrubber), asking(), takers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}
-		if answer.Kind != gate.Response || !gate.SameID(answer.ID.Of(answer.Raw), []byte("1")) || upstream.Forged(answer) {
+		if answer.Kind != jsonrpc.Response || !jsonrpc.SameID(answer.ID.Of(answer.Raw), []byte("1")) || upstream.Forged(answer) {
 			t.Errorf("took %q as the answer", answer.Raw)
 		}
 	})

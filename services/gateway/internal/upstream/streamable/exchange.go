@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
@@ -114,7 +114,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if state.closed {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
 	}
-	if req.Kind() == gate.Invalid {
+	if req.Kind() == jsonrpc.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
 	var space [5]wire.Field
@@ -143,7 +143,7 @@ func (s *Transport) neverSent(err error) error {
 
 // answer reads the answer to req from a response: one JSON message, or the messages of an event stream up to the
 // answer.
-func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *gate.Answer, err error) {
+func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
 			req.Room.Keep(0) // frees the memory for the data that was read
@@ -152,7 +152,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}()
 	switch kind := contentType(resp); kind {
 	case typeEvents:
-		to := takers{events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
+		to := takers{events: events, reply: func(m *jsonrpc.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
 		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
@@ -165,12 +165,12 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	if err != nil {
 		return nil, err
 	}
-	body = bytes.TrimPrefix(body, []byte(gate.ByteOrderMark))
+	body = bytes.TrimPrefix(body, []byte(jsonrpc.ByteOrderMark))
 	message, err = intake.Mended(ctx, body, c.cleanOf(state), req.Room, methodOf(req))
 	switch {
 	case err != nil:
 		return nil, upstream.Unreadable(err)
-	case message.Kind != gate.Response:
+	case message.Kind != jsonrpc.Response:
 		return nil, upstream.ErrNoResponse
 	case state.opening && c.server.hasOneSession(resp.StatusCode, message):
 		return nil, upstream.ErrOneSession
@@ -188,7 +188,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 // methodOf returns a function that returns the method of a request for the id of its answer, and "" for any other id.
 func methodOf(req upstream.Request) func(id []byte) string {
 	return func(id []byte) string {
-		if gate.SameID(id, req.ID()) || gate.SameID(gate.NumberIn(id), req.ID()) {
+		if jsonrpc.SameID(id, req.ID()) || jsonrpc.SameID(jsonrpc.NumberIn(id), req.ID()) {
 			return req.Method()
 		}
 		return ""

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
@@ -190,18 +190,18 @@ func message(method, id string) upstream.Request {
 	if id == "" {
 		body = `{"jsonrpc":"2.0","method":"` + method + `"}`
 	}
-	m := &gate.Message{Raw: []byte(body), Kind: gate.Notification, Method: method}
+	m := &jsonrpc.Message{Raw: []byte(body), Kind: jsonrpc.Notification, Method: method}
 	if id != "" {
 		start := len(`{"jsonrpc":"2.0","id":`)
-		m.Kind, m.ID = gate.Request, gate.Span{Start: start, End: start + len(id)}
+		m.Kind, m.ID = jsonrpc.Request, jsonrpc.Span{Start: start, End: start + len(id)}
 	}
 	return upstream.Request{Message: m}
 }
 
 // spanOf returns the span of a part in a message.
-func spanOf(body, part string) gate.Span {
+func spanOf(body, part string) jsonrpc.Span {
 	start := strings.Index(body, part)
-	return gate.Span{Start: start, End: start + len(part)}
+	return jsonrpc.Span{Start: start, End: start + len(part)}
 }
 
 // withProgress adds a progress token to a request.

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -153,7 +153,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
-		case m.Kind == gate.Response && l.settle(m): // answers to requests do not count towards the limits
+		case m.Kind == jsonrpc.Response && l.settle(m): // answers to requests do not count towards the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -162,12 +162,12 @@ func (l *link) read(stream *eventReader) error {
 }
 
 // take passes a message that answers no request to its receiver.
-func (l *link) take(m *gate.Answer) {
+func (l *link) take(m *jsonrpc.Answer) {
 	switch {
-	case m.Kind == gate.Response: // no request waits for the response
-	case m.Kind == gate.Request && m.Method == mcp.MethodPing:
+	case m.Kind == jsonrpc.Response: // no request waits for the response
+	case m.Kind == jsonrpc.Request && m.Method == mcp.MethodPing:
 		l.reply(upstream.Pong(m.ID.Of(m.Raw)))
-	case m.Kind == gate.Request:
+	case m.Kind == jsonrpc.Request:
 		if !l.deliver(m) {
 			l.refuse(m)
 		}
@@ -180,7 +180,7 @@ func (l *link) take(m *gate.Answer) {
 }
 
 // refuse answers a request of the server that no client accepts.
-func (l *link) refuse(m *gate.Answer) {
+func (l *link) refuse(m *jsonrpc.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried))
 }
 
@@ -211,7 +211,7 @@ func (l *link) answer() {
 
 // send posts one message. The error says whether a byte of the message may have been sent.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
-	if req.Kind() == gate.Invalid {
+	if req.Kind() == jsonrpc.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
 	}
 	var state agreed

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
@@ -137,7 +137,7 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 		}
 		takers{
 			events:  func(message []byte) { event.Message = message },
-			reply:   func(m *gate.Answer) { c.reply(ctx, m, state) },
+			reply:   func(m *jsonrpc.Answer) { c.reply(ctx, m, state) },
 			changed: c.server.Tell,
 		}.take(m, nil)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -26,7 +26,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 // judged returns a request for a text that package gate accepts.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
-	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}

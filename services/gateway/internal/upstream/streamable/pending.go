@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -59,17 +59,17 @@ func (q *queue) took(message []byte) { q.has.Drop(len(message)) }
 
 // answered is the result of a request.
 type answered struct {
-	message *gate.Answer
+	message *jsonrpc.Answer
 	err     error
 }
 
 // settle passes an answer and its memory to its request, and reports whether a request waits for the answer.
-func (l *link) settle(m *gate.Answer) bool {
+func (l *link) settle(m *jsonrpc.Answer) bool {
 	id := m.ID.Of(m.Raw)
 	w := l.remove(func(w *waiting) bool { return w.is(id) })
 	switch {
 	case w == nil:
-		return l.misses(gate.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
+		return l.misses(jsonrpc.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
 	case upstream.Forged(m):
 		w.answer <- answered{err: upstream.ErrForged}
 	case !l.has.Give(w.room):
@@ -83,7 +83,7 @@ func (l *link) settle(m *gate.Answer) bool {
 // is reports whether id, the raw id of an answer, is the number that was sent, either as a number or as a decimal
 // string.
 func (w *waiting) is(id []byte) bool {
-	return bytes.Equal(id, w.id()) || bytes.Equal(gate.NumberIn(id), w.id())
+	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
 
 // methodOf returns the method of the request with this id; empty if there is none.
@@ -100,7 +100,7 @@ func (l *link) methodOf(id []byte) string {
 
 // fails ends the request to which an unreadable message seems to belong, and reports whether there is such a request.
 func (l *link) fails(data []byte, err error) bool {
-	s, is := gate.SketchOf(data)
+	s, is := jsonrpc.SketchOf(data)
 	if !is {
 		return false
 	}
@@ -113,9 +113,9 @@ func (l *link) fails(data []byte, err error) bool {
 
 // misses handles an answer whose id matches no request. A request fails if the id is another spelling of its id. The
 // only waiting request also fails if the answer is an error without an id. misses reports whether a request has failed.
-func (l *link) misses(s gate.Sketch) bool {
+func (l *link) misses(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
-	n, isNumber := gate.Integer(s.ID)
+	n, isNumber := jsonrpc.Integer(s.ID)
 	w := l.remove(func(w *waiting) bool { return isNumber && w.number == n })
 	if w == nil && (s.ID == nil || string(s.ID) == "null") && s.Error && !s.Result {
 		why = upstream.ErrNoID
@@ -149,7 +149,7 @@ func (l *link) remove(is func(*waiting) bool) *waiting {
 // deliver queues a message for its receiver, and reports whether that succeeded. Progress goes to its request. Other
 // messages do not say to which request they belong. If only one request receives events, the message goes to that
 // request. Otherwise it goes to the listener or, if there is no listener, to the first of these requests.
-func (l *link) deliver(m *gate.Answer) bool {
+func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.progressed(m)
 	}
@@ -170,7 +170,7 @@ func (l *link) deliver(m *gate.Answer) bool {
 }
 
 // progressed queues progress for its request, with the token that the client sent.
-func (l *link) progressed(m *gate.Answer) bool {
+func (l *link) progressed(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
 		return false
@@ -179,7 +179,7 @@ func (l *link) progressed(m *gate.Answer) bool {
 	defer l.mu.Unlock()
 	for _, w := range l.waiting {
 		if w.number == number && w.events != nil && len(w.token) > 0 {
-			message, err := gate.Splice(m.Raw, gate.Edit{Span: m.ProgressToken, With: w.token})
+			message, err := jsonrpc.Splice(m.Raw, jsonrpc.Edit{Span: m.ProgressToken, With: w.token})
 			return err == nil && w.events.put(message)
 		}
 	}
@@ -196,7 +196,7 @@ func (l *link) close(q *queue) {
 	for {
 		select {
 		case message := <-q.messages:
-			if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Kind == gate.Request {
+			if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Kind == jsonrpc.Request {
 				l.refuse(m)
 			}
 		default:
@@ -287,11 +287,11 @@ func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 
 // body returns the body of a request to post, with number as its id and progress token.
 func (w *waiting) body(req upstream.Request) ([]byte, error) {
-	edits := []gate.Edit{{Span: req.Message.ID, With: w.id()}}
+	edits := []jsonrpc.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {
-		edits = append(edits, gate.Edit{Span: req.Message.Meta.ProgressToken, With: w.id()})
+		edits = append(edits, jsonrpc.Edit{Span: req.Message.Meta.ProgressToken, With: w.id()})
 	}
-	body, err := gate.Splice(req.Body(), edits...)
+	body, err := jsonrpc.Splice(req.Body(), edits...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
@@ -305,7 +305,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	if req.Method() == mcp.MethodCancelled {
 		id := req.Message.RequestID
 		l.mu.Lock()
-		i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return gate.SameID(w.client, id.Of(req.Body())) })
+		i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return jsonrpc.SameID(w.client, id.Of(req.Body())) })
 		var number []byte
 		if i >= 0 {
 			number = l.waiting[i].id()
@@ -315,7 +315,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 			return nil
 		}
 		var err error
-		if body, err = gate.Splice(body, gate.Edit{Span: id, With: number}); err != nil {
+		if body, err = jsonrpc.Splice(body, jsonrpc.Edit{Span: id, With: number}); err != nil {
 			return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -82,7 +82,7 @@ func lostBy(now *agreed, why error) error {
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total. This
 // occurs with servers of the official TypeScript SDK whose clients share one transport. After the first session, such a
 // server answers with status 400 and the error for an invalid request.
-func (s *Transport) hasOneSession(status int, answer *gate.Answer) bool {
+func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false
 	}

@@ -1,0 +1,138 @@
+package jsonrpc
+
+import (
+	"unicode/utf8"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
+
+// Prefixes of keys in _meta.
+const (
+	// ourPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
+	ourPrefix = "dev.sluice/"
+	// protocolPrefix is the prefix of the keys that the protocol defines.
+	protocolPrefix = "io.modelcontextprotocol/"
+)
+
+// withoutSessions is the revision that has no subscriptions to single resources. In that revision, a request to
+// subscribe has an unknown method and need not have a URI.
+const withoutSessions = "2026-07-28"
+
+// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to the field.
+// Otherwise a reader that ignores case would take the key for the field.
+var (
+	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
+
+	// paramsFields are the fields of all methods together, because the method may follow the params.
+	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
+		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
+		"progressToken", "progress", "total", "message", "level", "logger", "data",
+		"ref", "argument", "context", "task", "taskId", "status", "ttl",
+		"inputResponses", "requestState", "notifications", "elicitationId")
+
+	metaFields = foldTable("progressToken", "traceparent", "tracestate", "baggage",
+		protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities",
+		protocolPrefix+"clientInfo", protocolPrefix+"logLevel",
+		protocolPrefix+"related-task", protocolPrefix+"subscriptionId", protocolPrefix+"serverInfo",
+		ourPrefix+"run", ourPrefix+"approval")
+
+	// refFields are the fields of a completion's reference (MCP 2025-11-25, Completion).
+	refFields = foldTable("type", "name", "uri")
+
+	inputFields = foldTable("method", "params")
+
+	resultFields = foldTable("_meta", "content", "structuredContent", "isError",
+		"tools", "nextCursor", "ttlMs", "cacheScope", "resultType", "protocolVersion",
+		"capabilities", "serverInfo", "supportedVersions", "inputRequests", "requestState")
+
+	errorFields = foldTable("code", "message", "data")
+
+	toolFields = foldTable("name")
+
+	// methods are the methods of all revisions. A server that ignores case would take another spelling for one of these
+	// methods, to which other rules apply.
+	methods = foldTable(mcpmethod.All()...)
+)
+
+func foldTable(fields ...string) map[string]string {
+	table := make(map[string]string, len(fields))
+	for _, field := range fields {
+		table[string(fold(nil, []byte(field)))] = field
+	}
+	return table
+}
+
+// isVariant reports whether key folds to a field of the table without being equal to it.
+func isVariant(table map[string]string, key []byte) bool {
+	var buf [128]byte
+	if len(key) > len(buf) {
+		return false // no spelling of a field is that long
+	}
+	field, known := table[string(fold(buf[:0], key))]
+	return known && field != string(key)
+}
+
+// fold appends key to dst and replaces each character that a reader may take for an ASCII letter by that letter in
+// lower case. By Unicode's simple case folding these characters are the capitals, the long s and the Kelvin sign. The
+// Turkish letters are included because Java's equalsIgnoreCase treats them as an i.
+func fold(dst, key []byte) []byte {
+	for i := 0; i < len(key); i++ {
+		c := key[i]
+		switch {
+		case 'A' <= c && c <= 'Z':
+			c |= 0x20
+		case c >= utf8.RuneSelf:
+			r, size := utf8.DecodeRune(key[i:])
+			i += size - 1
+			switch r {
+			case '\u017f': // long s
+				c = 's'
+			case '\u212a': // Kelvin sign
+				c = 'k'
+			case '\u0130', '\u0131': // I with a dot, i without a dot
+				c = 'i'
+			default:
+				dst = utf8.AppendRune(dst, r)
+				continue
+			}
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}
+
+// Folded returns a key in which each character that a reader may take for an ASCII letter is replaced by that letter in
+// lower case. Two keys with the same folded text are equal for a reader that ignores case.
+func Folded(key string) string { return string(fold(nil, []byte(key))) }
+
+// foldsToPrefix reports whether key begins with prefix in any case.
+func foldsToPrefix(key []byte, prefix string) bool {
+	// A character that folds to a letter takes at most three bytes.
+	key = key[:min(len(key), 3*len(prefix))]
+	var buf [3 * len(protocolPrefix)]byte
+	folded := fold(buf[:0], key)
+	return len(folded) >= len(prefix) && string(folded[:len(prefix)]) == prefix
+}
+
+// isMeta reports whether a reader could take key for _meta.
+func isMeta(key []byte) bool {
+	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to a letter of _meta
+		return false
+	}
+	var buf [len("_meta")]byte
+	return string(fold(buf[:0], key)) == "_meta"
+}
+
+// unambiguous refuses a key that a reader could take for another field of the table.
+func (s *scanner) unambiguous(table map[string]string, f *frame) error {
+	if isVariant(table, f.key) {
+		return s.variant(f)
+	}
+	return nil
+}
+
+func (s *scanner) variant(f *frame) error {
+	return s.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, f.start,
+		"a key differs from a protocol field in case only")
+}

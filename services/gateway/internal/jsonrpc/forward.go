@@ -1,0 +1,243 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A Trace is the trace context for a server (W3C Trace Context and Baggage). An empty field removes the member from the
+// message.
+type Trace struct{ Parent, State, Baggage string }
+
+// fields returns the values with their keys, in the order of Meta.trace.
+func (t Trace) fields() [traceFields][2]string {
+	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
+}
+
+// Outgoing returns the message in the form in which it is sent to a server. Every "dev.sluice/" member of _meta is
+// removed. Each member of the trace context that m has is replaced by the value in t, or removed if that value is
+// empty; missing members are not added. If claims is not nil, that raw object replaces the client's declared
+// capabilities.
+//
+// All other bytes are the judged bytes. Every span and string of the result refers to the new bytes, so they need not
+// be parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
+func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
+	edits, gone := m.outgoing(t, claims)
+	if len(edits) == 0 {
+		return m, nil
+	}
+	raw, err := Splice(m.Raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	sent := *m
+	sent.Raw = raw
+	to := shifting(edits)
+	for _, span := range sent.spans() {
+		*span = to.span(*span)
+	}
+	meta := &sent.Meta
+	meta.Run, meta.Approval = "", ""
+	meta.TraceParent = m.carried(traceParent, t.Parent, maxTraceParent)
+	meta.TraceState = m.carried(traceState, t.State, maxTraceState)
+	meta.members -= gone
+	meta.ours, meta.trace, meta.values = nil, [traceFields]item{}, [traceFields]Span{}
+	return &sent, nil
+}
+
+// outgoing returns the edits for [Message.Outgoing] by position, and the number of members of _meta that they remove.
+func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
+	meta := &m.Meta
+	out := slices.Clone(meta.ours)
+	if has := meta.Capabilities; claims != nil && has.Present() && !bytes.Equal(has.Of(m.Raw), claims) {
+		edits = append(edits, Edit{has, claims})
+	}
+	for i, field := range t.fields() {
+		switch value := quote(field[1]); {
+		case !meta.trace[i].Present():
+		case value != nil:
+			edits = append(edits, Edit{meta.values[i], value})
+		default:
+			out = append(out, meta.trace[i])
+		}
+	}
+	slices.SortFunc(out, func(a, b item) int { return cmp.Compare(a.Start, b.Start) })
+	edits = cut(edits, m.Raw, out)
+	slices.SortFunc(edits, byPlace)
+	return edits, len(out)
+}
+
+// carried returns the value that a trace member has after its replacement by text. It is empty if m does not have the
+// member or text is longer than most.
+func (m *Message) carried(field int, text string, most int) string {
+	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
+		return ""
+	}
+	return text
+}
+
+// spans returns pointers to all spans of m.
+func (m *Message) spans() [17]*Span {
+	return [...]*Span{
+		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
+		&m.InputResponses, &m.RequestState, &m.TaskIDValue, &m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
+	}
+}
+
+// ErrSaid means that a message already has a member that would be added. Compare with errors.Is.
+var ErrSaid = errors.New("the message already has a member that would be added")
+
+// With returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
+// repeats what a session declared, and params to the params (MCP 2026-07-28, Requests). Both are raw members separated
+// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are [ErrSaid],
+// [ErrSplice], or an [*Error].
+func (m *Message) With(meta, params []byte) (*Message, error) {
+	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
+		return nil, ErrSaid
+	}
+	var edits []Edit
+	if len(params) > 0 {
+		if !m.Params.Present() {
+			return nil, ErrSplice
+		}
+		at := m.Params.Start + 1
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma separates params from _meta, which follows
+	}
+	return m.again(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
+}
+
+// Without returns a request in the form for a server with sessions. It removes the members of _meta that describe the
+// client and the revision, because a session declares them. It also removes the responses and the state of a repeated
+// request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed
+// again.
+func (m *Message) Without() (*Message, error) {
+	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
+	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
+}
+
+// First returns a repeated request in its first form, without the members that belong to the repetition (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+func (m *Message) First() (*Message, error) {
+	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
+}
+
+// again applies the edits to m and parses the result, because the new bytes were not part of the judged message.
+func (m *Message) again(edits []Edit) (*Message, error) {
+	raw, err := Splice(m.Raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	limits := AnswerLimits() // the edits may contain text that a server sent
+	limits.IDBytes = len(m.Raw)
+	return Parse(raw, limits)
+}
+
+// Members that [Message.Without] and [Message.First] remove.
+var (
+	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
+	paramsAgain    = foldTable("inputResponses", "requestState")
+)
+
+// members returns the members of an object in m whose keys are in keys.
+func (m *Message) members(of Span, keys map[string]string) (out []item) {
+	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
+	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
+	var f frame
+	if !of.Present() || s.enter(&f) != nil {
+		return nil
+	}
+	for {
+		more, err := s.member(&f)
+		if !more || err != nil {
+			return out
+		}
+		_, is := keys[string(fold(nil, f.key))]
+		if s.value() != nil {
+			return out
+		}
+		if is {
+			out = append(out, item{Span{f.start, s.pos}, f.prev})
+		}
+	}
+}
+
+// insertMeta returns the edit that inserts members into a _meta that keeps remain other members.
+func (m *Message) insertMeta(members []byte, remain int) Edit {
+	var at int
+	switch {
+	case m.Meta.Object.Present():
+		at = m.Meta.Object.Start + 1
+	case m.Params.Present():
+		at, remain = m.Params.Start+1, m.paramCount
+		members = appendMember(nil, "_meta", braced(members))
+	default:
+		at, remain = m.start+1, 1 // an envelope is never empty
+		members = appendMember(nil, "params", braced(appendMember(nil, "_meta", braced(members))))
+	}
+	if remain > 0 {
+		members = append(members, ',')
+	}
+	return Edit{Span{at, at}, members}
+}
+
+// quote returns text as a JSON string. It returns nil if text is empty or not UTF-8, because a broken trace must not
+// break a call.
+func quote(text string) []byte {
+	if text == "" {
+		return nil
+	}
+	quoted, err := jsontext.AppendQuote(make([]byte, 0, len(text)+2), text)
+	if err != nil {
+		return nil
+	}
+	return quoted
+}
+
+// appendMember appends a member to a list of members with commas between them. The key must need no escapes.
+func appendMember(members []byte, key string, value []byte) []byte {
+	if len(members) > 0 {
+		members = append(members, ',')
+	}
+	members = append(members, '"')
+	members = append(members, key...)
+	members = append(members, '"', ':')
+	return append(members, value...)
+}
+
+func braced(members []byte) []byte {
+	return append(append([]byte{'{'}, members...), '}')
+}
+
+// Client returns the name and version that the client declares in initialize or otherwise in
+// "io.modelcontextprotocol/clientInfo" of _meta. Each is empty if it is absent, not a string or longer than 128 bytes.
+// They are not verified and identify no caller.
+func (m *Message) Client() (name, version string) {
+	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
+	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}
+	var f frame
+	if !m.clientInfo.Present() || p.enter(&f) != nil {
+		return "", ""
+	}
+	for {
+		more, err := p.member(&f)
+		if !more || err != nil {
+			return name, version
+		}
+		key := string(f.key)
+		value, err := p.read()
+		if err != nil {
+			return "", ""
+		}
+		switch key {
+		case "name":
+			name, _ = p.text(value, maxName, "")
+		case "version":
+			version, _ = p.text(value, maxName, "")
+		}
+	}
+}

@@ -1,0 +1,356 @@
+package jsonrpc_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+)
+
+// The fuzz tests compare the gate with the standard package encoding/json, which takes the last of two equal keys and
+// ignores the case of keys. If the gate accepts a message, both must have read the same.
+
+// decode decodes raw with the standard package. It keeps the spelling of numbers.
+func decode(t *testing.T, raw []byte, into any) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(into); err != nil {
+		t.Fatalf("the standard package refuses %q: %v", raw, err)
+	}
+}
+
+func tree(t *testing.T, raw []byte) (value any) {
+	t.Helper()
+	if raw != nil {
+		decode(t, raw, &value)
+	}
+	return value
+}
+
+// loose is a message as a program reads it that ignores the case of keys.
+type loose struct {
+	Method  any
+	ID      any
+	Jsonrpc any
+	Result  any
+	Error   any
+	Params  struct {
+		Name, Arguments, URI any
+		Meta                 map[string]any `json:"_meta"`
+	}
+}
+
+// same reports an error unless got and want are equal.
+func same(t *testing.T, raw []byte, what string, got, want any) {
+	t.Helper()
+	// cmp.Diff needs exponential time for values that are nested this deep.
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s of %q\n the gate: %#v\nstandard: %#v", what, raw, got, want)
+	}
+}
+
+// agrees reports an error unless the standard package reads the same in raw as the gate.
+func agrees(t *testing.T, m *jsonrpc.Message) {
+	t.Helper()
+	var other loose
+	decode(t, m.Raw, &other)
+	same(t, m.Raw, "the version", any("2.0"), other.Jsonrpc)
+	same(t, m.Raw, "the id", tree(t, m.ID.Of(m.Raw)), other.ID)
+	same(t, m.Raw, "the result", tree(t, m.Result.Of(m.Raw)), other.Result)
+	same(t, m.Raw, "the error", tree(t, m.Error.Of(m.Raw)), other.Error)
+	same(t, m.Raw, "the arguments", tree(t, m.Arguments.Of(m.Raw)), other.Params.Arguments)
+	text := func(what, got string, want any) {
+		t.Helper()
+		if s, ok := want.(string); ok || got != "" {
+			same(t, m.Raw, what, got, s)
+		}
+	}
+	text("the method", m.Method, other.Method)
+	if m.Method == "tools/call" || m.Method == "prompts/get" {
+		text("the name", m.Name, other.Params.Name)
+	}
+	if strings.HasPrefix(m.Method, "resources/") {
+		text("the URI", m.URI, other.Params.URI)
+	}
+	meta := other.Params.Meta
+	text("the run", m.Meta.Run, meta["dev.sluice/run"])
+	text("the approval", m.Meta.Approval, meta["dev.sluice/approval"])
+	text("the revision", m.Meta.ProtocolVersion, meta["io.modelcontextprotocol/protocolVersion"])
+	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
+}
+
+// asPrepared returns the expected result of Outgoing, computed from the standard package's tree.
+func asPrepared(message map[string]any, trace jsonrpc.Trace) map[string]any {
+	params, _ := message["params"].(map[string]any)
+	meta, _ := params["_meta"].(map[string]any)
+	for key, value := range map[string]string{"traceparent": trace.Parent, "tracestate": trace.State, "baggage": trace.Baggage} {
+		if _, carried := meta[key]; carried && value != "" {
+			meta[key] = value
+		} else {
+			delete(meta, key)
+		}
+	}
+	for key := range meta {
+		if strings.HasPrefix(key, "dev.sluice/") {
+			delete(meta, key)
+		}
+	}
+	return message
+}
+
+func FuzzParse(f *testing.F) {
+	for _, table := range [][]refusal{duplicateNames, duplicatesInside, trailingBytes, batches, notJSONRPC} {
+		for _, tt := range table {
+			f.Add([]byte(tt.raw))
+		}
+	}
+	for _, tt := range messages {
+		f.Add([]byte(tt.raw))
+	}
+	for _, tt := range outgoings {
+		f.Add([]byte(tt.raw))
+	}
+	for _, extra := range []string{modern, wide(20, [2]int{0, 0}), toolCall(`{"v":[1e400,1.5,-0,"\ud83d\ude00",9223372036854775808]}`),
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list","METHOD":"tools/call"}`, "\ufeff" + ping, toolCall("{\"a\":\"\xff\"}")} {
+		f.Add([]byte(extra))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		before := bytes.Clone(raw)
+		m, err := jsonrpc.Parse(raw, jsonrpc.DefaultLimits())
+		if !bytes.Equal(raw, before) {
+			t.Fatalf("Parse changed %q", before)
+		}
+		if err != nil {
+			refusalCode(t, string(raw), m == nil, err)
+			return
+		}
+		if !jsontext.Value(raw).IsValid() {
+			t.Fatalf("jsontext refuses %q", raw)
+		}
+		agrees(t, m)
+		m.Client()
+		for _, trace := range []jsonrpc.Trace{{}, {Parent: "p"}, {Parent: "p", State: "s=\"", Baggage: "b"}} {
+			preparedAlike(t, m, trace)
+		}
+	})
+}
+
+// preparedAlike checks the message that Outgoing returns for m.
+func preparedAlike(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
+	t.Helper()
+	sent, err := m.Outgoing(trace, nil)
+	if err != nil {
+		t.Fatalf("prepare %q: %v", m.Raw, err)
+	}
+	readsAsItSays(t, sent)
+	agrees(t, sent)
+	want := tree(t, m.Raw).(map[string]any)
+	if m.Kind != jsonrpc.Response {
+		want = asPrepared(want, trace)
+	}
+	same(t, m.Raw, "the forwarded message", tree(t, sent.Raw), any(want))
+	same(t, m.Raw, "the arguments' bytes", string(sent.Arguments.Of(sent.Raw)), string(m.Arguments.Of(m.Raw)))
+	same(t, m.Raw, "the name", sent.Name, m.Name)
+	if sent.Meta.Run != "" || sent.Meta.Approval != "" {
+		t.Errorf("%q became %q", m.Raw, sent.Raw)
+	}
+}
+
+// folds lowers the case of a key and replaces characters that look like its letters.
+func folds(key string) string {
+	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
+}
+
+func isOurs(key string) bool { return strings.HasPrefix(folds(key), "dev.sluice/") }
+
+// scrubbed removes from a tree everything that Clean must remove.
+func scrubbed(value any) any {
+	switch v := value.(type) {
+	case []any:
+		for i := range v {
+			v[i] = scrubbed(v[i])
+		}
+	case map[string]any:
+		for key, child := range v {
+			if meta, ok := child.(map[string]any); ok && folds(key) == "_meta" {
+				dropOurs(meta)
+			}
+			v[key] = scrubbed(child)
+		}
+	}
+	return value
+}
+
+func dropOurs(object map[string]any) {
+	for key := range object {
+		if isOurs(key) {
+			delete(object, key)
+		}
+	}
+}
+
+// listed returns the tools of a list that are not hidden.
+func listed(tools []any) []any {
+	kept := []any{}
+	for _, element := range tools {
+		tool, _ := element.(map[string]any)
+		name, _ := tool["name"].(string)
+		for key := range tool {
+			if key != "name" && folds(key) == "name" {
+				name = ""
+			}
+		}
+		if name != "" && name[0] != 'h' {
+			kept = append(kept, element)
+		}
+	}
+	return kept
+}
+
+func hidden(tool jsonrpc.Tool) bool { return tool.Name == "" || tool.Name[0] == 'h' }
+
+func FuzzReadAnswer(f *testing.F) {
+	for _, table := range [][]refusal{badAnswers, duplicatesInside, notJSONRPC} {
+		for _, tt := range table {
+			if len(tt.raw) < 1<<16 {
+				f.Add([]byte(tt.raw))
+			}
+		}
+	}
+	for _, tt := range answers {
+		f.Add([]byte(tt.raw))
+	}
+	for _, tt := range unclean {
+		f.Add([]byte(tt.raw))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		readAlike(t, raw)
+		// Most inputs of the fuzzer are not JSON-RPC, so they are also used as a value inside a response.
+		readAlike(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
+	})
+}
+
+// readAlike compares ReadAnswer with a strict reading by jsontext.
+func readAlike(t *testing.T, raw []byte) {
+	t.Helper()
+	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
+	valid := jsontext.Value(raw).IsValid()
+	if err != nil {
+		code := refusalCode(t, string(raw), a == nil, err)
+		if valid && slices.Contains([]commonv1.Code{invalid, dup, encoding, trailing}, code) {
+			t.Fatalf("%q: %v, and yet jsontext accepts it", raw, err)
+		}
+		return
+	}
+	if !valid {
+		t.Fatalf("jsontext refuses %q", raw)
+	}
+	out, err := jsonrpc.Splice(raw, a.Clean(hidden)...)
+	if err != nil {
+		t.Fatalf("splice %q: %v", raw, err)
+	}
+	again, err := jsonrpc.ReadAnswer(out, jsonrpc.AnswerLimits())
+	if err != nil {
+		t.Fatalf("%q became %q: %v", raw, out, err)
+	}
+	if len(again.Clean(hidden)) != 0 {
+		t.Errorf("%q became %q, which is not clean", raw, out)
+	}
+	want := tree(t, raw).(map[string]any)
+	if result, ok := want["result"].(map[string]any); ok {
+		if tools, ok := result["tools"].([]any); ok {
+			result["tools"] = listed(tools)
+		}
+	}
+	if failure, ok := want["error"].(map[string]any); ok {
+		if data, ok := failure["data"].(map[string]any); ok {
+			dropOurs(data)
+		}
+	}
+	same(t, raw, "the clean answer", tree(t, out), scrubbed(want))
+	if a.ToolList.Present() {
+		addsAlike(t, a, want)
+	}
+	if a.Kind == jsonrpc.Response {
+		addressedAlike(t, a)
+	}
+	var other struct{ ID, Result, Error any }
+	decode(t, raw, &other)
+	same(t, raw, "the result", tree(t, a.Result.Of(raw)), other.Result)
+	same(t, raw, "the error", tree(t, a.Error.Of(raw)), other.Error)
+	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
+}
+
+// addressedAlike compares the result of Addressed with a new parse of its bytes.
+func addressedAlike(t *testing.T, a *jsonrpc.Answer) {
+	t.Helper()
+	roomy := jsonrpc.AnswerLimits()
+	roomy.Bytes += 1 << 10
+	for _, id := range []string{`7`, `"0192f4a0-aaaa-bbbb-cccc-0123456789ab"`} {
+		addressed, err := a.Addressed([]byte(id))
+		if err != nil {
+			t.Fatalf("%q for %s: %v", a.Raw, id, err)
+		}
+		read, err := jsonrpc.ReadAnswer(addressed.Raw, roomy)
+		if err != nil {
+			t.Fatalf("%q became %q: %v", a.Raw, addressed.Raw, err)
+		}
+		if got := string(addressed.ID.Of(addressed.Raw)); got != id {
+			t.Errorf("%q has the id %s, want %s", addressed.Raw, got, id)
+		}
+		if diff := cmp.Diff(read, addressed, cmpopts.IgnoreUnexported(jsonrpc.Answer{}, jsonrpc.Tool{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q does not read as it says (-read +says):\n%s", addressed.Raw, diff)
+		}
+		if diff := cmp.Diff(read.Clean(hidden), addressed.Clean(hidden), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q is not cleaned as it reads (-read +says):\n%s", addressed.Raw, diff)
+		}
+	}
+}
+
+// addsAlike compares the list after the edits of Add and Clean with the expected list.
+func addsAlike(t *testing.T, a *jsonrpc.Answer, want map[string]any) {
+	t.Helper()
+	const tool = `{"name":"ours"}`
+	out, err := jsonrpc.Splice(a.Raw, append(a.Clean(hidden), a.Add([]byte(tool), hidden))...)
+	if err != nil {
+		t.Fatalf("splice %q: %v", a.Raw, err)
+	}
+	if result, ok := want["result"].(map[string]any); ok {
+		result["tools"] = append(result["tools"].([]any), tree(t, []byte(tool)))
+	}
+	same(t, a.Raw, "the list with a tool", tree(t, out), want)
+}
+
+func FuzzSameID(f *testing.F) {
+	for _, id := range []string{`1`, `"1"`, `"\u0031"`, `-0`, `1.0`, `null`, `"\ud83d\ude00"`} {
+		f.Add([]byte(id), []byte(`"😀"`))
+		f.Add([]byte(id), []byte(`1`))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		isValue := func(v []byte) bool { return jsontext.Value(v).IsValid() && len(bytes.TrimSpace(v)) == len(v) }
+		if !isValue(a) || !isValue(b) {
+			jsonrpc.SameID(a, b)
+			return
+		}
+		usable := func(v any) bool {
+			n, isNumber := v.(json.Number)
+			_, isText := v.(string)
+			return isText || isNumber && n != "-0" && !strings.ContainsAny(n.String(), ".eE")
+		}
+		x, y := tree(t, a), tree(t, b)
+		want := usable(x) && usable(y) && x == y
+		if got := jsonrpc.SameID(a, b); got != want {
+			t.Errorf("SameID(%q, %q) is %v, want %v", a, b, got, want)
+		}
+	})
+}

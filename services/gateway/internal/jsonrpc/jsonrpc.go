@@ -1,0 +1,106 @@
+// Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either refuses
+// the message with a code, or returns the position of each part in those bytes. Therefore the forwarded bytes are the
+// judged bytes, except for the replacements that [Splice] makes.
+//
+// [Parse] reads a client's message and enforces all rules for clients. [ReadAnswer] reads a server's message. It
+// requires unambiguous JSON, and finds the parts that the gateway has to read or to remove.
+//
+// The package has a scanner of its own, because the scanner must count tokens, levels and keys while it reads, and must
+// name the rule that was broken. Fuzz tests compare the scanner with the strict reading of jsontext. The package has no
+// state, so all functions are safe for concurrent use.
+package jsonrpc
+
+import (
+	"fmt"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+)
+
+// A Span is the half-open range [Start, End) of bytes in a message's Raw. The zero Span means that the part is absent,
+// because no part of a message ends at 0.
+type Span struct{ Start, End int }
+
+// Present reports whether the part exists.
+func (s Span) Present() bool { return s.End > 0 }
+
+// Of returns the bytes of raw in the range of s, as a slice of raw and not a copy. It returns nil for an absent part.
+func (s Span) Of(raw []byte) []byte {
+	if !s.Present() {
+		return nil
+	}
+	return raw[s.Start:s.End:s.End]
+}
+
+// Kind is the kind of a JSON-RPC message. The zero Kind means that there is no message.
+type Kind uint8
+
+// The kinds of JSON-RPC messages.
+const (
+	// Invalid is the zero value; no accepted message has it.
+	Invalid Kind = iota
+	// Request has a method and an id, and needs an answer.
+	Request
+	// Notification has a method and no id.
+	Notification
+	// Response has an id and a result or an error.
+	Response
+)
+
+// String returns the kind's name in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Request:
+		return "request"
+	case Notification:
+		return "notification"
+	case Response:
+		return "response"
+	case Invalid:
+	}
+	return "invalid"
+}
+
+// Limits limit one message. Each is the largest accepted value. The zero Limits refuse everything.
+type Limits struct {
+	// Bytes is the length of the whole message.
+	Bytes int
+	// Depth counts nested objects and arrays; the message itself is level 1.
+	Depth int
+	// Tokens counts scalars, keys, and both brackets of objects and arrays.
+	Tokens int
+	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
+	KeyBytes int
+	// NumberBytes is the length of a number as it is written. It is limited because the time of exact parsers grows
+	// faster than the length of a number.
+	NumberBytes int
+	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
+	IDBytes int
+}
+
+// DefaultLimits returns the limits for messages of clients.
+func DefaultLimits() Limits {
+	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonicaljson.MaxNumber, IDBytes: 128}
+}
+
+// AnswerLimits returns the limits for messages of servers. They are higher, because answers carry data. IDBytes does
+// not apply to answers.
+func AnswerLimits() Limits {
+	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonicaljson.MaxNumber}
+}
+
+// An Error says why a message was refused. It never quotes the message, so the Error may be logged and shown.
+type Error struct {
+	// Code is the code of the broken rule.
+	Code commonv1.Code
+	// Detail is a sentence for people. It is always a constant or made of constants.
+	Detail string
+	// Offset is the position in the message where the gate stopped, in bytes.
+	Offset int
+}
+
+// Error returns the code in lower case, the offset and the detail.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s at byte %d: %s", enum.Name(e.Code), e.Offset, e.Detail)
+}

@@ -1,0 +1,43 @@
+package jsonrpc
+
+import (
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// Listing returns the answer with another list of its result in ToolList and Tools. The elements of that list have
+// their names in the member name. [Answer.Clean] then hides elements of that list. If the result has no such list,
+// ToolList is absent.
+//
+// Listing parses the result a second time; answers whose list is not filtered do not need it. The error is an [*Error]
+// if a reader could take another member for the list, or if the list is too long.
+func (a *Answer) Listing(list, name string) (*Answer, error) {
+	out := *a
+	out.ToolList, out.Tools = Span{}, nil
+	if !a.Result.Present() {
+		return &out, nil
+	}
+	r := reader{scanner: scanner{raw: a.Raw, pos: a.Result.Start, limits: AnswerLimits()}, a: &out}
+	members, fields := foldTable(list), foldTable(name)
+	var f frame
+	if err := r.enter(&f); err != nil {
+		return nil, err
+	}
+	for {
+		more, err := r.member(&f)
+		switch {
+		case err != nil:
+			return nil, err
+		case !more:
+			return &out, nil
+		case isVariant(members, f.key):
+			return nil, r.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, f.start, "a key differs from a protocol field in case only")
+		case string(f.key) == list:
+			err = r.list(name, fields)
+		default:
+			err = r.value()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package jsonrpc
+
+import (
+	"bytes"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+)
+
+// Reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
+const (
+	RefPrompt   = "ref/prompt"
+	RefResource = "ref/resource"
+)
+
+// A Message is a client's message that was accepted by [Parse]. It is read-only. Its spans are positions in Raw, which
+// must not change while the Message is in use. Its strings are copies with escapes resolved.
+type Message struct {
+	// Raw is the message as it was received.
+	Raw []byte
+	// Kind is never Invalid.
+	Kind Kind
+	// Method is empty in a response.
+	Method string
+	// ID is the raw id: a string or an integer. Absent in a notification.
+	ID Span
+	// Params is the params object.
+	Params Span
+	// Result and Error are objects; a response has exactly one of them.
+	Result, Error Span
+
+	// Name is params.name of tools/call, which matches the grammar of tool names, params.name of prompts/get, which may
+	// be any text, or params.ref.name of a completion for a prompt. It is empty for other methods.
+	Name string
+	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [Splice].
+	NameValue Span
+	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
+	// a URI template. It is empty for other methods.
+	URI string
+	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty for an unknown type and for
+	// other methods.
+	Ref string
+	// URIValue is the raw value of params.uri.
+	URIValue Span
+	// Arguments is the params.arguments object. It is absent if params.arguments is null.
+	Arguments Span
+	// RequestID is the raw params.requestId of notifications/cancelled: a valid id. Absent for other methods.
+	RequestID Span
+	// ProgressToken is the raw params.progressToken of notifications/progress: a valid id. It is absent for other
+	// methods. The token that a request declares is in Meta.
+	ProgressToken Span
+
+	// InputResponses is the raw params.inputResponses. A client uses it to respond to the requests in the server's
+	// previous answer (MCP 2026-07-28, Multi Round-Trip Requests).
+	InputResponses Span
+	// RequestState is the raw params.requestState, which a client sends back unchanged (MCP 2026-07-28, Multi
+	// Round-Trip Requests).
+	RequestState Span
+
+	// TaskID is params.taskId of the methods under tasks/. Empty for other methods.
+	TaskID string
+	// TaskIDValue is the raw value of params.taskId.
+	TaskIDValue Span
+
+	// Cursor is params.cursor of tools/list. Empty for other methods.
+	Cursor string
+
+	// Version is params.protocolVersion of initialize. Empty for other methods.
+	Version string
+	// Capabilities is the params.capabilities object of initialize.
+	Capabilities Span
+
+	// Meta is the content of params._meta.
+	Meta Meta
+
+	clientInfo Span // from params of initialize, otherwise from _meta
+	start      int  // the position of the envelope in Raw
+	paramCount int  // the number of members of params
+}
+
+// Clone returns a copy of m with memory of its own, for callers that use m longer than the buffer from which it was
+// read.
+func (m *Message) Clone() *Message {
+	own := *m
+	own.Raw = bytes.Clone(m.Raw)
+	return &own
+}
+
+// Meta is the content of params._meta. The zero Meta belongs to a message without _meta.
+type Meta struct {
+	// Object is the whole value of _meta.
+	Object Span
+	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
+	Run, Approval string
+	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if it is not a string of at most 128
+	// bytes, and TraceState if it is not a string of at most 512 bytes. Their content is not checked.
+	TraceParent, TraceState string
+	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
+	ProtocolVersion string
+	// ProgressToken is the raw token: a string or an integer with the same limits as an id.
+	ProgressToken Span
+	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
+	Capabilities Span
+
+	members int
+	ours    []item
+	trace   [traceFields]item
+	values  [traceFields]Span
+}
+
+// Indices of the trace context's members in _meta, in the order of [Trace.fields].
+const (
+	traceParent = iota
+	traceState
+	baggage
+	traceFields
+)
+
+// Parse reads one message of a client. It returns the message, or refuses it with an [*Error]. The message must be a
+// JSON object within the limits, and must follow these rules:
+//   - The text is valid UTF-8 without byte order mark or lone surrogates. Keys are unique at every depth and contain no
+//     control characters. Only whitespace follows the object.
+//   - "jsonrpc" is "2.0". The envelope has no unknown keys. No key of the envelope, of params or of _meta could be taken
+//     for another key of the protocol.
+//   - The message is a request (a method and an id), a notification (a method under "notifications/" and no id) or a
+//     response (an id, and a result or an error).
+//   - An id is a non-empty string, or an integer within ±(2^53-1) that is written as an integer.
+//   - A number has at most NumberBytes. Except in responses, numbers are finite as float64, and integers are within
+//     int64.
+//   - params, arguments and _meta are absent or objects. arguments may be null.
+//   - tools/call has the name of a tool, and prompts/get has a name. resources/read, resources/subscribe and
+//     resources/unsubscribe have a URI; the latter two need none in a revision without these methods. The id of a task
+//     is a string.
+//
+// The Message refers to raw. Parse neither copies nor changes raw.
+func Parse(raw []byte, limits Limits) (*Message, error) {
+	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, wild: -1}}
+	p.m = &Message{Raw: raw}
+	if err := p.message(); err != nil {
+		return nil, err
+	}
+	return p.m, nil
+}
+
+type parser struct {
+	scanner
+	m *Message
+	// Raw values that are judged after the whole message was read.
+	jsonrpc, method Span
+	in              paramSpans
+}
+
+func (p *parser) message() error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	switch p.peek() {
+	case '{':
+	case '[':
+		return p.fail(commonv1.Code_CODE_BATCH, p.pos, "batches are not accepted: send one message at a time")
+	default:
+		if err := p.value(); err != nil {
+			return err
+		}
+		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, 0, "the message is not an object")
+	}
+	p.m.start = p.pos
+	if err := p.envelope(); err != nil {
+		return err
+	}
+	if err := p.end(); err != nil {
+		return err
+	}
+	return p.judge()
+}
+
+func (p *parser) envelope() error {
+	var f frame
+	if err := p.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := p.member(&f)
+		if !more {
+			return err
+		}
+		if err := p.field(&f); err != nil {
+			return err
+		}
+	}
+}
+
+// field reads the value of one member of the envelope.
+func (p *parser) field(f *frame) (err error) {
+	switch string(f.key) {
+	case "jsonrpc":
+		p.jsonrpc, err = p.read()
+	case "id":
+		p.m.ID, err = p.read()
+	case "method":
+		p.method, err = p.read()
+	case "params":
+		p.m.Params, err = p.params()
+	case "result":
+		p.m.Result, err = p.read()
+	case "error":
+		p.m.Error, err = p.read()
+	default:
+		if err := p.unambiguous(envelopeFields, f); err != nil {
+			return err
+		}
+		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, f.start, "the message has an unknown key")
+	}
+	return err
+}

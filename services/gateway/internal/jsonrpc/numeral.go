@@ -1,0 +1,63 @@
+package jsonrpc
+
+import "bytes"
+
+// A numeral is a number in its decimal spelling.
+type numeral struct {
+	negative, integer bool
+	// whole contains the digits before the point, without leading zeros, and fraction the digits after the point.
+	whole, fraction []byte
+	// exponent contains the digits of the exponent. shrinks means that the exponent is negative.
+	exponent []byte
+	shrinks  bool
+}
+
+// isWild reports whether the number is an integer outside of int64, or not finite as a float64.
+func (n *numeral) isWild() bool {
+	if !n.integer {
+		return !n.finite()
+	}
+	if n.negative {
+		return !atMost(n.whole, "9223372036854775808")
+	}
+	return !atMost(n.whole, "9223372036854775807")
+}
+
+// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. That number
+// has infinityPlaces digits before the point. A number that the gate accepts has fewer digits, so it is never equal to
+// that number.
+const (
+	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
+	infinityPlaces = 309
+)
+
+// finite reports whether the number is finite as a float64. It compares digits, because parsing a float64 with many
+// digits takes long.
+func (n *numeral) finite() bool {
+	if len(n.whole) <= 200 && len(n.exponent) <= 2 {
+		return true
+	}
+	var space [len(infinity)]byte
+	digits := append(append(space[:0], n.whole...), n.fraction...)
+	significant := bytes.TrimLeft(digits, "0")
+	if len(significant) == 0 || n.shrinks {
+		return true
+	}
+	exponent := 0
+	for _, c := range n.exponent {
+		exponent = min(10*exponent+int(c-'0'), 1<<20)
+	}
+	places := len(n.whole) - (len(digits) - len(significant)) + exponent
+	return places < infinityPlaces || places == infinityPlaces && string(significant) < infinity
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// atMost reports whether a number, given by its digits without leading zeros, is at most limit, which has the same
+// form.
+func atMost(digits []byte, limit string) bool {
+	if len(digits) != len(limit) {
+		return len(digits) < len(limit)
+	}
+	return string(digits) <= limit
+}

@@ -1,0 +1,10 @@
+package jsonrpc
+
+import (
+	"cmp"
+
+	"github.com/sluice-mesh/sluice/services/internal/publicname"
+)
+
+// Recorded returns the target of a request in the shortened form for records. Policy decides on the full name.
+func Recorded(m *Message) string { return publicname.Of(cmp.Or(m.URI, m.Name, m.TaskID)) }

@@ -1,0 +1,80 @@
+package jsonrpc
+
+import (
+	"bytes"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// mending collects the repairs that [Mend] makes during a parse.
+type mending struct {
+	// text is true while the parser is inside a value in which lone surrogates are replaced.
+	text bool
+	// last is the position of the last surrogate that was replaced, and replaced is the number of replaced surrogates.
+	last, replaced int
+	// null is the member `"error": null`; absent if the message does not have it.
+	null item
+}
+
+// Mend repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one of
+// these two ways, which occur in some servers:
+//   - `"error": null` next to a result is overwritten with spaces.
+//   - A lone surrogate, such as the escape \ud83d, is replaced by \ufffd in string values of content or
+//     structuredContent in the result of tools/call. Surrogates in keys, and in all other members, are not replaced.
+//
+// methodOf returns the method of the request with this raw id, or "" if there is none. Mend reports whether it has
+// repaired raw. If it has not, raw must not be used any more. A message with any other fault is not repaired. A
+// repaired message must still be read with [ReadAnswer].
+func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
+	mend := &mending{last: -1}
+	r := reader{scanner: scanner{raw: raw, limits: limits, mend: mend}}
+	r.a = &Answer{Raw: raw}
+	if r.message() != nil || !r.a.Result.Present() || mend.replaced == 0 && !mend.null.Present() {
+		return false
+	}
+	method := methodOf(r.a.ID.Of(raw))
+	if method == "" || mend.replaced > 0 && method != mcp.MethodToolsCall {
+		return false
+	}
+	mend.blank(raw)
+	return true
+}
+
+// replace replaces the lone surrogate at offset i by U+FFFD. It returns false if the surrogate may not be replaced.
+func (m *mending) replace(raw []byte, i int) bool {
+	if m == nil || !m.text {
+		return false
+	}
+	copy(raw[i:], `\ufffd`)
+	m.last = i
+	m.replaced++
+	return true
+}
+
+// isNull reports whether the value at the current position is a null that may be removed.
+func (m *mending) isNull(rest []byte) bool { return m != nil && bytes.HasPrefix(rest, []byte("null")) }
+
+// blank overwrites the member `"error": null` and the comma next to it with spaces.
+func (m *mending) blank(raw []byte) {
+	if !m.null.Present() {
+		return
+	}
+	from, to := m.null.Start, m.null.End
+	if m.null.prev > 0 {
+		from = m.null.prev
+	} else {
+		to += bytes.IndexByte(raw[to:], ',') + 1 // only spaces precede the comma, and a result follows it
+	}
+	for i := from; i < to; i++ {
+		raw[i] = ' '
+	}
+}
+
+// mendable reads a member of a result that has no meaning here, and repairs strings in it.
+func (r *reader) mendable(f *frame) error {
+	if key := string(f.key); r.mend != nil && (key == "content" || key == "structuredContent") {
+		r.mend.text = true
+		defer func() { r.mend.text = false }()
+	}
+	return r.memberValue(f)
+}

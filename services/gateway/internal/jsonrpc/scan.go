@@ -1,0 +1,325 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
+)
+
+// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It is part of
+// a parser or reader and is not allocated on the heap.
+type scanner struct {
+	raw    []byte
+	pos    int
+	limits Limits
+	// client is true for a client's message, whose keys must follow further rules. It is false for a server's message;
+	// then the members with keys that only the gateway may send are collected in foreign.
+	client bool
+
+	depth  int
+	tokens int
+	stint  gosched.Work
+	// wild is the position of the first number that is not finite, or is an integer outside of int64; -1 if there is no
+	// such number. Whether a wild number is allowed depends on the kind of the message, which is known only at its end.
+	// Once wild is set, numbers are no longer checked.
+	wild int
+	// controls is false if control characters in keys are possible only as escapes.
+	controls bool
+	names    nameStack
+	// text is the buffer in which escapes of strings are resolved.
+	text []byte
+	// foreign contains the members that only the gateway may send, sorted by position.
+	foreign []item
+	// mend collects the repairs of [Mend]. It is nil in every other parse.
+	mend *mending
+}
+
+// A frame is the state of reading one object or array.
+type frame struct {
+	// count is the number of members or elements that were begun.
+	count int
+	// start is the position of the current element, or of the key of the current member.
+	start int
+	// prev is the offset at which the previous member or element ends; zero for the first one.
+	prev int
+	// key is the key of the current member, with escapes resolved.
+	key []byte
+	// base is the index of the object's first key in scanner.names.
+	base int
+}
+
+// fail returns the refusal of the message at the given offset.
+func (s *scanner) fail(code commonv1.Code, offset int, detail string) error {
+	return &Error{Code: code, Detail: detail, Offset: offset}
+}
+
+// syntax refuses the message at the current position.
+func (s *scanner) syntax(detail string) error {
+	if s.pos >= len(s.raw) {
+		detail = "the text ends inside the value"
+	}
+	return s.fail(commonv1.Code_CODE_JSON_INVALID, s.pos, detail)
+}
+
+// begin checks the text as a whole and moves to its first byte.
+func (s *scanner) begin() error {
+	if len(s.raw) > s.limits.Bytes {
+		return s.fail(commonv1.Code_CODE_BODY_TOO_LARGE, s.limits.Bytes, "the message is too large")
+	}
+	if bytes.HasPrefix(s.raw, []byte("\ufeff")) {
+		return s.fail(commonv1.Code_CODE_JSON_ENCODING, 0, "a byte order mark precedes the message")
+	}
+	if !utf8.Valid(s.raw) {
+		return s.fail(commonv1.Code_CODE_JSON_ENCODING, badUTF8(s.raw), "the message is not valid UTF-8")
+	}
+	// Every control character above ASCII begins with 0xc2 in UTF-8; DEL is 0x7f.
+	s.controls = bytes.IndexByte(s.raw, 0x7f) >= 0 || bytes.IndexByte(s.raw, 0xc2) >= 0
+	s.space()
+	return nil
+}
+
+// end checks that only whitespace follows the value.
+func (s *scanner) end() error {
+	s.space()
+	if s.pos < len(s.raw) {
+		return s.fail(commonv1.Code_CODE_JSON_TRAILING, s.pos, "more bytes follow the message")
+	}
+	return nil
+}
+
+// badUTF8 returns the offset of the first byte that is not valid UTF-8.
+func badUTF8(b []byte) int {
+	for i := 0; i < len(b); {
+		r, size := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && size == 1 {
+			return i
+		}
+		i += size
+	}
+	return len(b)
+}
+
+// peek returns the current byte. At the end it returns 0, which is not allowed at any of the positions where peek is
+// used.
+func (s *scanner) peek() byte {
+	if s.pos < len(s.raw) {
+		return s.raw[s.pos]
+	}
+	return 0
+}
+
+// space skips whitespace.
+func (s *scanner) space() {
+	if s.pos < len(s.raw) && s.raw[s.pos] <= ' ' {
+		s.spaces()
+	}
+}
+
+func (s *scanner) spaces() {
+	for s.pos < len(s.raw) {
+		switch s.raw[s.pos] {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+func (s *scanner) token() error {
+	s.tokens++
+	s.stint.Step()
+	if s.tokens > s.limits.Tokens {
+		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, s.pos, "the message has too many tokens")
+	}
+	return nil
+}
+
+// read reads any value at the current position and returns its span.
+func (s *scanner) read() (Span, error) {
+	start := s.pos
+	err := s.value()
+	return Span{start, s.pos}, err
+}
+
+func (s *scanner) value() error {
+	c := s.peek()
+	if c == '{' {
+		return s.object()
+	}
+	if c == '[' {
+		return s.array()
+	}
+	if err := s.token(); err != nil {
+		return err
+	}
+	switch c {
+	case '"':
+		_, _, err := s.quoted()
+		return err
+	case 't':
+		return s.literal("true")
+	case 'f':
+		return s.literal("false")
+	case 'n':
+		return s.literal("null")
+	default:
+		return s.number()
+	}
+}
+
+func (s *scanner) literal(word string) error {
+	if !bytes.HasPrefix(s.raw[s.pos:], []byte(word)) {
+		return s.syntax("this is not a JSON value")
+	}
+	s.pos += len(word)
+	return nil
+}
+
+func (s *scanner) object() error {
+	var f frame
+	if err := s.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := s.member(&f)
+		if !more {
+			return err
+		}
+		if err := s.memberValue(&f); err != nil {
+			return err
+		}
+	}
+}
+
+// memberValue reads the value of a member that has no meaning here. In a server's message, a _meta may be in any
+// object.
+func (s *scanner) memberValue(f *frame) error {
+	if !s.client && isMeta(f.key) && s.peek() == '{' {
+		return s.foreignMeta()
+	}
+	return s.value()
+}
+
+func (s *scanner) array() error {
+	var f frame
+	if err := s.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := s.element(&f)
+		if !more {
+			return err
+		}
+		if err := s.value(); err != nil {
+			return err
+		}
+	}
+}
+
+// enter skips the opening bracket of an object or array.
+func (s *scanner) enter(f *frame) error {
+	s.depth++
+	if s.depth > s.limits.Depth {
+		return s.fail(commonv1.Code_CODE_JSON_TOO_DEEP, s.pos, "objects and arrays are nested too deep")
+	}
+	f.base = s.names.size
+	err := s.token()
+	s.pos++
+	return err
+}
+
+// leave skips the closing bracket of an object or array.
+func (s *scanner) leave() error {
+	s.depth--
+	err := s.token()
+	s.pos++
+	return err
+}
+
+// member moves to the value of the object's next member and returns true. At the end of the object, or on an error, it
+// returns false.
+func (s *scanner) member(f *frame) (bool, error) {
+	if f.count > 0 {
+		f.prev = s.pos
+	}
+	s.space()
+	if s.peek() == '}' {
+		if err := s.distinct(f); err != nil {
+			return false, err
+		}
+		return false, s.leave()
+	}
+	if f.count > 0 {
+		if s.peek() != ',' {
+			return false, s.syntax("a comma or a closing brace is missing")
+		}
+		s.pos++
+		s.space()
+	}
+	if s.peek() != '"' {
+		return false, s.syntax("a key is missing")
+	}
+	f.start = s.pos
+	f.count++
+	if err := s.key(f); err != nil {
+		return false, err
+	}
+	s.space()
+	if s.peek() != ':' {
+		return false, s.syntax("a colon is missing")
+	}
+	s.pos++
+	s.space()
+	return true, nil
+}
+
+// element moves to the array's next element and returns true. At the end of the array, or on an error, it returns
+// false.
+func (s *scanner) element(f *frame) (bool, error) {
+	if f.count > 0 {
+		f.prev = s.pos
+	}
+	s.space()
+	if s.peek() == ']' {
+		return false, s.leave()
+	}
+	if f.count > 0 {
+		if s.peek() != ',' {
+			return false, s.syntax("a comma or a closing bracket is missing")
+		}
+		s.pos++
+		s.space()
+	}
+	f.start = s.pos
+	f.count++
+	return true, nil
+}
+
+// decode returns the text of the string at span with escapes resolved, and reports whether the value is a string. The
+// scanner must already have read the value.
+func (s *scanner) decode(span Span) ([]byte, bool) {
+	quoted := span.Of(s.raw)
+	if len(quoted) == 0 || quoted[0] != '"' {
+		return nil, false
+	}
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1], true
+	}
+	return s.unescape(quoted)
+}
+
+// unescape resolves the escapes of a string. quoted includes the quotes.
+func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
+	start := len(s.text)
+	text, err := jsontext.AppendUnquote(s.text, quoted)
+	if err != nil {
+		return nil, false
+	}
+	s.text = text
+	return text[start:len(text):len(text)], true
+}

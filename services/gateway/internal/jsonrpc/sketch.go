@@ -1,0 +1,155 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
+)
+
+// A Sketch describes a message that cannot be read. It is only used to find the request whose answer is not usable.
+// Nothing else of the message may be used.
+type Sketch struct {
+	// ID is the raw id: a string or a number; nil if it is absent or null.
+	ID []byte
+	// Result reports whether the message has a result that is not null. Error reports whether it has an error that is
+	// an object.
+	Result, Error bool
+}
+
+// SketchOf finds the id of a text that looks like a response, whatever its faults, and reports whether the text looks
+// like one. Such a text begins with an object or an array of objects. It has no method, and has a result, an error that
+// is an object, or "jsonrpc". A text with two different ids does not count. SketchOf reads each byte at most once, up
+// to the end of the first object.
+func SketchOf(raw []byte) (Sketch, bool) {
+	s := sketcher{scanner: scanner{raw: raw}}
+	raw = bytes.TrimPrefix(raw, []byte(ByteOrderMark))
+	s.pos = len(s.raw) - len(raw)
+	s.space()
+	if s.peek() == '[' {
+		s.pos++
+		s.space()
+	}
+	if s.peek() != '{' {
+		return Sketch{}, false
+	}
+	s.object()
+	if s.conflict || s.method || !s.found.Result && !s.found.Error && !s.version {
+		return Sketch{}, false
+	}
+	return s.found, true
+}
+
+// ByteOrderMark is the byte order mark, which is allowed once at the beginning of a stream.
+const ByteOrderMark = "\ufeff"
+
+type sketcher struct {
+	scanner
+
+	found                     Sketch
+	hasID                     bool
+	conflict, method, version bool
+}
+
+// object skips an object, valid or not, and records the members that SketchOf needs.
+func (s *sketcher) object() {
+	var stint gosched.Work
+	for depth := 0; s.pos < len(s.raw); stint.Step() {
+		switch s.raw[s.pos] {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return
+			}
+		case '"':
+			text := s.text()
+			if s.space(); depth == 1 && s.peek() == ':' {
+				s.pos++
+				s.space()
+				s.note(text)
+			}
+			continue
+		}
+		s.pos++
+	}
+}
+
+// text skips a string and returns it with its quotes.
+func (s *sketcher) text() []byte {
+	start := s.pos
+	for s.pos = s.plain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.plain(s.pos) {
+		if s.raw[s.pos] == '\\' {
+			s.pos++ // the escaped character is skipped, too
+		}
+		s.pos++
+	}
+	s.pos = min(s.pos+1, len(s.raw))
+	return s.raw[start:s.pos]
+}
+
+// note records a member whose value is at the current position.
+func (s *sketcher) note(key []byte) {
+	null := bytes.HasPrefix(s.raw[s.pos:], []byte("null"))
+	switch string(key) {
+	case `"id"`:
+		id := s.id()
+		if s.conflict = s.conflict || s.hasID && !bytes.Equal(id, s.found.ID); !s.conflict {
+			s.hasID, s.found.ID = true, id
+		}
+	case `"method"`:
+		s.method = true
+	case `"result"`:
+		s.found.Result = s.found.Result || !null
+	case `"error"`:
+		s.found.Error = s.found.Error || s.peek() == '{'
+	case `"jsonrpc"`:
+		s.version = true
+	}
+}
+
+// id skips the value at the current position and returns it if it is a string or a number.
+func (s *sketcher) id() []byte {
+	start := s.pos
+	if s.peek() == '"' {
+		return s.text()
+	}
+	for s.pos < len(s.raw) && (isDigit(s.raw[s.pos]) || bytes.IndexByte([]byte("+-.eE"), s.raw[s.pos]) >= 0) {
+		s.pos++
+	}
+	if start == s.pos {
+		return nil
+	}
+	return s.raw[start:s.pos]
+}
+
+// NumberIn returns the integer in a raw id that is a string with its canonical decimal form, such as 7 for "7". It
+// returns nil for any other id.
+func NumberIn(id []byte) []byte {
+	if len(id) < 3 || id[0] != '"' || id[len(id)-1] != '"' || !isInteger(id[1:len(id)-1]) {
+		return nil
+	}
+	return id[1 : len(id)-1]
+}
+
+// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of the number
+// that was sent. It reports whether the id now equals sent. Both ids are raw JSON.
+func (a *Answer) UnquoteID(sent []byte) bool {
+	id := a.ID.Of(a.Raw)
+	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
+		a.Raw[a.ID.Start], a.Raw[a.ID.End-1] = ' ', ' '
+		a.ID = Span{a.ID.Start + 1, a.ID.End - 1}
+		return true
+	}
+	return SameID(id, sent)
+}
+
+// Integer returns the integer in a raw id, however it is spelled, such as 7 for 7.0 or " 07". It is only used to find
+// the request whose answer has an unusable id.
+func Integer(id []byte) (n int64, ok bool) {
+	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
+	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {
+		return 0, false
+	}
+	return n, true
+}

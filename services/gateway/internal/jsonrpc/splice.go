@@ -1,0 +1,128 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"slices"
+	"sort"
+)
+
+// An Edit replaces the bytes of a Span by With. With an empty Span it inserts bytes, and without With it removes bytes.
+type Edit struct {
+	Span Span
+	With []byte
+}
+
+// ErrSplice is returned by [Splice] and [Plan] for edits that overlap or are outside of the message.
+var ErrSplice = errors.New("edits overlap or lie outside of the message")
+
+// Splice returns raw with the edits applied, in new memory. Without edits it returns raw itself. The order of the edits
+// does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
+//
+// Therefore the result is valid again if the edits were made by this package or replace a value by a value of the same
+// kind, and if the limits allow the added bytes.
+func Splice(raw []byte, edits ...Edit) ([]byte, error) {
+	parts, err := Plan(raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	if len(edits) == 0 {
+		return raw, nil
+	}
+	return bytes.Join(parts, nil), nil
+}
+
+// Plan returns the parts of the result of [Splice] in order, without copying them. The caller must not change the
+// parts.
+func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
+	if !slices.IsSortedFunc(edits, byPlace) {
+		edits = slices.Clone(edits)
+		slices.SortStableFunc(edits, byPlace)
+	}
+	parts, last := make([][]byte, 0, 2*len(edits)+1), 0
+	for _, e := range edits {
+		if e.Span.Start < last || e.Span.End < e.Span.Start || e.Span.End > len(raw) {
+			return nil, ErrSplice
+		}
+		parts = append(parts, raw[last:e.Span.Start], e.With)
+		last = e.Span.End
+	}
+	return append(parts, raw[last:]), nil
+}
+
+// shifts maps positions before the edits to positions after the edits.
+type shifts []shift
+
+// shift says that all bytes from the position from on move by this number of bytes.
+type shift struct{ from, by int }
+
+// shifting returns the shifts for edits, which are sorted by position.
+func shifting(edits []Edit) shifts {
+	out, by := make(shifts, 0, len(edits)), 0
+	for _, e := range edits {
+		by += len(e.With) - (e.Span.End - e.Span.Start)
+		out = append(out, shift{e.Span.End, by})
+	}
+	return out
+}
+
+// place returns the new position of an old position. No edit may have removed the old position.
+func (s shifts) place(old int) int {
+	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
+	if i == 0 {
+		return old
+	}
+	return old + s[i-1].by
+}
+
+// span returns the new span of an old span. No edit may overlap one of its ends.
+func (s shifts) span(old Span) Span {
+	if !old.Present() {
+		return old
+	}
+	return Span{s.place(old.Start), s.place(old.End)}
+}
+
+func byPlace(a, b Edit) int {
+	return cmp.Or(cmp.Compare(a.Span.Start, b.Span.Start), cmp.Compare(a.Span.End, b.Span.End))
+}
+
+// An item is a member of an object, or an element of an array, that may have to be removed.
+type item struct {
+	Span
+	prev int // the offset at which the previous member or element ends; zero for the first one
+}
+
+// cut appends the edits that remove items from their objects and arrays. Each edit includes the comma that is then
+// superfluous. The items are sorted by position, and no item is inside another.
+func cut(edits []Edit, raw []byte, items []item) []Edit {
+	for len(items) > 0 {
+		// Adjacent items are removed by one edit, so that each comma is removed once.
+		run := 1
+		for run < len(items) && items[run].prev == items[run-1].End {
+			run++
+		}
+		hole := Span{items[0].Start, items[run-1].End}
+		if next, ok := nextItem(raw, hole.End); ok {
+			hole.End = next
+		} else if items[0].prev > 0 {
+			hole.Start = items[0].prev
+		}
+		edits = append(edits, Edit{Span: hole})
+		items = items[run:]
+	}
+	return edits
+}
+
+// nextItem returns the position of the item that follows the end of another item, and reports whether there is one.
+func nextItem(raw []byte, end int) (int, bool) {
+	s := scanner{raw: raw, pos: end}
+	s.space()
+	if s.peek() != ',' {
+		return 0, false
+	}
+	s.pos++
+	s.space()
+	return s.pos, true
+}

@@ -1,0 +1,12 @@
+package jsonrpc
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// Unquote returns the text of a JSON string; empty for anything else.
+func Unquote(raw []byte) string {
+	out, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		return ""
+	}
+	return string(out)
+}
