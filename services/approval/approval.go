@@ -25,9 +25,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -73,7 +73,7 @@ type Service struct {
 	tracer   trace.Tracer
 	// reading allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the time
 	// is divided among the requesters.
-	reading, drawing *turn.Turns[string]
+	reading, drawing *fairqueue.Turns[string]
 	// counting is the registration of countOpen as a callback of the metrics; nil until the store is open.
 	counting metric.Registration
 }
@@ -86,7 +86,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: turn.ForProcessor[string](), drawing: turn.ForProcessor[string]()}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: fairqueue.ForProcessor[string](), drawing: fairqueue.ForProcessor[string]()}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}

@@ -9,24 +9,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 var (
 	errNotAsked     = errors.New("the decision does not require approval, or has no terms")
 	errConfirmation = errors.New("the terms do not allow confirmation at the agent")
 	errParams       = errors.New("params_json can't be read")
-	errCursor       = errors.New("the cursor is not of this watch: watch without a cursor")
-	errPage         = errors.New("the page token is not of this list: begin without a page token")
-	// errStale means that the caller must ask policy again, and errRefused that the decision was forged or is for
-	// another use.
-	errStale      = errors.New("the decision is out of date: ask policy again")
-	errRefused    = errors.New("the decision is not the one that policy signed for this use")
+	errCursor       = errors.New("the cursor belongs to another watch: watch without a cursor")
+	errPage         = errors.New("the page token belongs to another list: begin without a page token")
+	// errStale means that the caller must request a new decision from the policy service.
+	errStale = errors.New("the decision is out of date: ask policy again")
+	// errRefused means that the decision was forged, or that policy signed it for another request.
+	errRefused    = errors.New("the decision is not the one that policy signed for this request")
 	errUnseen     = errors.New("no active policy revision is known yet: try again")
 	errFull       = errors.New("too many decisions were used in the last seconds: try again")
-	errCredential = errors.New("the credential was revoked")
+	errCredential = errors.New("the token of the watching person was revoked: watch again with a valid token")
 )
 
 // statuses maps this service's errors to gRPC codes and reasons. toStatus uses the first entry that matches.
@@ -43,7 +43,7 @@ var statuses = []struct {
 	{errParams, codes.InvalidArgument, "JSON_INVALID"},
 	{errCursor, codes.InvalidArgument, "CURSOR_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
-	{turn.ErrBusy, codes.ResourceExhausted, "APPROVAL_BUSY"},
+	{fairqueue.ErrBusy, codes.ResourceExhausted, "APPROVAL_BUSY"},
 	{errStale, codes.FailedPrecondition, "DECISION_STALE"},
 	{errRefused, codes.InvalidArgument, "DECISION_REFUSED"},
 	{errUnseen, codes.Unavailable, "POLICY_UNSEEN"},
@@ -69,8 +69,8 @@ var statuses = []struct {
 	{lifecycle.ErrEnded, codes.FailedPrecondition, "APPROVAL_ENDED"},
 }
 
-// toStatus returns the gRPC status of an error of this service. An error without an entry in statuses is returned as it
-// is.
+// toStatus returns the gRPC status of an error of this service. It returns an error without an entry in statuses
+// unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -79,7 +79,7 @@ func toStatus(err error) error {
 		if !errors.Is(err, s.err) {
 			continue
 		}
-		if s.code == codes.Unavailable { // the error itself names internals
+		if s.code == codes.Unavailable { // the wrapped error names internals
 			err = s.err
 		}
 		return &rpc.Error{Code: s.code, Reason: s.reason, Err: err}

@@ -16,9 +16,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
@@ -108,7 +108,7 @@ func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 }
 
 // takeAll takes every slot, for many owners.
-func takeAll(t *testing.T, turns *turn.Turns[owner]) (done func()) {
+func takeAll(t *testing.T, turns *fairqueue.Turns[owner]) (done func()) {
 	t.Helper()
 	var taken []func()
 	for i := 0; ; i++ {

@@ -22,11 +22,11 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
@@ -89,12 +89,12 @@ type Service struct {
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	heard atomic.Pointer[time.Time]
 	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
-	lists *turn.Turns[owner]
+	lists *fairqueue.Turns[owner]
 	// callerReportSlots limits how many lists that servers sent to callers are received at a time.
 	// gatewayReportSlots does the same for lists that gateways requested themselves, which thus never wait for callers.
-	reports, whole *turn.Turns[owner]
+	reports, whole *fairqueue.Turns[owner]
 	// conditionSlots limits how many calls whose arguments are evaluated are decided at a time.
-	conditions *turn.Turns[owner]
+	conditions *fairqueue.Turns[owner]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -129,14 +129,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
-	reports, err1 := turn.New[owner](maxReports, maxReportsEach)
-	whole, err2 := turn.New[owner](maxReports, maxReportsEach)
+	reports, err1 := fairqueue.New[owner](maxReports, maxReportsEach)
+	whole, err2 := fairqueue.New[owner](maxReports, maxReportsEach)
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), leases: lease.New(), boot: rand.Text(),
-		lists: turn.ForProcessor[owner](), reports: reports, whole: whole, conditions: turn.ForProcessor[owner](),
+		lists: fairqueue.ForProcessor[owner](), reports: reports, whole: whole, conditions: fairqueue.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // minProcs is the minimum of GOMAXPROCS during long work, even on a machine with fewer processors.
@@ -30,7 +30,7 @@ const spareHeap = 32 << 20
 func Tune() {
 	_, told := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < leastAtATime {
-		turn.Widen(leastAtATime)
+		gosched.RaiseMaxProcs(leastAtATime)
 	}
 	limit, err := memlimit.Set()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // TestTune starts the test binary again with each case's GOMAXPROCS, and checks the value during long work.
@@ -20,7 +20,7 @@ func TestTune(t *testing.T) {
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
 		// GOMAXPROCS changes only during long work.
-		var work turn.Stint
+		var work gosched.Work
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			work.Step()
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // MaxNumber is the maximum length of a number's text, in bytes. It bounds the time for exact arithmetic, which grows
@@ -55,7 +55,7 @@ type writer struct {
 	open []member
 	// mixed contains the objects whose members are not in canonical order.
 	mixed []object
-	stint turn.Stint
+	stint gosched.Work
 }
 
 // A span is a range of bytes in [writer.flat].

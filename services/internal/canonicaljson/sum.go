@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // maxPart is how many bytes are hashed before the goroutine yields to other work.
@@ -28,7 +28,7 @@ func Sum(fields ...string) [sha256.Size]byte {
 
 // Hash returns the SHA-256 digest of a text. The text may be large, because Hash yields to other work between parts.
 func Hash(text []byte) [sha256.Size]byte {
-	var stint turn.Stint
+	var stint gosched.Work
 	hash := sha256.New()
 	for part := range slices.Chunk(text, maxPart) {
 		_, _ = hash.Write(part) // never fails

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // strangerPiece is the maximum number of bytes per read from an unauthenticated client. The server parses all bytes
@@ -38,7 +38,7 @@ type Conn struct {
 	known atomic.Bool
 
 	// stint yields the processor between reads from an unauthenticated client.
-	stint turn.Stint
+	stint gosched.Work
 
 	// spoke is true if the client is known to have sent something.
 	spoke atomic.Bool

@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // Filter reports whether a record is wanted. It must not retain or change the record. A nil Filter accepts every
@@ -124,7 +124,7 @@ func sortByTime(records []Record) {
 // chainBackward yields the records of one chain before the record with seq before, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		var stint turn.Stint // yields the processor, so that calls are not delayed
+		var stint gosched.Work // yields the processor, so that calls are not delayed
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue

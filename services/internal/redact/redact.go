@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf16"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 const (
@@ -75,7 +75,7 @@ func (s *Scrubber) Answer(raw []byte) []byte {
 	}
 	var out []byte
 	done, inside := 0, false
-	var stint turn.Stint
+	var stint gosched.Work
 	for at := 0; at < len(raw); {
 		size := 1
 		switch c := raw[at]; {

@@ -35,7 +35,7 @@ import (
 	meshv1 "github.com/sluice-mesh/sluice/gen/sluice/mesh/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/connlimit"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 )
 
 const (
@@ -122,7 +122,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		return nil, err
 	}
 	// The second argument is how many unary calls of one person are processed at a time; further calls wait unread.
-	turns, err := turn.New[whose](math.MaxInt, max(2, turn.Processors()/2))
+	turns, err := fairqueue.New[whose](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,8 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -48,7 +48,7 @@ type shares struct {
 	// calls and bytes are the maximums for one caller. all is the maximum of bytes for all callers.
 	calls, bytes, all int
 	// turns is the fair queue for unary calls. It is nil if the callers need none.
-	turns *turn.Turns[whose]
+	turns *fairqueue.Turns[whose]
 
 	mu   sync.Mutex
 	by   map[whose]*load
@@ -62,7 +62,7 @@ type load struct {
 	full bool
 }
 
-func newShares(calls, bytes, all int, turns *turn.Turns[whose]) *shares {
+func newShares(calls, bytes, all int, turns *fairqueue.Turns[whose]) *shares {
 	return &shares{calls: calls, bytes: bytes, all: all, turns: turns, by: make(map[whose]*load)}
 }
 

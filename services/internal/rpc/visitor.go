@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/connlimit"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 const (
@@ -94,7 +94,7 @@ func (v *visitor) identified(caller *authn.Caller) error {
 
 // refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
 func (v *visitor) refuse() {
-	turn.Rest() // lets other goroutines run, because refusals of one connection are handled one after the other
+	gosched.Yield() // lets other goroutines run, because refusals of one connection are handled one after the other
 	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 const (
@@ -31,7 +31,7 @@ type Memory struct {
 	most  int  // the largest expected size of the message, in bytes
 	sized bool // the message announces this size
 	bytes []byte
-	stint turn.Stint
+	stint gosched.Work
 }
 
 // New returns an empty buffer for a message of at most most bytes; the caller must not add more. The bytes count in

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // pieceSize is the size of a piece, in bytes.
@@ -25,7 +25,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		return readSmall(r, int(claimed))
 	}
 	var read [][]byte
-	var stint turn.Stint
+	var stint gosched.Work
 	defer func() {
 		for _, piece := range read {
 			p.free.Put((*[pieceSize]byte)(piece[:pieceSize]))

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // Share is the quota of one principal, and Size the budget of all, in bytes. Half is the quota of all principals of one
@@ -54,7 +54,7 @@ func Bodies() Limits { return Limits{Principal: Share, Person: Half, Server: Siz
 // Room is a memory budget that holdings share. It is safe for concurrent use.
 type Room struct {
 	limits  Limits
-	reading *turn.Turns[key]
+	reading *fairqueue.Turns[key]
 
 	mu       sync.Mutex
 	accounts map[key]*account
@@ -68,7 +68,7 @@ func New(l Limits) (*Room, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
 		return nil, errors.New("room: limits must be positive and at most All, and Last at most each of them")
 	}
-	return &Room{limits: l, reading: turn.ForProcessor[key](), accounts: make(map[key]*account)}, nil
+	return &Room{limits: l, reading: fairqueue.ForProcessor[key](), accounts: make(map[key]*account)}, nil
 }
 
 // waiter is a holding that waits for more memory. A waiter with zero bytes waits for earlier waiters of its principal
@@ -142,7 +142,7 @@ func (h *Holding) Beside() *Holding {
 }
 
 // Turn waits until the holder gets a slot for work that keeps a processor busy, or until ctx ends. The returned
-// function ends the slot. A goroutine with a slot must not take another. Errors are those of [turn.Turns.Take], and
+// function ends the slot. A goroutine with a slot must not take another. Errors are those of [fairqueue.Turns.Take], and
 // [ErrFull] for a nil holding.
 func (h *Holding) Turn(ctx context.Context) (func(), error) {
 	if h == nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // maxName is the maximum length in bytes of a prompt's name or a resource's URI about which policy is asked. A longer
@@ -30,7 +30,7 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 	ctx, cancel := context.WithTimeout(ctx, policyTimeout)
 	defer cancel()
 	revision := ""
-	var stint turn.Stint
+	var stint gosched.Work
 	for len(asked) > 0 {
 		part := asked[:min(len(asked), maxPart)]
 		asked = asked[len(part):]

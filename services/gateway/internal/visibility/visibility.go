@@ -14,8 +14,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -82,7 +82,7 @@ type Deps struct {
 type Visibility struct {
 	deps    Deps
 	views   views
-	filters *turn.Turns[principal.Key]
+	filters *fairqueue.Turns[principal.Key]
 
 	mu     sync.Mutex
 	access map[principal.Key]map[string]Access
@@ -93,7 +93,7 @@ func New(deps Deps) (*Visibility, error) {
 	if deps.Policy == nil || deps.Revision == nil || deps.Log == nil {
 		return nil, errors.New("visibility: every dependency is required")
 	}
-	filters, err := turn.New[principal.Key](maxFilters, maxFiltersEach)
+	filters, err := fairqueue.New[principal.Key](maxFilters, maxFiltersEach)
 	if err != nil {
 		return nil, err
 	}

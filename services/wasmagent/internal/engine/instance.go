@@ -14,8 +14,8 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // refill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it. Between two
@@ -58,7 +58,7 @@ type Instance struct {
 	random *rand.ChaCha8
 	log    logs
 
-	stint turn.Stint
+	stint gosched.Work
 	// most is the fuel that the present call may use in total, and given is the fuel that it has got so far.
 	most, given int64
 
@@ -128,7 +128,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
 		return nil, nil, fmt.Errorf("%w: it needs %d bytes at the start, and has %d", ErrMemory, need, limits.Memory)
 	}
-	in = &Instance{program: p, limits: limits, stint: turn.Stint{Longest: longestStint}}
+	in = &Instance{program: p, limits: limits, stint: gosched.Work{Longest: longestStint}}
 	ctx = in.context(ctx)
 	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
 		in.memory = p.engine.spares.linear(min(int64(min(most, 1<<32)), limits.Memory))
@@ -138,7 +138,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 		return in, nil, failure(err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
-	for _, name := range append([]string{module.FuelGlobal}, p.state...) {
+	for _, name := range append([]string{wasmmeter.FuelGlobal}, p.state...) {
 		global, ok := in.in.ExportedGlobal(name).(api.MutableGlobal)
 		if !ok {
 			return nil, nil, errors.Join(fmt.Errorf("%w: the global %s can't be set", ErrTrap, name), in.Close(ctx))
@@ -204,7 +204,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 var errHost = errors.New("the host function that the guest called has a fault")
 
 // errStack means that the guest has nested its calls too deeply.
-var errStack = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", module.MaxStack>>20)
+var errStack = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
 
 // run calls part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
@@ -254,7 +254,7 @@ func failure(err error) error {
 // refilled returns the fuel with which the guest continues, after its fuel fell below zero. left is what was left.
 func (in *Instance) refilled(ctx context.Context, left int64) int64 {
 	in.stint.Part() // lets other guests work first
-	if left == module.StackSpent {
+	if left == wasmmeter.StackSpent {
 		panic(errStack)
 	}
 	if ctx.Err() != nil {

@@ -1,4 +1,4 @@
-package turn_test
+package gosched_test
 
 import (
 	"net"
@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // The test uses one processor, which a goroutine keeps busy that only rests. Data that has arrived from the network
@@ -45,7 +45,7 @@ func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 		if _, err := out.Write([]byte{0}); err != nil {
 			t.Fatal(err)
 		}
-		if turn.Rest(); read.Load() <= i {
+		if gosched.Yield(); read.Load() <= i {
 			late++
 			for read.Load() <= i {
 				time.Sleep(time.Millisecond)
@@ -63,7 +63,7 @@ func TestRestOfMany(t *testing.T) {
 	for range 50 {
 		go func() {
 			for range 200 {
-				turn.Rest()
+				gosched.Yield()
 			}
 			done <- true
 		}()
@@ -76,17 +76,17 @@ func TestRestOfMany(t *testing.T) {
 // Work rests after it has run for long, and never if no time has passed.
 func TestStint(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
-		var s turn.Stint
+		var s gosched.Work
 		for range 100_000 {
 			s.Step()
 			s.Part()
 		}
-		turn.Rest()
+		gosched.Yield()
 	})
-	for name, step := range map[string]func(*turn.Stint){"Step": (*turn.Stint).Step, "Part": (*turn.Stint).Part} {
+	for name, step := range map[string]func(*gosched.Work){"Step": (*gosched.Work).Step, "Part": (*gosched.Work).Part} {
 		t.Run(name, func(t *testing.T) {
 			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-			var s turn.Stint
+			var s gosched.Work
 			var before atomic.Bool
 			go before.Store(true)
 			for end := time.Now().Add(5 * time.Millisecond); time.Now().Before(end); {

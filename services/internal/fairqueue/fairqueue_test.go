@@ -1,4 +1,4 @@
-package turn_test
+package fairqueue_test
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 )
 
-func turnsOf(t *testing.T, all, each int) *turn.Turns[string] {
+func turnsOf(t *testing.T, all, each int) *fairqueue.Turns[string] {
 	t.Helper()
-	turns, err := turn.New[string](all, each)
+	turns, err := fairqueue.New[string](all, each)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func turnsOf(t *testing.T, all, each int) *turn.Turns[string] {
 }
 
 // take takes a time slice that must be free.
-func take(t *testing.T, turns *turn.Turns[string], of string) func() {
+func take(t *testing.T, turns *fairqueue.Turns[string], of string) func() {
 	t.Helper()
 	end, err := turns.Take(t.Context(), of)
 	if err != nil {
@@ -176,7 +176,7 @@ func TestX1SoManyWait(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if _, err := turns.Take(t.Context(), "mallory"); !errors.Is(err, turn.ErrBusy) {
+		if _, err := turns.Take(t.Context(), "mallory"); !errors.Is(err, fairqueue.ErrBusy) {
 			t.Errorf("one more than may wait: %v", err)
 		}
 		cancel()
@@ -189,15 +189,15 @@ func TestX1SoManyWait(t *testing.T) {
 func TestWhoHasNoTurnsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, n := range [][2]int{{0, 1}, {1, 0}, {-1, -1}} {
-		if _, err := turn.New[string](n[0], n[1]); err == nil {
+		if _, err := fairqueue.New[string](n[0], n[1]); err == nil {
 			t.Errorf("%v turns", n)
 		}
 	}
-	turn.ForProcessor[string]()
+	fairqueue.ForProcessor[string]()
 }
 
 func BenchmarkTake(b *testing.B) {
-	turns := turn.ForProcessor[string]()
+	turns := fairqueue.ForProcessor[string]()
 	b.ReportAllocs()
 	for b.Loop() {
 		end, err := turns.Take(b.Context(), "a")
@@ -219,7 +219,7 @@ func TestX1AfterLongWorkAnOwnerRests(t *testing.T) {
 		{time.Minute, time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			turns := turn.ForProcessor[string]()
+			turns := fairqueue.ForProcessor[string]()
 			end := take(t, turns, "flood")
 			time.Sleep(c.works)
 			end()

@@ -1,4 +1,5 @@
-package turn
+// Package gosched lets long work yield the processor to other goroutines, and raises GOMAXPROCS during long work.
+package gosched
 
 import (
 	"cmp"
@@ -11,51 +12,52 @@ import (
 const (
 	// longStint is how long work may keep a processor before it lets others run.
 	longStint = 250 * time.Microsecond
-	// longestStint is the maximum of that time after long rests. After a rest, work may continue for as long as the
-	// rest took; otherwise short work without end could delay long work forever.
+	// longestStint is the maximum of that time. After [Yield], work may continue for as long as Yield took; otherwise
+	// short work without end could delay long work forever.
 	longestStint = 10 * time.Millisecond
 	// fewSteps is the number of steps between two readings of the clock.
 	fewSteps = 64
 )
 
-// A Stint is work that may keep a processor for long. The runtime preempts work only after 10 ms, and other work
-// waits meanwhile. Short work never rests. The zero value is ready for use by one goroutine.
-type Stint struct {
-	// Longest is the maximum time for which the work keeps a processor. 0 means 10 ms.
+// Work is a computation that may keep a processor for long. The runtime preempts it only after 10 ms, and other
+// goroutines wait meanwhile. Therefore Work yields the processor between its steps when it has run for long. The zero
+// value is ready for use by one goroutine.
+type Work struct {
+	// Longest is the maximum time for which the work keeps a processor before it yields. 0 means 10 ms.
 	Longest time.Duration
 
 	steps int
 	began time.Time
-	// rested is how long the last rest took.
+	// rested is how long the last call of [Yield] took.
 	rested time.Duration
 }
 
-// Step ends a step that takes at most some microseconds. It rests if the work has run for long.
-func (s *Stint) Step() {
+// Step ends a step that takes at most some microseconds. It yields the processor if the work has run for long.
+func (s *Work) Step() {
 	if s.steps++; s.steps%fewSteps == 0 {
 		s.Part()
 	}
 }
 
-// Part is like [Stint.Step] for a step that may take longer.
-func (s *Stint) Part() {
+// Part is like [Work.Step] for a step that may take longer.
+func (s *Work) Part() {
 	switch {
 	case s.began.IsZero():
 		s.began = time.Now()
 	case time.Since(s.began) > max(longStint, min(s.rested, cmp.Or(s.Longest, longestStint))):
-		longWork()
+		NoteLongWork()
 		rest := time.Now()
-		Rest()
+		Yield()
 		s.began = time.Now()
 		s.rested = s.began.Sub(rest)
 	}
 }
 
-// Rest lets all other goroutines run that can run, including those for which data from the network has arrived.
+// Yield lets all other goroutines run that can run, including those for which data from the network has arrived.
 // [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine can run, or after 10 ms, and
-// the goroutine that calls Gosched can run. Therefore Rest also waits for the network, by means of a pipe that
+// the goroutine that calls Gosched can run. Therefore Yield also waits for the network, by means of a pipe that
 // becomes readable at once.
-func Rest() {
+func Yield() {
 	if network == nil || !network.wait() {
 		runtime.Gosched()
 	}

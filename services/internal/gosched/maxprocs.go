@@ -1,4 +1,4 @@
-package turn
+package gosched
 
 import (
 	"runtime"
@@ -9,7 +9,7 @@ import (
 // wideFor is how long GOMAXPROCS stays raised after long work.
 const wideFor = time.Second
 
-// width is the state of [Widen]. The zero value never raises GOMAXPROCS.
+// width is the state of [RaiseMaxProcs]. The zero value never raises GOMAXPROCS.
 var width struct {
 	// usual is GOMAXPROCS without long work, and most is GOMAXPROCS with long work. If most is 0, GOMAXPROCS is never
 	// raised.
@@ -19,17 +19,17 @@ var width struct {
 	worked atomic.Int64
 }
 
-// Widen makes long work raise GOMAXPROCS to most, until a second after the work has ended. Two pieces of long work
-// then can't occupy all threads. The operating system, which knows which thread has waited, shares the processors
+// RaiseMaxProcs makes long work raise GOMAXPROCS to most, until a second after the work has ended. Two pieces of long
+// work then can't occupy all threads. The operating system, which knows which thread has waited, shares the processors
 // between the threads. GOMAXPROCS is not raised all the time, because a higher value makes each call a tenth more
-// expensive. Widen must be called at most once, when the process starts.
-func Widen(most int) {
+// expensive. RaiseMaxProcs must be called at most once, when the process starts.
+func RaiseMaxProcs(most int) {
 	width.usual.Store(int32(runtime.GOMAXPROCS(0)))
 	width.most.Store(int32(most))
 }
 
-// longWork records that there is long work.
-func longWork() {
+// NoteLongWork records that there is long work.
+func NoteLongWork() {
 	if width.most.Load() == 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package turn_test
+package gosched_test
 
 import (
 	"runtime"
@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
-	"github.com/sluice-mesh/sluice/services/internal/turn"
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 // GOMAXPROCS is raised during long work, and only for a while after it.
 func TestWiden(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	defer turn.Widen(0)
-	turn.Widen(5)
+	defer gosched.RaiseMaxProcs(0)
+	gosched.RaiseMaxProcs(5)
 	if now := runtime.GOMAXPROCS(0); now != 2 {
 		t.Fatalf("%d at a time without long work, want 2", now)
 	}
-	var s turn.Stint
+	var s gosched.Work
 	eventually.Holds(t, "five at a time", func() bool {
 		for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
 			s.Step()

@@ -1,7 +1,7 @@
-// Package turn contains a fair queue for work that uses the processor for long. The queue bounds how much of the work
-// runs at a time, in total and for each owner. Owners take turns, so an owner with much work delays only its own
+// Package fairqueue contains a fair queue for work that uses the processor for long. The queue bounds how much of the
+// work runs at a time, in total and for each owner. Owners take turns, so an owner with much work delays only its own
 // work.
-package turn
+package fairqueue
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
 const (
@@ -51,7 +53,7 @@ type owner struct {
 // least 1.
 func New[K comparable](all, each int) (*Turns[K], error) {
 	if all < 1 || each < 1 {
-		return nil, errors.New("turn: all and each must be at least 1")
+		return nil, errors.New("fairqueue: all and each must be at least 1")
 	}
 	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
 }
@@ -137,7 +139,7 @@ func (t *Turns[K]) end(of K, took time.Duration) {
 	o.working--
 	t.working--
 	if t.rests && took > shortTurn {
-		longWork()
+		gosched.NoteLongWork()
 		o.resting++
 		time.AfterFunc(min(took, maxRest), func() { t.rested(of, o) })
 	}
