@@ -34,7 +34,7 @@ GUESTS := $(notdir $(wildcard sdk/guests/*))
 .PHONY: guests
 guests: ## Build the guests that are built into the programs
 	@cd sdk && for guest in $(GUESTS); do GOOS=wasip1 GOARCH=wasm go build -trimpath -buildvcs=false -buildmode=c-shared \
-		-o ../services/wasmagent/internal/guests/dist/$$guest.wasm ./guests/$$guest; done
+		-o ../services/wasmagent/internal/modules/dist/$$guest.wasm ./guests/$$guest; done
 
 .PHONY: build
 build: guests ## Build every program into bin/
@@ -57,7 +57,7 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 # wait for something, so that 3 may run on two processors. What is tested end to end are programs that
 # were built without the race detector, in processes of their own: their tests do without it too. So do
 # packages that have nothing in them that could race, which a test of internal/arch makes sure of.
-SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/gate internal/binding internal/canonical internal/scrub internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/condition policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
+SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/condition policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
 BUILT := -vet=off -ldflags=-w -parallel 3
 ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
 
@@ -167,7 +167,7 @@ npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into 
 READERS ?= 10000000
 .PHONY: readers
 readers: ## Readers in Go, Node and Python read READERS messages that the gate lets through
-	cd services && go test ./gateway/internal/gate -run TestReadersAgree -messages $(READERS) -timeout 2h -count=1 -v
+	cd services && go test ./gateway/internal/jsonrpc -run TestReadersAgree -messages $(READERS) -timeout 2h -count=1 -v
 
 .PHONY: lint
 lint: $(VALIDATE) ## Go and proto style, import rules
@@ -251,7 +251,7 @@ bench-diff: base ## Measure a call in one process with BASE's code and with this
 
 .PHONY: fuzz
 fuzz: ## Fuzz the strict gate, and the readers of paths and URLs (FUZZTIME=10m each)
-	cd services && go test ./gateway/internal/gate -run '^$$' -fuzz 'FuzzParse$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
+	cd services && go test ./gateway/internal/jsonrpc -run '^$$' -fuzz 'FuzzParse$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
 	cd services && for target in FuzzP14PathWithin FuzzP14URL FuzzP14EmailDomain; do \
 		go test ./policy/internal/locator -run '^$$' -fuzz "$$target"'$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME); done
 

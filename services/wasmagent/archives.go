@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -235,7 +235,7 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	if m == nil || model == "" || model == named || guest != modelGuest {
 		return
 	}
-	if _, err := rights.Of(m).Model(model, time.Now()); err == nil {
+	if _, err := manifest.Of(m).Model(model, time.Now()); err == nil {
 		return
 	}
 	right := &wasmagentv1.ModelRight{Model: model}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
 // Build implements [app.Build] for this role.
@@ -23,9 +23,9 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	listed := make(map[string]guests.Listed)
+	listed := make(map[string]modules.Listed)
 	for name, g := range mesh.File.Agents.Guests {
-		listed[name] = guests.Listed{Path: mesh.File.Path(g.Module), SHA256: g.SHA256}
+		listed[name] = modules.Listed{Path: mesh.File.Path(g.Module), SHA256: g.SHA256}
 	}
 	source, err := mesh.File.Stores.Agents.Resolve(mesh.File, mesh.Env)
 	if err != nil {

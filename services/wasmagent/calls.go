@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -50,7 +50,7 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	} else {
 		giveBack, err = agent.Allows(ctx, h.store, lineage, call)
 	}
-	if errors.Is(err, rights.ErrNotNamed) || errors.Is(err, rights.ErrSpent) {
+	if errors.Is(err, manifest.ErrNotNamed) || errors.Is(err, manifest.ErrSpent) {
 		return func() {}, &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil
 	}
 	return giveBack, nil, err

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -36,7 +36,7 @@ var (
 	errPlugin        = errors.New("plugins are not supported: remove them from the request")
 	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
 	errRights        = errors.New("rights on the clock and random numbers are not offered in this version: remove them from the manifest")
-	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", rights.MaxConditions)
+	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", manifest.MaxConditions)
 	errChildren      = errors.New("the manifest of the agent, or of an agent in its chain, allows no more agents, or none at this depth")
 	errChain         = fmt.Errorf("a chain of agents has at most %d principals", maxChain)
 	errCycle         = errors.New("the agent is in the chain of its caller, and would wait for itself")
@@ -92,10 +92,10 @@ var statuses = []struct {
 	{files.ErrTarget, codes.NotFound, "EDIT_TARGET_UNKNOWN"},
 	{files.ErrAmbiguous, codes.FailedPrecondition, "EDIT_AMBIGUOUS"},
 	{files.ErrFull, codes.ResourceExhausted, "FILES_FULL"},
-	{guests.ErrUnknown, codes.NotFound, "GUEST_UNKNOWN"},
-	{guests.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
+	{modules.ErrUnknown, codes.NotFound, "GUEST_UNKNOWN"},
+	{modules.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
 	{worker.ErrModule, codes.FailedPrecondition, "GUEST_INVALID"},
-	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
+	{modules.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
 	{errRoom, codes.ResourceExhausted, "STORE_FULL"},
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
@@ -176,8 +176,8 @@ func toStatus(err error) error {
 			out.Err = errAgentsFull
 		case s.err == store.ErrChildren: //nolint:errorlint // the table has this very value
 			out.Err = errChildren
-		case s.err == guests.ErrListed: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // only the log gets the name of the file
+		case s.err == modules.ErrListed: //nolint:errorlint // see above
+			out.Err = fmt.Errorf("the guest's module %w", modules.ErrListed) // only the log gets the name of the file
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

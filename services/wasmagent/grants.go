@@ -7,7 +7,7 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
 // GrantRights implements wasmagentv1.AgentServiceServer. Granted rights are checked when they are used, together with
@@ -30,7 +30,7 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	if err := offered(req.GetRights()); err != nil {
 		return nil, toStatus(err)
 	}
-	if conditions(a.Rights().Manifest(time.Now()))+conditions(req.GetRights()) > rights.MaxConditions {
+	if conditions(a.Rights().Manifest(time.Now()))+conditions(req.GetRights()) > manifest.MaxConditions {
 		return nil, toStatus(errConditions)
 	}
 	var until time.Time

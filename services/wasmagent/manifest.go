@@ -12,7 +12,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -69,7 +69,7 @@ func offered(asked *wasmagentv1.Manifest) error {
 	if asked.GetClock() || asked.GetRandom() {
 		return errRights
 	}
-	if conditions(asked) > rights.MaxConditions {
+	if conditions(asked) > manifest.MaxConditions {
 		return errConditions
 	}
 	return nil

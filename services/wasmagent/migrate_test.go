@@ -9,8 +9,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
 // next returns a module with the same behavior and another digest, like a guest that a release has changed.
@@ -24,7 +24,7 @@ func next(module []byte) []byte {
 func (l *life) changes(name string, module []byte) {
 	l.t.Helper()
 	l.end()
-	l.cfg.Guests = map[string]guests.Listed{}
+	l.cfg.Guests = map[string]modules.Listed{}
 	if module != nil {
 		l.cfg.Guests[name] = listedGuest(l.t, l.t.TempDir(), name, module)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -95,7 +95,7 @@ type Config struct {
 	// OwnBytes bounds the stored size of one person's agents, in bytes, for tests; 0 means 2 GiB.
 	OwnBytes int64
 	// Guests are the guests that agents may run in addition to the shipped ones, by name.
-	Guests map[string]guests.Listed
+	Guests map[string]modules.Listed
 	// Hold is how long the caller of a prompt waits for an approver's decision on a call of the agent. After that, the
 	// prompt continues without its caller.
 	Hold time.Duration
@@ -116,7 +116,7 @@ type Service struct {
 
 	dir      *datadir.Dir
 	gallery  *gallery.Gallery
-	guests   *guests.Guests
+	guests   *modules.Guests
 	workers  *worker.Supervisor
 	gateway  gatewayv1.GatewayServiceClient
 	hold     time.Duration
@@ -167,7 +167,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			return nil, fmt.Errorf("find this program, to start workers: %w", err)
 		}
 	}
-	runs, err := guests.New(cfg.Guests)
+	runs, err := modules.New(cfg.Guests)
 	if err != nil {
 		return nil, err
 	}

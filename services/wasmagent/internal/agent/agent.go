@@ -13,7 +13,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
@@ -155,10 +155,10 @@ type Agent struct {
 }
 
 // Rights returns the rights of the manifest and of the grants.
-func (a *Agent) Rights() *rights.Rights {
+func (a *Agent) Rights() *manifest.Rights {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return rights.Of(a.Manifest, a.grants...)
+	return manifest.Of(a.Manifest, a.grants...)
 }
 
 // Made returns the position of the agent in the order of creation. A later agent has a higher position.

@@ -10,8 +10,8 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // maxPoints bounds the number of positions to which a journal returns, and maxHeld the total size of their memories, in
@@ -54,7 +54,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	if err != nil {
 		return nil, err
 	}
-	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: saved.GetModuleDigest(), MeterVersion: module.MeterVersion}
+	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: saved.GetModuleDigest(), MeterVersion: wasmmeter.MeterVersion}
 	p, err := a.whole(ctx, saved, kept, resp)
 	switch {
 	case isBroken(err):
@@ -253,7 +253,7 @@ func (p *plan) lifecycle(e *wasmagentv1.Event) {
 	if e.GetModuleDigest() == "" {
 		return
 	}
-	p.otherMeter = p.otherMeter || e.GetMeterVersion() != module.MeterVersion
+	p.otherMeter = p.otherMeter || e.GetMeterVersion() != wasmmeter.MeterVersion
 	p.module = e.GetModuleDigest()
 	p.modules[p.module] = true
 	if e.GetFromEpoch() > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // ABIVersion is the version of the interface between guest and host.
@@ -109,9 +109,9 @@ type Program struct {
 }
 
 // Compile parses, meters and compiles a module. That takes about a second for a module of Go's compiler, and does not
-// end early if ctx ends. Errors: those of [module.Parse], and [module.ErrNotOffered] for a module that is not a guest.
+// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrNotOffered] for a module that is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
-	m, err := module.Parse(text)
+	m, err := wasmmeter.Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	}
 	compiled, err := e.runtime.CompileModule(ctx, metered)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", module.ErrMalformed, err)
+		return nil, fmt.Errorf("%w: %w", wasmmeter.ErrMalformed, err)
 	}
 	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.State(), pages: m.Memory.Min}, nil
 }
@@ -133,39 +133,39 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 func (p *Program) Close(ctx context.Context) error { return p.compiled.Close(ctx) }
 
 // signatures has the types of the functions that a guest must export.
-var signatures = map[string]module.FuncType{
-	exportVersion: {Results: []module.ValueType{module.I32}},
-	exportAlloc:   {Params: []module.ValueType{module.I32}, Results: []module.ValueType{module.I32}},
-	exportStep:    {Params: []module.ValueType{module.I32, module.I32}, Results: []module.ValueType{module.I64}},
+var signatures = map[string]wasmmeter.FuncType{
+	exportVersion: {Results: []wasmmeter.ValueType{wasmmeter.I32}},
+	exportAlloc:   {Params: []wasmmeter.ValueType{wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I32}},
+	exportStep:    {Params: []wasmmeter.ValueType{wasmmeter.I32, wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I64}},
 }
 
-// check returns an error if a module is not a guest. Errors: [module.ErrNotOffered].
-func check(m *module.Module) error {
-	if m.Exported(exportCommand, module.Func) {
-		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", module.ErrNotOffered, exportCommand, buildModes)
+// check returns an error if a module is not a guest. Errors: [wasmmeter.ErrNotOffered].
+func check(m *wasmmeter.Module) error {
+	if m.Exported(exportCommand, wasmmeter.Func) {
+		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", wasmmeter.ErrNotOffered, exportCommand, buildModes)
 	}
 	if m.HasStart() {
-		return fmt.Errorf("%w: a start function; use the export %s instead", module.ErrNotOffered, exportInit)
+		return fmt.Errorf("%w: a start function; use the export %s instead", wasmmeter.ErrNotOffered, exportInit)
 	}
 	for _, i := range m.Imports {
 		want, ok := imports[i.Module+"."+i.Name]
 		switch {
 		case !ok:
-			return fmt.Errorf("%w: the import %q of %q; guests get %s", module.ErrNotOffered, i.Name, i.Module, strings.Join(importNames(), ", "))
+			return fmt.Errorf("%w: the import %q of %q; guests get %s", wasmmeter.ErrNotOffered, i.Name, i.Module, strings.Join(importNames(), ", "))
 		case !want.Equal(i.Type):
-			return fmt.Errorf("%w: the import %q of %q with another signature", module.ErrNotOffered, i.Name, i.Module)
+			return fmt.Errorf("%w: the import %q of %q with another signature", wasmmeter.ErrNotOffered, i.Name, i.Module)
 		}
 	}
-	if m.Memory == nil || !m.Exported(exportMemory, module.Memory) {
-		return fmt.Errorf("%w: a guest that does not export its memory as %q", module.ErrNotOffered, exportMemory)
+	if m.Memory == nil || !m.Exported(exportMemory, wasmmeter.Memory) {
+		return fmt.Errorf("%w: a guest that does not export its memory as %q", wasmmeter.ErrNotOffered, exportMemory)
 	}
 	for name, want := range signatures {
 		got, ok := m.FuncExported(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%w: a guest without the function %q (ABI %d)", module.ErrNotOffered, name, ABIVersion)
+			return fmt.Errorf("%w: a guest without the function %q (ABI %d)", wasmmeter.ErrNotOffered, name, ABIVersion)
 		case !want.Equal(got):
-			return fmt.Errorf("%w: the function %q with another signature (ABI %d)", module.ErrNotOffered, name, ABIVersion)
+			return fmt.Errorf("%w: the function %q with another signature (ABI %d)", wasmmeter.ErrNotOffered, name, ABIVersion)
 		}
 	}
 	return nil

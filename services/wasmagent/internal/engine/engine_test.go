@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // TestAGuestAsksForWhatItWantsDone checks that the guest script asks for the effects of its prompt, one at a time, and
@@ -228,7 +228,7 @@ func TestWhatIsNoGuest(t *testing.T) {
 		"invalid code":             {guesttest.HandMade{Step: guesttest.I32(1)}.Module(), "not a WebAssembly module"},
 	} {
 		_, err := e.Compile(t.Context(), c.text)
-		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, module.ErrNotOffered) && !errors.Is(err, module.ErrMalformed) {
+		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, wasmmeter.ErrNotOffered) && !errors.Is(err, wasmmeter.ErrMalformed) {
 			t.Errorf("%s is refused with %v, want %q", name, err, c.says)
 		}
 	}

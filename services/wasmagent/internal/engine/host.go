@@ -12,7 +12,7 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // A guest can import the refill of its fuel, and the part of WASI (preview 1) that language runtimes call at their
@@ -41,19 +41,19 @@ const (
 // A hostFunc is a function that guests can import. Like an [api.GoModuleFunc], it reads its arguments from the stack
 // and writes its results to the stack.
 type hostFunc struct {
-	module.FuncType
+	wasmmeter.FuncType
 
 	do func(ctx context.Context, in *Instance, memory api.Memory, stack []uint64)
 }
 
-func signature(params string, results string) module.FuncType {
-	types := func(text string) (out []module.ValueType) {
+func signature(params string, results string) wasmmeter.FuncType {
+	types := func(text string) (out []wasmmeter.ValueType) {
 		for _, c := range text {
-			out = append(out, map[rune]module.ValueType{'i': module.I32, 'l': module.I64}[c])
+			out = append(out, map[rune]wasmmeter.ValueType{'i': wasmmeter.I32, 'l': wasmmeter.I64}[c])
 		}
 		return out
 	}
-	return module.FuncType{Params: types(params), Results: types(results)}
+	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
 // call returns a function of WASI whose only result is an error number.
@@ -110,10 +110,10 @@ func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
 // supply adds the functions that guests can import to the runtime.
 func supply(ctx context.Context, r wazero.Runtime) error {
-	own := r.NewHostModuleBuilder(module.RefillModule)
+	own := r.NewHostModuleBuilder(wasmmeter.RefillModule)
 	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
 		stack[0] = uint64(instanceOf(ctx).refilled(ctx, int64(stack[0])))
-	}), types(module.I64), types(module.I64)).Export(module.RefillName)
+	}), types(wasmmeter.I64), types(wasmmeter.I64)).Export(wasmmeter.RefillName)
 	if _, err := own.Instantiate(ctx); err != nil {
 		return fmt.Errorf("supply guests with fuel: %w", err)
 	}
@@ -135,7 +135,7 @@ func supply(ctx context.Context, r wazero.Runtime) error {
 	return nil
 }
 
-func types(list ...module.ValueType) (out []api.ValueType) {
+func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	for _, t := range list {
 		out = append(out, api.ValueType(t))
 	}

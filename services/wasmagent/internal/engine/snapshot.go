@@ -12,7 +12,7 @@ import (
 	"iter"
 	"math/rand/v2"
 
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // ErrSnapshot means that a snapshot can't be restored: it is damaged, or belongs to another module or another version
@@ -97,7 +97,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	if in.failed != nil {
 		return nil, in.failed
 	}
-	h := head{Version: snapshotVersion, Module: in.program.Digest, Meter: module.MeterVersion, Pages: in.in.Memory().Size() / pageSize, Clock: in.clock}
+	h := head{Version: snapshotVersion, Module: in.program.Digest, Meter: wasmmeter.MeterVersion, Pages: in.in.Memory().Size() / pageSize, Clock: in.clock}
 	for _, global := range in.state {
 		h.Globals = append(h.Globals, global.Get())
 	}
@@ -143,8 +143,8 @@ func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (
 		return nil, fmt.Errorf("%w: its format version is %d, want %d", ErrSnapshot, h.Version, snapshotVersion)
 	case h.Module != p.Digest:
 		return nil, fmt.Errorf("%w: it belongs to the module %s", ErrSnapshot, h.Module)
-	case h.Meter != module.MeterVersion:
-		return nil, fmt.Errorf("%w: its fuel was counted by version %d of the meter, want %d", ErrSnapshot, h.Meter, module.MeterVersion)
+	case h.Meter != wasmmeter.MeterVersion:
+		return nil, fmt.Errorf("%w: its fuel was counted by version %d of the meter, want %d", ErrSnapshot, h.Meter, wasmmeter.MeterVersion)
 	case len(h.Globals) != len(p.state), h.Pages < p.pages:
 		return nil, fmt.Errorf("%w: its memory or its globals do not fit the module", ErrSnapshot)
 	case int64(h.Pages)*pageSize > limits.Memory:

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // elsewhere is the environment variable that makes this test program continue a guest. It names the folder with the
@@ -117,7 +117,7 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		"a block too many": head(whole, make([]byte, 8+1<<10)),
 		"with more":        append(bytes.Clone(whole), 0),
 		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
-		"another meter's":  bytes.Replace(whole, fmt.Appendf(nil, `"meter":%d`, module.MeterVersion), []byte(`"meter":99`), 1),
+		"another meter's":  bytes.Replace(whole, fmt.Appendf(nil, `"meter":%d`, wasmmeter.MeterVersion), []byte(`"meter":99`), 1),
 		"another form's":   bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":1`), 1),
 		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
 		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),

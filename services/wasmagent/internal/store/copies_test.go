@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -76,12 +76,12 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: "first"}, Fits: []rights.Fit{{Most: 5}}}
+				wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: "first"}, Fits: []manifest.Fit{{Most: 5}}}
 				uses, err := s.Take(t.Context(), []store.Wish{wish})
 				if err != nil {
 					t.Fatalf("start %d: a fifth use: %v", start, err)
 				}
-				if _, err := s.Take(t.Context(), []store.Wish{wish}); !errors.Is(err, rights.ErrSpent) {
+				if _, err := s.Take(t.Context(), []store.Wish{wish}); !errors.Is(err, manifest.ErrSpent) {
 					t.Errorf("start %d: a sixth use: %v", start, err)
 				}
 				if err := errors.Join(s.GiveBack(t.Context(), uses), s.ForgetUsed(t.Context()), s.Close()); err != nil {

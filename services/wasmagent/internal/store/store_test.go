@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -239,7 +239,7 @@ func TestTake(t *testing.T) {
 		of := func(id string, most ...int64) store.Wish {
 			wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: id}}
 			for place, n := range most {
-				wish.Fits = append(wish.Fits, rights.Fit{Place: place, Most: n})
+				wish.Fits = append(wish.Fits, manifest.Fit{Place: place, Most: n})
 			}
 			return wish
 		}
@@ -251,7 +251,7 @@ func TestTake(t *testing.T) {
 			}
 			taken = append(taken, uses...)
 		}
-		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, rights.ErrSpent) {
+		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, manifest.ErrSpent) {
 			t.Errorf("a fourth use: %v", err)
 		}
 		for range 5 { // the refused call must not have counted a use of b
@@ -265,7 +265,7 @@ func TestTake(t *testing.T) {
 		if _, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)}); err != nil {
 			t.Errorf("a use after one was given back: %v", err)
 		}
-		fits := []rights.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: rights.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
+		fits := []manifest.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: manifest.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
 			left, err := s.HasLeft(t.Context(), store.Budget{Tenant: "t", Journal: "a"}, fits)
 			if err != nil || left != want {

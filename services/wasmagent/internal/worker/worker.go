@@ -24,7 +24,7 @@ import (
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
 // maxMessage bounds a gRPC message between the service and a worker, in bytes. The largest messages are snapshots.
@@ -150,7 +150,7 @@ func (s *server) CompileProgram(ctx context.Context, req *wasmworkerv1.CompilePr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.programs[p.Digest] = p
-	return &wasmworkerv1.CompileProgramResponse{Digest: p.Digest, MeterVersion: module.MeterVersion}, nil
+	return &wasmworkerv1.CompileProgramResponse{Digest: p.Digest, MeterVersion: wasmmeter.MeterVersion}, nil
 }
 
 // StartInstance implements wasmworkerv1.WorkerServiceServer.
@@ -283,7 +283,7 @@ var causes = []struct {
 	{engine.ErrDeadline, codes.DeadlineExceeded, reasonCut},
 	{engine.ErrSnapshot, codes.InvalidArgument, reasonSnapshot},
 	{engine.ErrTrap, codes.Aborted, reasonTrapped},
-	{module.ErrMalformed, codes.InvalidArgument, reasonRefused},
+	{wasmmeter.ErrMalformed, codes.InvalidArgument, reasonRefused},
 }
 
 // refusal converts an error of the engine to a status. fuel is the fuel that was used, and printed is the guest's

@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
+)
+
+// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another version of the
+// meter.
+var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
+
+// Detail returns details of the stored agent that only exports show.
+func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
+	list, err := a.List("")
+	if err != nil {
+		return nil, err
+	}
+	saved := a.Saved()
+	return &wasmagentv1.ExportedState{
+		Manifest: a.Manifest, Grants: a.Grants(), Limits: a.Limits.Proto(), Usage: a.Usage(), Files: Files(list), MeterVersion: wasmmeter.MeterVersion, AbiVersion: engine.ABIVersion,
+		Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
+	}, nil
+}
+
+// Files converts a list of files to its form in responses.
+func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
+	for _, f := range list {
+		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
+	}
+	return out
+}
+
+// Content returns the content of an archive of the stored agent. It compares the agent with its whole journal first. If
+// allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
+// [archive.ErrLarge], [events.ErrChain], [ErrDiffers], and [ErrNotCovered] unless allTheSame is set.
+func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
+	if err := a.Broken(); err != nil {
+		return c, err
+	}
+	saved, state, err := a.current(ctx)
+	if err != nil {
+		return c, err
+	}
+	if saved.GetHead().GetBytes() > archive.MaxBytes {
+		return c, archive.ErrLarge
+	}
+	c = archive.Content{State: state, Agent: &wasmagentv1.ArchivedAgent{
+		Agent: Shown(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(), StoppedByOperator: saved.GetByOperator(),
+		Detail: &wasmagentv1.ExportedState{
+			Manifest: saved.GetManifest(), Grants: saved.GetGrants(), Limits: saved.GetLimits(), Usage: saved.GetUsage(), MeterVersion: wasmmeter.MeterVersion, AbiVersion: engine.ABIVersion,
+			Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
+		},
+	}}
+	list := files.New(a.Files)
+	for _, f := range state.GetFiles() {
+		list.Restore(f.GetPath(), f.GetContent(), f.GetModifiedAt().AsTime())
+	}
+	all, err := list.List("")
+	if err != nil {
+		return c, err
+	}
+	c.Agent.Detail.Files = Files(all)
+	covered, err := a.chain(ctx, a.ID, saved.GetHead(), func(e *wasmstorev1.StoredEvent) error {
+		c.Events = append(c.Events, e)
+		return nil
+	})
+	if err == nil {
+		err = differs(covered.compare(saved, state))
+	}
+	switch {
+	case isBroken(err):
+		a.doubt(err)
+		return c, errors.Join(a.Broken(), a.tellOthers(ctx))
+	case err == nil && len(covered.notCovered()) > 0 && !allTheSame:
+		err = ErrNotCovered
+	}
+	return c, err
+}
+
+// Import creates an agent from the content of an archive. The agent is stopped until it is resumed. From the spec it
+// takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. room
+// bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
+func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agent, error) {
+	if err := deps.validate(); err != nil {
+		return nil, err
+	}
+	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	if detail.GetAbiVersion() != engine.ABIVersion || detail.GetMeterVersion() != wasmmeter.MeterVersion {
+		return nil, ErrABI
+	}
+	covered, err := coverageOf(c)
+	if err != nil {
+		return nil, fmt.Errorf("it %w: %w", archive.ErrInvalid, err)
+	}
+	head := covered.head
+	s.Template, s.Digest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
+	s.MaxTurns, s.Files = int(c.Agent.GetMaxTurns()), BoundsOf(s.Manifest)
+	s.JournalID, s.Origin = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
+	if s.Config == nil {
+		s.Config = new(wasmagentv1.AgentConfig)
+	}
+	now := newState(&s)
+	now.restore(c.State, s.Files)
+	if err := fits(&now, c.State, s.Files); err != nil {
+		return nil, err
+	}
+	now.epoch = int(head.GetEpoch()) + 1
+	now.stopped()
+	now.byOperator = c.Agent.GetStoppedByOperator()
+	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, list: covered.List}}
+	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
+}
+
+// coverageOf checks the journal of an archive, and compares the rest of the archive with the journal.
+func coverageOf(c archive.Content) (*coverage, error) {
+	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	covered := &coverage{head: events.Start(was.GetJournalId())}
+	for _, e := range c.Events {
+		if err := covered.add(e); err != nil {
+			return nil, err
+		}
+	}
+	if covered.head.GetHash() != detail.GetJournalHead() || covered.List != nil && covered.stored.GetPlace() != covered.head.GetPlace() {
+		return nil, errors.New("the last events of its journal are missing")
+	}
+	if covered.List == nil {
+		return covered, nil
+	}
+	r := &wasmstorev1.Record{
+		Template: was.GetTemplate(), Guest: was.GetGuest(), ModuleDigest: was.GetModuleDigest(), Instructions: was.GetConfig().GetInstructions(), Config: was.GetConfig(),
+		Manifest: detail.GetManifest(), Grants: detail.GetGrants(), Limits: detail.GetLimits(), CreatedAt: was.GetCreatedAt(), JournalId: was.GetJournalId(), Origin: c.Agent.GetOrigin(),
+		ForkedFrom: was.GetForkedFrom(), ImportedDigest: was.GetImportedDigest(), State: was.GetState(), StopReason: was.GetStopReason(), Failure: was.GetFailure(),
+		ByOperator: c.Agent.GetStoppedByOperator(), Epoch: was.GetEpoch(), Turns: was.GetTurnCount(), MaxTurns: c.Agent.GetMaxTurns(), FileCount: was.GetFileCount(),
+		RestorableUntil: was.GetRestorableUntil(), Usage: detail.GetUsage(), Id: was.GetId(),
+	}
+	list, err := inventory.Of(r, c.State)
+	if err != nil {
+		return nil, err
+	}
+	// Archives do not contain these fields.
+	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
+}
+
+// fits returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
+// [archive.ErrInvalid], [ErrTodos], [ErrTodosFull].
+func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
+	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
+		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)
+	}
+	if err := checkTodos(now.todos); err != nil {
+		return fmt.Errorf("it %w: its todos: %w", archive.ErrInvalid, err)
+	}
+	if now.files.Bytes() > bounds.Bytes || now.files.Count() > bounds.Count {
+		return fmt.Errorf("it %w: its files exceed the bounds", archive.ErrInvalid)
+	}
+	for _, f := range from.GetFiles() {
+		if path, err := files.Path(f.GetPath()); err != nil || path != f.GetPath() || !utf8.ValidString(f.GetContent()) {
+			return fmt.Errorf("it %w: the file %.64q", archive.ErrInvalid, f.GetPath())
+		}
+	}
+	return nil
+}

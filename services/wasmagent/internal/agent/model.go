@@ -1,0 +1,302 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
+)
+
+// AskTool is the name of the tool that asks models.
+const AskTool = "wasm_model_ask"
+
+// ErrNoModel means that the guest asked for a model and no model is configured.
+var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
+
+// maxCallName bounds the name and the id of a tool call that a model asks for, in bytes.
+const maxCallName = 128
+
+// codeNoModel is the guest's error code for [ErrNoModel].
+const codeNoModel = "no_model_configured"
+
+// ToolInfo describes a tool to a guest.
+type ToolInfo struct {
+	Server      string         `json:"server"`
+	Name        string         `json:"name"`
+	Description string         `json:"description,omitzero"`
+	InputSchema jsontext.Value `json:"input_schema,omitzero"`
+}
+
+// question has the arguments of [AskTool].
+type question struct {
+	Model    string            `json:"model"`
+	Messages []questionMessage `json:"messages"`
+	Tools    []questionTool    `json:"tools,omitempty"`
+}
+
+type questionMessage struct {
+	Role    string         `json:"role"`
+	Content string         `json:"content"`
+	Calls   []questionCall `json:"calls,omitempty"`
+	CallID  string         `json:"callId,omitzero"`
+}
+
+type questionCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+type questionTool struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description,omitzero"`
+	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
+}
+
+// asked is a question in the form in which guests send it.
+type asked struct {
+	messages []struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+		Calls   []struct {
+			ID        string         `json:"id"`
+			Name      string         `json:"name"`
+			Arguments jsontext.Value `json:"arguments"`
+		} `json:"calls"`
+		CallID string `json:"call_id"`
+	}
+	tools []struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		InputSchema jsontext.Value `json:"input_schema"`
+	}
+}
+
+// said is the structured result of [AskTool].
+type said struct {
+	Content string `json:"content"`
+	Calls   []struct {
+		ID        string `json:"id"`
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"calls"`
+	InputTokens  int64  `json:"inputTokens"`
+	OutputTokens int64  `json:"outputTokens"`
+	Cost         string `json:"cost"`
+}
+
+// told is an answer in the form in which guests get it.
+type told struct {
+	Content string     `json:"content"`
+	Calls   []toldCall `json:"calls,omitempty"`
+}
+
+type toldCall struct {
+	ID        string         `json:"id"`
+	Name      string         `json:"name"`
+	Arguments jsontext.Value `json:"arguments"`
+}
+
+// model asks a model for a guest. The question is a tool call, like all calls of an agent.
+func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
+	name, ok := a.Host.Model(a, out.Model)
+	if !ok {
+		t.noModel = true
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: codeNoModel, Message: ErrNoModel.Error()}}, nil
+	}
+	arguments, err := questionOf(name, out)
+	if err != nil {
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
+	}
+	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
+}
+
+// questionOf converts a guest's question to the arguments of [AskTool].
+func questionOf(model string, out abi.Out) ([]byte, error) {
+	var from asked
+	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
+		return nil, fmt.Errorf("messages: %s", abi.Wrong(err))
+	}
+	if len(out.Tools) > 0 {
+		if err := json.Unmarshal(out.Tools, &from.tools); err != nil {
+			return nil, fmt.Errorf("tools: %s", abi.Wrong(err))
+		}
+	}
+	q := question{Model: model}
+	for _, m := range from.messages {
+		one := questionMessage{Role: m.Role, Content: m.Content, CallID: m.CallID}
+		for _, c := range m.Calls {
+			one.Calls = append(one.Calls, questionCall{c.ID, c.Name, string(c.Arguments)})
+		}
+		q.Messages = append(q.Messages, one)
+	}
+	for _, tool := range from.tools {
+		q.Tools = append(q.Tools, questionTool{tool.Name, tool.Description, tool.InputSchema})
+	}
+	return json.Marshal(q)
+}
+
+// answered converts the result of [AskTool] to the result that the guest gets. It counts the tokens and the cost.
+func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
+	in := abi.In{Kind: abi.Result}
+	var answer said
+	if result.IsError {
+		in.Error = a.unanswered(t, result, call)
+		return in
+	}
+	err := json.Unmarshal(result.Structured, &answer)
+	if err != nil {
+		a.estimate(t, call)
+		in.Error = &abi.Error{Code: "model_failed", Message: result.Text}
+		return in
+	}
+	a.spent(t, call, answer)
+	out := told{Content: answer.Content}
+	for _, c := range answer.Calls {
+		if c.Name == "" || len(c.Name) > maxCallName || len(c.ID) > maxCallName {
+			in.Error = &abi.Error{Code: "model_failed", Message: "the model asked for a call whose name or id is missing or too long"}
+			return in
+		}
+		arguments := jsontext.Value(cmp.Or(c.Arguments, "{}"))
+		if !arguments.IsValid() || arguments.Kind() != '{' { // not a JSON object: the guest gets the text, so that it can report the error to the model
+			text, err := json.Marshal(c.Arguments)
+			if err != nil {
+				text = []byte(`""`)
+			}
+			arguments = text
+		}
+		out.Calls = append(out.Calls, toldCall{c.ID, c.Name, arguments})
+	}
+	if in.Result, err = json.Marshal(out); err != nil || len(in.Result) > 4*maxResult {
+		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "the model's answer is not valid UTF-8, or too long"}
+	}
+	return in
+}
+
+// spent counts the tokens and the cost of a question.
+func (a *Agent) spent(t *turn, call ToolCall, answer said) {
+	nanos, err := models.Nanos(answer.Cost)
+	if err != nil {
+		nanos = 0
+	}
+	a.mu.Lock()
+	a.usage.inputTokens += answer.InputTokens
+	a.usage.outputTokens += answer.OutputTokens
+	a.usage.nanos += nanos
+	a.mu.Unlock()
+	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
+}
+
+// free has the reasons of failed questions that a provider did not process, so that it charges nothing.
+var free = map[string]bool{
+	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
+	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
+}
+
+// unanswered returns the guest's error for a question without an answer. It counts the provider's charge as the service
+// reports it, or an estimate if there is no report.
+func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error {
+	reason, facts := result.Failure.Reason, result.Failure.Metadata
+	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
+		output, _ := strconv.ParseInt(facts["output_tokens"], 10, 32)
+		a.spent(t, call, said{InputTokens: input, OutputTokens: max(output, 0), Cost: facts["cost"]})
+	} else if !free[reason] {
+		a.estimate(t, call)
+	}
+	if reason == "" {
+		return &abi.Error{Code: "model_failed", Message: result.Text}
+	}
+	_, message, _ := strings.Cut(result.Text, reason+": ")
+	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
+}
+
+// bytesPerToken is the number of bytes that an estimate counts as one token.
+const bytesPerToken = 4
+
+// estimate counts an estimate of the tokens of a question whose use is not known.
+func (a *Agent) estimate(t *turn, call ToolCall) {
+	tokens := int64(len(call.Arguments) / bytesPerToken)
+	a.mu.Lock()
+	a.usage.inputTokens += tokens
+	a.mu.Unlock()
+	a.Host.Spent(t.ctx, a, call, tokens, 0)
+}
+
+// tools returns the tools of servers that the guest may call.
+func (a *Agent) tools(t *turn) (in abi.In, err error) {
+	in = abi.In{Kind: abi.Result}
+	var list []ToolInfo
+	var failed error
+	if err := a.await(t, func() { list, failed = a.Host.Tools(t.ctx, a) }); err != nil {
+		return in, err
+	}
+	if failed != nil {
+		in.Error = &abi.Error{Code: "tools_unavailable", Message: "the tools can't be listed now"}
+		return in, nil //nolint:nilerr // the guest has the error
+	}
+	if in.Result, err = json.Marshal(list); err != nil {
+		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "the list of tools is not valid UTF-8"}
+	}
+	return in, nil
+}
+
+// AllowsModel returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
+// model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotNamed],
+// [manifest.ErrSpent], the store's.
+func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
+	for _, one := range lineage {
+		fits, err := one.Rights().Model(model, time.Now())
+		if err != nil {
+			return err
+		}
+		if !priced { // a bound on the cost can't be applied without a price
+			fits = slices.DeleteFunc(fits, func(f manifest.ModelFit) bool { return f.Nanos >= 0 })
+		}
+		if len(fits) == 0 {
+			return fmt.Errorf("%w: it limits the cost, but no price is configured for %s", manifest.ErrNotNamed, model)
+		}
+		if slices.ContainsFunc(fits, manifest.ModelFit.Unbounded) {
+			continue
+		}
+		if left, err := at.HasLeft(ctx, one.Budget(), fits); err != nil || !left {
+			return errors.Join(keepError(err), leftError(left, model))
+		}
+	}
+	return nil
+}
+
+func leftError(left bool, model string) error {
+	if left {
+		return nil
+	}
+	return fmt.Errorf("%w: the tokens or the cost of %s are used up", manifest.ErrSpent, model)
+}
+
+// SpendModel counts the tokens and the cost of a question against the rights of an agent and of the agents in its
+// chain.
+func SpendModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
+	var spends []store.Spend
+	for _, one := range lineage {
+		fits, err := one.Rights().Model(model, time.Now())
+		if err != nil || slices.ContainsFunc(fits, manifest.ModelFit.Unbounded) {
+			continue
+		}
+		spends = append(spends, store.Spend{Budget: one.Budget(), Fits: fits, Tokens: tokens, Nanos: nanos})
+	}
+	if len(spends) == 0 {
+		return nil
+	}
+	return at.SpendModel(ctx, spends)
+}

@@ -1,7 +1,0 @@
-package module
-
-// Grain exports the constant grain for tests.
-const Grain = grain
-
-// MeteredAt is [Module.Metered] with another grain, for tests.
-func (m *Module) MeteredAt(grain int64) ([]byte, error) { return m.metered(grain) }

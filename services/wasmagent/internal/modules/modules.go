@@ -1,0 +1,135 @@
+// Package modules provides the modules of guests: the shipped ones, which `make build` embeds into the program, and the
+// ones that the configuration lists. Agents run no other modules. The wasmagent service uses the package.
+package modules
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+)
+
+//go:embed dist
+var dist embed.FS
+
+// Errors of [Guests.Get], for [errors.Is].
+var (
+	// ErrUnknown means that no shipped or listed guest has this name.
+	ErrUnknown = errors.New("is not a guest")
+	// ErrNotBuilt means that the program was built without the shipped guest.
+	ErrNotBuilt = errors.New("was not built into this program: run make build")
+	// ErrListed means that the file of the module can't be read, or does not have the digest in the configuration.
+	ErrListed = errors.New("is not what the configuration lists")
+)
+
+// maxModule bounds the file of a listed module, in bytes. Larger modules can't be compiled.
+const maxModule = 16 << 20
+
+// names lists the names of the shipped guests.
+var names = []string{"agent", "echo", "script"}
+
+// Listed is an entry for a guest in the configuration.
+type Listed struct {
+	// Path is the file of the module. SHA256 is its digest, as 64 hexadecimal digits.
+	Path, SHA256 string
+}
+
+// shipped has the digests of the shipped guests by name. A guest that was not built is missing.
+var shipped = sync.OnceValue(func() map[string]string {
+	digests := make(map[string]string)
+	for _, name := range names {
+		if module, err := dist.ReadFile("dist/" + name + ".wasm"); err == nil {
+			digests[name] = digestOf(module)
+		}
+	}
+	return digests
+})
+
+// Guests are the guests that agents may run. The zero value has only the shipped ones.
+type Guests struct{ listed map[string]Listed }
+
+// New returns the shipped guests and the listed ones. It returns an error if the file of a listed guest is missing or
+// has another digest, or if a listed guest has the name of a shipped one.
+func New(listed map[string]Listed) (*Guests, error) {
+	g := &Guests{listed: maps.Clone(listed)}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		if slices.Contains(names, name) {
+			return nil, fmt.Errorf("agents.guests.%s: a shipped guest has this name: use another name", name)
+		}
+		if _, _, err := g.Get(name); err != nil {
+			return nil, fmt.Errorf("agents.guests.%s: %w", name, err)
+		}
+	}
+	return g, nil
+}
+
+// Names returns the sorted names of the guests.
+func (g *Guests) Names() []string {
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), names...)))
+}
+
+// Digest returns the digest of the current module of a guest; empty if there is no such guest.
+func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
+
+// ByDigest returns the name of the guest whose current module has this digest.
+func (g *Guests) ByDigest(digest string) (name string, ok bool) {
+	for _, name := range g.Names() {
+		if digest != "" && g.Digest(name) == digest {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// IsShipped reports whether a guest is shipped.
+func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
+
+// Get returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
+// it reads the file each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt],
+// [ErrListed].
+func (g *Guests) Get(name string) (module []byte, digest string, err error) {
+	if at, ok := g.listed[name]; ok {
+		if module, digest, err = at.read(); err != nil {
+			err = fmt.Errorf("the module of the guest %q %w: %w", name, ErrListed, err)
+		}
+		return module, digest, err
+	}
+	if !slices.Contains(names, name) {
+		return nil, "", fmt.Errorf("%q %w; there are %v", name, ErrUnknown, g.Names())
+	}
+	if module, err = dist.ReadFile("dist/" + name + ".wasm"); err != nil {
+		return nil, "", fmt.Errorf("the guest %q %w", name, ErrNotBuilt)
+	}
+	return module, digestOf(module), nil
+}
+
+func (l Listed) read() ([]byte, string, error) {
+	file, err := os.Open(l.Path)
+	if err != nil {
+		return nil, "", err
+	}
+	defer file.Close() //nolint:errcheck // the file was only read
+	module, err := io.ReadAll(io.LimitReader(file, maxModule+1))
+	switch {
+	case err != nil:
+		return nil, "", err
+	case len(module) > maxModule:
+		return nil, "", fmt.Errorf("%s has more than %d MiB", l.Path, maxModule>>20)
+	}
+	if digest := digestOf(module); digest != l.SHA256 {
+		return nil, "", fmt.Errorf("the SHA-256 of %s is %s, but the configuration has %s", l.Path, digest, l.SHA256)
+	}
+	return module, l.SHA256, nil
+}
+
+func digestOf(module []byte) string {
+	sum := sha256.Sum256(module)
+	return hex.EncodeToString(sum[:])
+}

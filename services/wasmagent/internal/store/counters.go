@@ -1,0 +1,220 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
+)
+
+// The kinds of counters: calls of tools, tokens of models, and the cost of models in billionths of a US dollar.
+const (
+	Tools  = "tool"
+	Tokens = "tokens"
+	Cost   = "cost"
+)
+
+// A Budget is the key of counters that an agent shares with all of its copies. Copies are forks, and imports of its
+// archives.
+type Budget struct {
+	Tenant string
+	// Journal is the id of the agent whose creation is the first event of the journal of each copy.
+	Journal string
+}
+
+// A Wish is a request to use one of the rights of an agent: the first one that is not used up.
+type Wish struct {
+	Budget
+	Fits []manifest.Fit
+}
+
+// A Use is a use of a right that was counted.
+type Use struct {
+	Budget
+	manifest.Fit
+}
+
+// Take counts one use for each wish, or none if one wish can't be met. Errors: [manifest.ErrSpent].
+func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		taken = nil
+		for _, wish := range wishes {
+			use, err := take(ctx, tx, wish)
+			if err != nil {
+				return err
+			}
+			taken = append(taken, use)
+		}
+		return nil
+	})
+	return taken, err
+}
+
+func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
+	for _, fit := range wish.Fits {
+		result, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, 1, $7)
+			ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + 1, day = $7 WHERE used.used < $6`,
+			wish.Tenant, wish.Journal, fit.Grant, Tools, int64(fit.Place), fit.Most, dayOf(tx.Now))
+		if err != nil {
+			return Use{}, err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 1 {
+			return Use{wish.Budget, fit}, err
+		}
+	}
+	return Use{}, manifest.ErrSpent
+}
+
+// GiveBack subtracts uses from their counters.
+func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		for _, u := range uses {
+			if _, err := tx.ExecContext(ctx, "UPDATE used SET used = used - 1 WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
+				u.Tenant, u.Journal, u.Grant, Tools, int64(u.Place)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// A Spend is the use of a model for a question. It is counted for the first right of an agent that is not used up.
+type Spend struct {
+	Budget
+	Fits          []manifest.ModelFit
+	Tokens, Nanos int64
+}
+
+// HasLeft reports whether at least one of an agent's rights on a model is not used up.
+func (s *Store) HasLeft(ctx context.Context, of Budget, fits []manifest.ModelFit) (left bool, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		at, err := firstLeft(ctx, tx, of, fits)
+		left = at != nil
+		return err
+	})
+	return left, err
+}
+
+// firstLeft returns the first right that is not used up, or nil if all are used up.
+func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []manifest.ModelFit) (*manifest.ModelFit, error) {
+	for _, fit := range fits {
+		left := true
+		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
+			var used int64
+			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
+				of.Tenant, of.Journal, fit.Grant, what, int64(fit.Place)).Scan(&used)
+			if err != nil {
+				return nil, err
+			}
+			left = left && (most < 0 || used < most)
+		}
+		if left {
+			return &fit, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nil if there is none
+}
+
+// SpendModel counts the use of questions. A question may exceed the bound of its right, because its use is known only
+// when it was answered.
+func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		for _, spend := range spends {
+			fit, err := firstLeft(ctx, tx, spend.Budget, spend.Fits)
+			if err != nil {
+				return err
+			}
+			if fit == nil { // other questions have used up the rights meanwhile
+				fit = &spend.Fits[0]
+			}
+			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
+				if err := addUsed(ctx, tx, spend.Budget, fit.Grant, what, int64(fit.Place), n); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func addUsed(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string, place, n int64) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + $6, day = $7`,
+		of.Tenant, of.Journal, grant, what, place, n, dayOf(tx.Now))
+	return err
+}
+
+// dayOf returns the day of a time, in days since 1970-01-01 UTC.
+func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
+
+// usedDays is the number of days for which counters stay after their last use, if the agent and all of its copies were
+// removed. An archive that is imported within these days continues the counters.
+const usedDays = 7
+
+// ForgetUsed removes the counters of agents that were removed, usedDays after their last use.
+func (s *Store) ForgetUsed(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
+			AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.tenant = used.tenant AND agents.journal = used.journal)`, dayOf(tx.Now)-usedDays)
+		return err
+	})
+}
+
+// adoptSpent migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
+// journal id of agents, and adds up the counters of copies.
+func (s *Store) adoptSpent(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		journals := make(map[string]Budget)
+		err := tx.Each(ctx, func(rows *sql.Rows) error {
+			var id string
+			var text []byte
+			r := new(wasmstorev1.Record)
+			if err := errors.Join(rows.Scan(&id, &text), proto.Unmarshal(text, r)); err != nil {
+				return err
+			}
+			journals[id] = Budget{r.GetCreator().GetTenant(), r.GetJournalId()}
+			return nil
+		}, "SELECT id, record FROM agents WHERE journal = '' OR EXISTS (SELECT 1 FROM spent WHERE spent.id = agents.id)")
+		if err != nil {
+			return err
+		}
+		for id, of := range journals {
+			if err := adoptOne(ctx, tx, id, of); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func adoptOne(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, of.Journal); err != nil {
+		return err
+	}
+	type row struct {
+		grant, what string
+		place, used int64
+	}
+	var all []row
+	err := tx.Each(ctx, func(rows *sql.Rows) error {
+		var one row
+		err := rows.Scan(&one.grant, &one.what, &one.place, &one.used)
+		all = append(all, one)
+		return err
+	}, "SELECT granted, what, place, used FROM spent WHERE id = $1", id)
+	for _, one := range all {
+		if err == nil {
+			err = addUsed(ctx, tx, of, one.grant, one.what, one.place, one.used)
+		}
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM spent WHERE id = $1", id)
+	}
+	return err
+}

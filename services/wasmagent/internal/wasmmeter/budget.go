@@ -1,0 +1,191 @@
+package wasmmeter
+
+import (
+	"math"
+	"slices"
+)
+
+// A single number, the budget, has the remaining fuel and the remaining stack. Each function of the guest takes the
+// budget as an additional last parameter, and returns it as an additional last result. Therefore the engine can keep
+// the
+// budget in a register, and need not read it from memory after each call. Functions that the guest imports or exports
+// do not have this parameter. For each of them there is a wrapper, which moves the fuel between the budget and a
+// global.
+const (
+	// stackBits is the number of low bits of the budget. They contain the remaining stack, in units. The bits above
+	// contain the remaining fuel, signed. The highest of the low bits is set if the stack is used up.
+	stackBits  = 16
+	stackSpent = 1 << (stackBits - 1)
+	stackWhole = stackSpent - 1
+	stackUnit  = MaxStack / stackSpent
+	// fuelSpent is the sign bit, which is set if the fuel is used up.
+	fuelSpent = math.MinInt64
+	// ownParams is the number of additional parameters of each function of the guest.
+	ownParams = 1
+)
+
+// frameOf returns the size of the stack frame of a function with this number of values and of bytes of code, in units.
+// It is at most stackSpent.
+func frameOf(values int64, code int) int64 {
+	bytes := frameBytes + valueBytes*values + codeBytes*int64(code)
+	return min((bytes+stackUnit-1)/stackUnit, stackSpent)
+}
+
+// A layout has the indexes of types, functions and globals in a metered module.
+type layout struct {
+	m *Module
+	// fuel is the index of the global with the fuel.
+	fuel uint32
+	// outer lists the functions of the guest that the host can call. Each occurs once.
+	outer []uint32
+}
+
+func layoutOf(m *Module) layout {
+	l := layout{m: m, fuel: uint32(len(m.globals))}
+	seen := func(f uint32) {
+		if f >= l.imports() && !slices.Contains(l.outer, f) {
+			l.outer = append(l.outer, f)
+		}
+	}
+	for _, e := range m.Exports {
+		if e.Kind == Func {
+			seen(e.Index)
+		}
+	}
+	if m.start != nil {
+		seen(*m.start)
+	}
+	return l
+}
+
+func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
+
+// The types of a metered module are, in this order: the guest's types; the type of the refill function; for each of the
+// guest's types, the type with the budget as an additional parameter and result; and for each of the guest's types, the
+// type of a block that returns its results.
+
+func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
+func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
+func (l layout) blockOf(t uint32) uint32 { return l.passing(l.refillType()) + t }
+
+func (l layout) putTypes(out []byte) []byte {
+	for _, t := range l.m.types {
+		out = t.put(out)
+	}
+	out = FuncType{Params: []ValueType{I64}, Results: []ValueType{I64}}.put(out)
+	for _, t := range l.m.types {
+		out = FuncType{Params: append(slices.Clone(t.Params), I64), Results: append(slices.Clone(t.Results), I64)}.put(out)
+	}
+	for _, t := range l.m.types {
+		out = FuncType{Results: t.Results}.put(out)
+	}
+	return out
+}
+
+// The functions of a metered module are, in this order: the guest's imports; the refill function; the guest's own
+// functions; and the wrappers of each import, of the refill function, and of each function that the host can call.
+
+func (l layout) refill() uint32 { return l.imports() }
+
+// inside returns the index that the guest uses to call a function.
+func (l layout) inside(f uint32) uint32 {
+	if f < l.imports() {
+		return 1 + uint32(len(l.m.typeOf)) + f
+	}
+	return f + 1
+}
+
+// refiller returns the index of the wrapper of the refill function.
+func (l layout) refiller() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
+
+// outside returns the index that the host uses to call a function.
+func (l layout) outside(f uint32) uint32 {
+	if f < l.imports() {
+		return f
+	}
+	return l.refiller() + 1 + uint32(slices.Index(l.outer, f))
+}
+
+func (l layout) functions() int { return len(l.m.typeOf) + 1 + len(l.outer) }
+
+func (l layout) putFunctions(out []byte) []byte {
+	for _, t := range l.m.typeOf[l.imports():] {
+		out = putU32(out, l.passing(t))
+	}
+	for _, t := range l.m.typeOf[:l.imports()] {
+		out = putU32(out, l.passing(t))
+	}
+	out = putU32(out, l.refillType())
+	for _, f := range l.outer {
+		out = putU32(out, l.m.typeOf[f])
+	}
+	return out
+}
+
+// putOwn encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a guest
+// that traps has used all of the fuel that it got.
+func (l layout) putOwn(out []byte) []byte {
+	for i, f := range l.m.Imports {
+		n := len(f.Type.Params)
+		body := putU32(append(l.fuelOf([]byte{0}, n), opGlobalSet), l.fuel)
+		body = l.call(body, n, uint32(i))
+		body = l.withFuel(l.taken(body), n)
+		out = putPart(out, append(body, opEnd))
+	}
+	body := putSigned([]byte{0, opI64Const}, StackSpent)
+	body = putSigned(append(l.fuelOf(body, 0), opLocalGet, 0, opI64Const), stackSpent)
+	body = append(body, opI64And, opI64Eqz, opI32Eqz, opSelect)
+	body = l.withFuel(l.call(body, 0, l.refill()), 0)
+	out = putPart(out, append(body, opEnd))
+	for _, f := range l.outer {
+		body := []byte{0}
+		n := len(l.m.types[l.m.typeOf[f]].Params)
+		for i := range n {
+			body = putU32(append(body, opLocalGet), uint32(i))
+		}
+		body = append(l.taken(body), opI64Const, stackBits, opI64Shl)
+		body = append(putSigned(append(body, opI64Const), stackWhole), opI64Add)
+		body = append(l.call(body, 0, l.inside(f)), opI64Const, stackBits, opI64ShrS)
+		out = putPart(out, append(putU32(append(body, opGlobalSet), l.fuel), opEnd))
+	}
+	return out
+}
+
+// taken writes code that reads the fuel from the global and sets the global to 0.
+func (l layout) taken(out []byte) []byte {
+	out = putU32(append(out, opGlobalGet), l.fuel)
+	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
+}
+
+// fuelOf writes code that extracts the fuel from the budget in a local.
+func (l layout) fuelOf(out []byte, local int) []byte {
+	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
+}
+
+// withFuel writes code that replaces the fuel in the budget in a local by the fuel on the operand stack.
+func (l layout) withFuel(out []byte, local int) []byte {
+	out = append(out, opI64Const, stackBits, opI64Shl)
+	out = putU32(append(out, opLocalGet), uint32(local))
+	out = putSigned(append(out, opI64Const), 1<<stackBits-1)
+	return append(out, opI64And, opI64Or)
+}
+
+// call writes a call of a function with the first parameters of the calling function.
+func (l layout) call(out []byte, params int, f uint32) []byte {
+	for i := range params {
+		out = putU32(append(out, opLocalGet), uint32(i))
+	}
+	return putU32(append(out, opCall), f)
+}
+
+// putBlock writes the start of a block that returns the results of a function of type t.
+func (l layout) putBlock(out []byte, t uint32) []byte {
+	out = append(out, opBlock)
+	switch r := l.m.types[t].Results; len(r) {
+	case 0:
+		return append(out, 0x40)
+	case 1:
+		return append(out, byte(r[0]))
+	}
+	return putSigned(out, int64(l.blockOf(t)))
+}

@@ -1,0 +1,79 @@
+package wasmmeter_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
+)
+
+// features has the WebAssembly features that guests may use.
+const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
+
+var (
+	errSpent = errors.New("the fuel is spent")
+	errStack = errors.New("the stack is spent")
+)
+
+// An engine runs plain and metered modules.
+type engine struct {
+	wazero.Runtime
+	// each is the fuel of one refill, most is the maximum fuel of all refills, and granted is the fuel of all refills
+	// so far.
+	each, most, granted int64
+}
+
+func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
+	t.Helper()
+	e := &engine{Runtime: wazero.NewRuntimeWithConfig(t.Context(), cfg.WithCoreFeatures(features)), each: 1000, most: 1 << 40}
+	t.Cleanup(func() {
+		if err := e.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err := e.NewHostModuleBuilder(wasmmeter.RefillModule).NewFunctionBuilder().
+		WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
+			left := int64(stack[0])
+			if left == wasmmeter.StackSpent {
+				panic(errStack)
+			}
+			give := min(max(e.each, -left), e.most-e.granted)
+			if e.granted += give; left+give < 0 {
+				panic(errSpent)
+			}
+			stack[0] = uint64(left + give)
+		}), []api.ValueType{api.ValueTypeI64}, []api.ValueType{api.ValueTypeI64}).
+		Export(wasmmeter.RefillName).Instantiate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// metered returns the metered form of a module.
+func metered(t testing.TB, text []byte, grain int64) []byte {
+	t.Helper()
+	m, err := wasmmeter.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := m.MeteredAt(grain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// called calls a function of a module.
+func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
+	return f.Call(ctx, args...)
+}
+
+// used returns the fuel that the only instance of an engine has used.
+func (e *engine) used(in api.Module) int64 {
+	return e.granted - int64(in.ExportedGlobal(wasmmeter.FuelGlobal).Get())
+}

@@ -1,0 +1,228 @@
+package wasmmeter_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
+)
+
+// The form of code that Go's compiler generates: a loop that selects its next part by a number, and jumps that set it.
+type (
+	dispatcher struct {
+		number, count uint32
+		times         int32
+		// numbers has the part for each number. Its last element is the part for all other numbers.
+		numbers []int
+		parts   [][]node
+		// reads lists locals that are read between the start of the loop and its blocks. Their values stay on the
+		// operand stack until the end of the loop, where they are written to a global. Therefore no jump may skip these
+		// reads.
+		reads []uint32
+		// back lists the jumps that go back, each from one part to another.
+		back [][2]int
+	}
+	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside of this number of
+	// blocks.
+	// A jump that goes back, or that sets another local than the dispatcher's, is made as often as the dispatcher
+	// counts.
+	// Every other jump is made if cond is not 0, or always if cond is nil.
+	jump struct {
+		to     *dispatcher
+		sets   uint32
+		number int32
+		from   int
+		blocks uint32
+		cond   expr
+	}
+)
+
+func (d *dispatcher) part(number int32) int {
+	return d.numbers[min(uint64(uint32(number)), uint64(len(d.numbers)-1))]
+}
+
+func (d *dispatcher) run(f *frame) signal {
+	f.instructions += 2
+	f.locals[d.count] = d.times
+	for {
+		f.points++
+		f.instructions += 2 + int64(len(d.reads))
+		var read []int32
+		for _, l := range d.reads {
+			read = append(read, f.locals[l])
+		}
+		came := signal(0)
+		for part := d.part(f.locals[d.number]); ; part++ {
+			if part == len(d.parts) {
+				for _, v := range slices.Backward(read) {
+					f.instructions++
+					f.globals[0] = v
+				}
+				return 0
+			}
+			if came = runAll(f, d.parts[part]); came < 0 {
+				return came
+			}
+			blocks := len(d.parts) - 1 - part // the blocks that have not ended; the loop is around them
+			if came > signal(blocks) {
+				came -= signal(blocks) + 1
+				break
+			}
+			part += max(0, int(came)-1)
+		}
+		if came > 0 {
+			return came
+		}
+		if f.instructions > tooLong {
+			return out
+		}
+	}
+}
+
+func (d *dispatcher) put(b []byte) []byte {
+	b = uleb(append(sleb(append(b, 0x41), int64(d.times)), 0x21), d.count)
+	b = append(b, 0x03, 0x40)
+	for _, l := range d.reads {
+		b = uleb(append(b, 0x20), l)
+	}
+	for range d.parts {
+		b = append(b, 0x02, 0x40)
+	}
+	b = uleb(append(uleb(append(b, 0x20), d.number), 0x0e), uint32(len(d.numbers)-1))
+	for _, part := range d.numbers {
+		b = uleb(b, uint32(part))
+	}
+	for _, body := range d.parts {
+		b = putAll(append(b, 0x0b), body)
+	}
+	for range d.reads {
+		b = append(b, 0x24, 0)
+	}
+	return append(b, 0x0b)
+}
+
+// counted reports whether the dispatcher counts how often the jump is made.
+func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
+
+// direct reports whether the meter makes the jump a direct branch. It does so if the jump goes forward, does not enter
+// a loop from outside, and leaves no values on the operand stack.
+func (j jump) direct() bool {
+	to := j.to.part(j.number)
+	return !j.counted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
+		return j.from < back[1] && back[1] <= to && to <= back[0]
+	})
+}
+
+func (j jump) run(f *frame) signal {
+	switch {
+	case j.counted():
+		f.instructions += 7
+		if f.locals[j.to.count]--; f.locals[j.to.count] <= 0 {
+			return 0
+		}
+	case j.cond != nil:
+		v := j.cond.value(f)
+		f.instructions++
+		if v == 0 {
+			return 0
+		}
+	}
+	f.instructions += 3
+	f.locals[j.sets] = j.number
+	if j.direct() {
+		return signal(int(j.blocks) - (len(j.to.parts) - j.to.part(j.number)) + 1)
+	}
+	return signal(j.blocks + 1)
+}
+
+func (j jump) put(b []byte) []byte {
+	maybe := true
+	switch {
+	case j.counted():
+		b = append(uleb(append(b, 0x41, 0, 0x20), j.to.count), 0x41, 1, 0x6b)
+		b = append(uleb(append(b, 0x22), j.to.count), 0x48, 0x04, 0x40)
+	case j.cond != nil:
+		b = append(j.cond.put(b), 0x04, 0x40)
+	default:
+		maybe = false
+	}
+	b = uleb(append(sleb(append(b, 0x41), int64(j.number)), 0x21), j.sets)
+	if maybe {
+		return append(uleb(append(b, 0x0c), j.blocks+1), 0x0b)
+	}
+	return uleb(append(b, 0x0c), j.blocks)
+}
+
+// A standing is a dispatcher that is being generated. part is its present part, and around the number of labels around
+// its loop.
+type standing struct {
+	*dispatcher
+	part, around int
+}
+
+func (m *maker) dispatcher(depth int) node {
+	d := &dispatcher{
+		number: uint32(m.n(int(m.locals)-6, "number")), count: m.locals - uint32(depth),
+		times: int32(1 + m.n(4, "times")), parts: make([][]node, 1+m.n(4, "parts")),
+	}
+	for range 1 + m.n(len(d.parts)+1, "numbers") {
+		d.numbers = append(d.numbers, m.n(len(d.parts)-1, "part"))
+	}
+	if m.n(4, "reads") == 0 {
+		for range m.n(3, "reads") {
+			d.reads = append(d.reads, uint32(m.n(int(m.locals)-1, "read")))
+		}
+	}
+	m.standing = append(m.standing, standing{d, 0, len(m.labels)})
+	for part := range d.parts {
+		m.standing[len(m.standing)-1].part = part
+		labels := make([]bool, len(d.parts)-part)
+		for i := range labels {
+			labels[i] = i > 0 // the first is the loop
+		}
+		d.parts[part] = m.body(depth-1, labels...)
+		if m.n(1, "jump") == 0 {
+			m.labels = append(m.labels, labels...)
+			d.parts[part] = append(d.parts[part], m.jump())
+			m.labels = m.labels[:len(m.labels)-len(labels)]
+		}
+	}
+	m.standing = m.standing[:len(m.standing)-1]
+	return d
+}
+
+func (m *maker) jump() node {
+	to := m.standing[m.n(len(m.standing)-1, "dispatcher")]
+	j := jump{to: to.dispatcher, sets: to.number, number: rapid.OneOf(rapid.Int32Range(-1, int32(len(to.numbers))), rapid.Int32()).Draw(m.t, "number"), from: to.part, blocks: uint32(len(m.labels) - 1 - to.around)}
+	if m.n(7, "another") == 0 {
+		j.sets = uint32(m.n(int(m.locals)-6, "sets"))
+	}
+	if m.n(3, "always") > 0 {
+		j.cond = m.expr(2)
+	}
+	if part := to.dispatcher.part(j.number); j.sets == to.number && part <= j.from {
+		to.back = append(to.back, [2]int{j.from, part})
+	}
+	return j
+}
+
+// A jump is not replaced if its dispatcher reads locals in each iteration, because a direct branch would skip the
+// reads.
+func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
+	t.Parallel()
+	for reads := range 4 {
+		d := &dispatcher{number: 2, count: 8, times: 1, numbers: []int{0, 1}, reads: make([]uint32, reads)}
+		d.parts = [][]node{{setLocal{0, number(5)}, jump{to: d, sets: 2, number: 1, blocks: 1}}, {}}
+		functions := []function{{9, []node{d}}}
+		here := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
+		here.call(0)
+		if want := int32(min(reads, 1) * 5); here.globals[0] != want {
+			t.Fatalf("with %d reads the global is %d here, want %d", reads, here.globals[0], want)
+		}
+		for _, grain := range []int64{0, wasmmeter.Grain} {
+			runProgram(t, t, metered(t, wasm(functions), grain), 1000).same(t, here)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package wasmmeter_test
+
+import (
+	"testing"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
+)
+
+// TestAMeteredModuleComputesTheSame checks that generated programs compute the same in three ways: as plain modules, as
+// metered modules, and in the interpreter of this test. With a grain of 0 the fuel must be exact. With the default
+// grain it must not be lower. The amounts of refills must make no difference.
+func TestAMeteredModuleComputesTheSame(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		functions := program(rt)
+		here := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
+		here.call(len(functions) - 1)
+		if here.instructions > tooLong {
+			rt.Skip("takes too long")
+		}
+		text := wasm(functions)
+		exact := here.instructions + here.bytes + here.added*8192 + here.points
+		plain := runProgram(t, rt, text, 0)
+		plain.same(rt, here)
+		for _, each := range []int64{1, 777, 1_000_000} {
+			fine := runProgram(t, rt, metered(t, text, 0), each)
+			fine.same(rt, here)
+			if fine.fuel != exact {
+				rt.Fatalf("uses %d with the grain 0 and refills of %d; want %d", fine.fuel, each, exact)
+			}
+		}
+		coarse := runProgram(t, rt, metered(t, text, wasmmeter.Grain), 1000)
+		coarse.same(rt, here)
+		if coarse.fuel < exact {
+			rt.Fatalf("uses %d, less than the exact cost of %d", coarse.fuel, exact)
+		}
+	})
+}
+
+type ran struct {
+	memory  []byte
+	globals [globals]int32
+	fuel    int64
+}
+
+// A failing is a *testing.T or a *rapid.T.
+type failing interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func runProgram(t *testing.T, rt failing, text []byte, each int64) ran {
+	t.Helper()
+	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
+	defer e.Close(t.Context())
+	if each > 0 {
+		e.each = each
+	}
+	in, err := e.Instantiate(t.Context(), text)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if _, err := in.ExportedFunction("run").Call(t.Context()); err != nil {
+		rt.Fatal(err)
+	}
+	memory, _ := in.Memory().Read(0, memorySize)
+	r := ran{memory: memory}
+	if each == 0 {
+		return r
+	}
+	r.fuel = e.used(in)
+	for i, name := range []string{"sluice.global.0", "sluice.global.1"} {
+		r.globals[i] = api.DecodeI32(in.ExportedGlobal(name).Get())
+	}
+	return r
+}
+
+func (r ran) same(rt failing, here *machine) {
+	if string(r.memory) != string(here.memory) {
+		rt.Fatal("the memory differs")
+	}
+	if r.fuel > 0 && r.globals != here.globals {
+		rt.Fatalf("globals are %v, want %v", r.globals, here.globals)
+	}
+}

@@ -1,0 +1,28 @@
+package wasmmeter
+
+// Bounds of a guest's module. They limit the time and memory for compiling a module: 70 KB of locals and blocks took
+// 125 s without them. The shipped guests use at most a tenth of each bound, except for nested blocks and the size of a
+// body, because Go's compiler creates large functions with many blocks.
+const (
+	maxSize      = 16 << 20
+	maxTypes     = 4096
+	maxParams    = 64
+	maxImports   = 64
+	maxFunctions = 65_536
+	maxTables    = 1
+	maxTable     = 1 << 20
+	maxGlobals   = 1024
+	maxExports   = 1024
+	maxElements  = 65_536
+	maxData      = 65_536
+	maxBody      = 1 << 20
+	maxLocals    = 8192
+	// maxMetered bounds the code of a metered module, in bytes. Metering can make code much longer: up to 18 times for
+	// code that only grows memory, and up to 200 times for loops that only change many locals.
+	maxMetered = 48 << 20
+	maxNesting = 16_384
+	// maxTargets bounds the number of targets of a br_table.
+	maxTargets = 65_536
+	// maxPages bounds the initial memory of a guest: 256 MiB in pages. The limit of an instance may be lower.
+	maxPages = 4096
+)

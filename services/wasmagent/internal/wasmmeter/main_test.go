@@ -1,0 +1,11 @@
+package wasmmeter_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/unraced"
+)
+
+// TestMain runs the tests without the race detector, because they spend most of their time in the library's compiler.
+func TestMain(m *testing.M) { os.Exit(unraced.Run(m)) }

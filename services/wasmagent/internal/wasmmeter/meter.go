@@ -1,0 +1,228 @@
+package wasmmeter
+
+import (
+	"math"
+	"slices"
+	"strconv"
+)
+
+// MeterVersion is the version of the rules by which fuel is counted. Amounts of fuel from different versions can't be
+// compared.
+const MeterVersion = 4
+
+// Names that a metered module has in addition to those of the guest. A guest must not export names with this prefix.
+const (
+	ownPrefix = "sluice."
+	// RefillModule is the module of the import [RefillName].
+	RefillModule = "sluice"
+	// RefillName is the imported function that the module calls when its fuel is below zero. It takes the remaining
+	// fuel, and returns the fuel with which the module continues. Both are an i64 with an absolute value below 2^46.
+	RefillName = "refill"
+	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
+	// and after the guest has returned. While the guest itself runs, the global is 0, so a guest that traps has used
+	// all of the fuel that it got.
+	FuelGlobal = ownPrefix + "fuel"
+	// StackSpent is the argument of [RefillName] if the stack is used up. In this case the function must not return.
+	StackSpent = math.MinInt64
+	// globalPrefix is the prefix of the export names of the guest's mutable globals, followed by their numbers. The
+	// mutable globals and the memory are the guest's state.
+	globalPrefix = ownPrefix + "global."
+)
+
+const (
+	// MaxStack is the size of the stack, in bytes. Stack is counted by the rules of this package: a function that calls
+	// other functions uses the maximum size of its frame until it returns. A function that the host calls starts with
+	// an empty stack.
+	MaxStack = 4 << 20
+	// frameBytes is the fixed size of each frame, valueBytes the size of each value in it, and codeBytes the space for
+	// intermediate values for each byte of code. All are in bytes.
+	frameBytes, valueBytes, codeBytes = 128, 16, 4
+)
+
+// The rules for charging fuel.
+const (
+	// grain is the minimum cost of code after a branch that is charged where that code begins. Lower costs are charged
+	// before the branch.
+	grain = 4
+	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel. fuelPerPage is the fuel for
+	// each page by which the memory grows. Both are exponents of 2.
+	bytesPerFuel, fuelPerPage = 3, 13
+)
+
+// Metered returns the module with additional code that counts its instructions. Each instruction costs one unit of
+// fuel. Filling or copying memory costs one unit more for each 8 bytes, and growing memory 8,192 units for each page.
+// If a branch skips fewer than grain instructions, these are charged nevertheless.
+//
+// Go's compiler turns each function into a loop that selects the next part of the code by a number. Metered replaces
+// jumps through this loop by direct branches where that is possible. Such a jump costs nothing for the selection.
+//
+// Fuel is charged in advance, at the start of functions, loops and longer branches. [RefillName] is called if the fuel
+// is below zero at the start of a function or a loop, or before memory is filled or copied. Functions that call others
+// use stack while they run, up to [MaxStack].
+//
+// The same module with the same inputs always uses the same fuel, regardless of the amounts of the refills. Apart from
+// this, the metered module computes the same results as the original. Errors: those of [Parse].
+func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
+
+func (m *Module) metered(grain int64) ([]byte, error) {
+	l := layoutOf(m)
+	w := &writer{m: m, out: slices.Clone(header)}
+	w.section(typeSection, 1+3*len(m.types), l.putTypes)
+	w.section(importSection, len(m.Imports)+1, func(out []byte) []byte {
+		for i, f := range m.Imports {
+			out = append(putName(putName(out, f.Module), f.Name), byte(Func))
+			out = putU32(out, m.typeOf[i])
+		}
+		out = append(putName(putName(out, RefillModule), RefillName), byte(Func))
+		return putU32(out, l.refillType())
+	})
+	w.section(functionSection, l.functions(), l.putFunctions)
+	w.section(tableSection, len(m.tables), func(out []byte) []byte {
+		for _, t := range m.tables {
+			out = t.put(append(out, 0x70))
+		}
+		return out
+	})
+	if m.Memory != nil {
+		w.section(memorySection, 1, m.Memory.put)
+	}
+	b := bodyWriter{scope: scope{layout: l}}
+	code, err := b.writeAll(grain)
+	if err != nil {
+		return nil, err
+	}
+	w.section(globalSection, len(m.globals)+1+len(b.aside), func(out []byte) []byte {
+		for _, g := range m.globals {
+			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
+		}
+		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
+		for _, a := range b.aside {
+			out = asideKinds[a].zero.put(append(out, byte(asideKinds[a].kind), 1))
+		}
+		return out
+	})
+	exports := m.ownExports(l.fuel)
+	w.section(exportSection, len(exports), func(out []byte) []byte {
+		for _, e := range exports {
+			out = append(putName(out, e.Name), byte(e.Kind))
+			if e.Kind == Func {
+				e.Index = l.outside(e.Index)
+			}
+			out = putU32(out, e.Index)
+		}
+		return out
+	})
+	if m.start != nil {
+		w.part(startSection, putU32(nil, l.outside(*m.start)))
+	}
+	w.section(elementSection, len(m.elements), func(out []byte) []byte {
+		for _, e := range m.elements {
+			out = putU32(e.offset.put(append(out, 0)), uint32(len(e.functions)))
+			for _, f := range e.functions {
+				out = putU32(out, l.inside(f))
+			}
+		}
+		return out
+	})
+	if m.counted != nil {
+		w.part(dataCountSection, putU32(nil, *m.counted))
+	}
+	w.section(codeSection, l.functions(), func(out []byte) []byte { return l.putOwn(append(out, code...)) })
+	w.section(dataSection, len(m.data), func(out []byte) []byte {
+		for _, d := range m.data {
+			if !d.active {
+				out = append(out, 1)
+			} else {
+				out = d.offset.put(append(out, 0))
+			}
+			out = putPart(out, d.bytes)
+		}
+		return out
+	})
+	if len(m.names) > 0 {
+		w.part(customSection, w.functionNames())
+	}
+	return w.out, nil
+}
+
+// ownExports returns the guest's exports, followed by the exports of its mutable globals and of the fuel.
+func (m *Module) ownExports(fuel uint32) []Export {
+	out := slices.Clone(m.Exports)
+	for i, g := range m.globals {
+		if g.mutable {
+			out = append(out, Export{Name: globalPrefix + strconv.Itoa(i), Kind: Global, Index: uint32(i)})
+		}
+	}
+	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
+}
+
+// State returns the export names of the mutable globals of the metered module, in the order of their numbers.
+func (m *Module) State() []string {
+	var out []string
+	for i, g := range m.globals {
+		if g.mutable {
+			out = append(out, globalPrefix+strconv.Itoa(i))
+		}
+	}
+	return out
+}
+
+// A writer writes the sections of a metered module.
+type writer struct {
+	m   *Module
+	out []byte
+}
+
+func (w *writer) part(id byte, text []byte) { w.out = putPart(append(w.out, id), text) }
+
+// section writes a section with n elements. If n is 0, it writes nothing.
+func (w *writer) section(id byte, n int, put func([]byte) []byte) {
+	if n > 0 {
+		w.part(id, put(putU32(nil, uint32(n))))
+	}
+}
+
+// shifted returns the index of a function in the metered module, in which the guest's own functions come after one more
+// import.
+func (w *writer) shifted(function uint32) uint32 {
+	if uint64(function) >= uint64(len(w.m.Imports)) {
+		return function + 1
+	}
+	return function
+}
+
+func (w *writer) functionNames() []byte {
+	names := putU32(nil, uint32(len(w.m.names)))
+	for _, n := range w.m.names {
+		names = putName(putU32(names, w.shifted(n.index)), n.name)
+	}
+	return putPart(append(putName(nil, "name"), 1), names)
+}
+
+func (t FuncType) put(out []byte) []byte {
+	out = append(out, 0x60)
+	for _, list := range [][]ValueType{t.Params, t.Results} {
+		out = putU32(out, uint32(len(list)))
+		for _, v := range list {
+			out = append(out, byte(v))
+		}
+	}
+	return out
+}
+
+func (c constant) put(out []byte) []byte { return append(append(append(out, c.op), c.bits...), opEnd) }
+
+func (s Size) put(out []byte) []byte {
+	out = putU32(append(out, flagByte(s.Bounded)), s.Min)
+	if s.Bounded {
+		out = putU32(out, s.Max)
+	}
+	return out
+}
+
+func flagByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}

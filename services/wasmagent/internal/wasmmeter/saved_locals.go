@@ -1,0 +1,95 @@
+package wasmmeter
+
+import "math/bits"
+
+// maxAside is the maximum number of locals that a function saves in globals while it asks for fuel, and asideOfKind the
+// maximum number of each kind. Only the first locals of a function are saved.
+const maxAside, asideOfKind = 64, 16
+
+// asideKinds has the kinds of locals that are saved, with their zero values.
+var asideKinds = [...]struct {
+	kind ValueType
+	zero constant
+}{
+	{I32, constant{op: opI32Const, bits: []byte{0}}},
+	{I64, constant{op: opI64Const, bits: []byte{0}}},
+	{F32, constant{op: opF32Const, bits: make([]byte, 4)}},
+	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
+}
+
+// uses describes how a function uses its first locals. Each set of locals has one bit for each local.
+type uses struct {
+	// set has the locals that were set in the present straight piece of code, which no jump enters. reads has the
+	// locals that are read anywhere before they were set in their piece. Only the values of these locals can be needed
+	// at the start of a loop. Saving other locals would cost time in each iteration without need.
+	set, reads uint64
+	// open has, for each open block, the index in sets of the innermost loop around the block's code. sets has, for
+	// each loop, the locals that the loop sets.
+	open []int
+	sets []uint64
+}
+
+// noLoop means that a block is in no loop.
+const noLoop = -1
+
+// follow processes the next instruction.
+func (u *uses) follow(i *instruction) {
+	var local uint64
+	if i.local < maxAside {
+		local = 1 << i.local
+	}
+	in := noLoop
+	if len(u.open) > 0 {
+		in = u.open[len(u.open)-1]
+	}
+	switch i.op {
+	case opLocalGet:
+		u.reads |= local &^ u.set
+	case opLocalSet, opLocalTee:
+		u.set |= local
+		if in != noLoop {
+			u.sets[in] |= local
+		}
+	case opLoop:
+		u.set = 0
+		u.open = append(u.open, len(u.sets))
+		u.sets = append(u.sets, 0)
+	case opBlock, opIf:
+		u.open = append(u.open, in)
+	case opElse:
+		u.set = 0
+	case opEnd:
+		u.set = 0
+		u.open = u.open[:len(u.open)-1]
+		if n := len(u.open); in != noLoop && n > 0 && u.open[n-1] < in && u.open[n-1] != noLoop {
+			u.sets[u.open[n-1]] |= u.sets[in]
+		}
+	}
+}
+
+// move writes code that copies locals to the globals in which they are saved, or back.
+func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
+	var taken [len(asideKinds)]int
+	for ; locals != 0; locals &= locals - 1 {
+		local := bits.TrailingZeros64(locals)
+		kind := 0
+		for kind < len(asideKinds) && asideKinds[kind].kind != b.kinds[local] {
+			kind++
+		}
+		if kind == len(asideKinds) || taken[kind] == asideOfKind {
+			continue // not saved: its value stays in the local during the call
+		}
+		if taken[kind] == len(b.numbers[kind]) {
+			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.aside)))
+			b.aside = append(b.aside, kind)
+		}
+		global := b.numbers[kind][taken[kind]]
+		taken[kind]++
+		one, other := b.moved(uint32(local)), global
+		if from == opGlobalGet {
+			one, other = other, one
+		}
+		out = putU32(append(putU32(append(out, from), one), to), other)
+	}
+	return out
+}
