@@ -165,7 +165,7 @@ func configure(t *testing.T) (file, addr string) {
 	return file, addr
 }
 
-func TestFlags(t *testing.T) {
+func TestRole_ExitCodes(t *testing.T) {
 	t.Parallel()
 	file, _ := configure(t)
 	bare := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -202,7 +202,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestARoleServesUntilItIsStopped(t *testing.T) {
+func TestRole_ServesUntilSIGTERM(t *testing.T) {
 	t.Parallel()
 	file, addr := configure(t)
 	p := start(t, "well", []string{"SLUICE_CONFIG=" + file})
@@ -226,7 +226,7 @@ func TestARoleServesUntilItIsStopped(t *testing.T) {
 	}
 }
 
-func TestAnIllRoleFailsItsProbe(t *testing.T) {
+func TestProbe_FailsWhenServiceIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	file, _ := configure(t)
 	start(t, "ill", nil, "--config", file).says(t, "serving gRPC")
@@ -235,7 +235,7 @@ func TestAnIllRoleFailsItsProbe(t *testing.T) {
 	}
 }
 
-func TestARoleThatFailsEnds(t *testing.T) {
+func TestRole_ExitsWhenBuildOrRunFails(t *testing.T) {
 	t.Parallel()
 	for what, says := range map[string]string{"broken": "approval: it could not be built", "fails": "approval: it failed later"} {
 		file, _ := configure(t)
@@ -249,14 +249,14 @@ func TestARoleThatFailsEnds(t *testing.T) {
 	}
 }
 
-func TestVersionIsNeverEmpty(t *testing.T) {
+func TestVersion_IsNotEmpty(t *testing.T) {
 	t.Parallel()
 	if app.Version() == "" {
 		t.Error("no version")
 	}
 }
 
-func TestLogs(t *testing.T) {
+func TestNewLog_WritesJSONOrText(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[bool]string{false: `"msg":"hello","service":"x","key":"value"`, true: `msg=hello service=x key=value`} {
 		var out bytes.Buffer

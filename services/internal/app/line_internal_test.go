@@ -21,7 +21,7 @@ import (
 
 // Case F26. A role with an expired certificate is refused, even on an existing connection. It is served again after
 // it has got another certificate.
-func TestF26AServerThatHasEndedIsRefused(t *testing.T) {
+func TestRoleConn_RefusesExpiredServerCertificate(t *testing.T) {
 	t.Parallel()
 	const policy, gateway = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_GATEWAY
 	log := slog.New(slog.DiscardHandler)

@@ -11,7 +11,7 @@ import (
 )
 
 // Cases X7, S2. Quoted text in a log can't control a terminal and can't begin a line, in text and in JSON.
-func TestX7TheLogSteersNoTerminal(t *testing.T) {
+func TestNewLog_EscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 	for _, text := range []bool{true, false} {
 		var out bytes.Buffer

@@ -46,7 +46,7 @@ func TestTune(t *testing.T) {
 
 // This test starts the test binary again, which makes 24 MiB of garbage. A small heap must not be collected
 // meanwhile, unless the operator has configured that.
-func TestTuneOfTheCollector(t *testing.T) {
+func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()

@@ -61,7 +61,7 @@ func hers() *identityv1.Principal {
 	}
 }
 
-func TestASignedPrincipalArrivesWhole(t *testing.T) {
+func TestVerifier_ReturnsSignedPrincipal(t *testing.T) {
 	t.Parallel()
 	for role, p := range map[authv1.Role]*identityv1.Principal{gateway: ana(), wasmagent: hers()} {
 		key, peer := newKey(t, role)
@@ -152,7 +152,7 @@ func (f forgery) text(t *testing.T, key ed25519.PrivateKey) string {
 }
 
 // Case I1. An assertion with any wrong part is refused.
-func TestI1AssertionsAreRefused(t *testing.T) {
+func TestVerifier_RefusesWrongAssertions(t *testing.T) {
 	t.Parallel()
 	other, _ := newKey(t, gateway)
 	edit := func(change func(*identityv1.Principal)) *identityv1.Principal {
@@ -205,7 +205,7 @@ func TestI1AssertionsAreRefused(t *testing.T) {
 
 // Case I1. The signer must be the role at the other end of the connection, and that role must be one that signs
 // principals.
-func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
+func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, gateway)
 	text := forgery{}.text(t, key)
@@ -239,7 +239,7 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 }
 
 // Case I1. wasmagent signs only for its own agents, with their creator in the chain or a person as their owner.
-func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
+func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)
 	tests := []struct {
@@ -276,7 +276,7 @@ func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
 	}
 }
 
-func TestAnAssertionIsReusedForHalfItsLifeAndThenEnds(t *testing.T) {
+func TestSigner_ReusesAssertionForHalfItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key, peer := newKey(t, gateway)
@@ -323,7 +323,7 @@ func TestAnAssertionIsReusedForHalfItsLifeAndThenEnds(t *testing.T) {
 	})
 }
 
-func TestOnlyTwoRolesSign(t *testing.T) {
+func TestNewSigner_AcceptsOnlyGatewayAndWasmagent(t *testing.T) {
 	t.Parallel()
 	key, _ := newKey(t, gateway)
 	for number := range authv1.Role_name {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-func TestEveryRoleHasAName(t *testing.T) {
+func TestRoleName_CoversEveryRole(t *testing.T) {
 	t.Parallel()
 	for number, enum := range authv1.Role_name {
 		role := authv1.Role(number)
@@ -40,7 +40,7 @@ func TestEveryRoleHasAName(t *testing.T) {
 	}
 }
 
-func TestPeerOfReadsExactlyOneRole(t *testing.T) {
+func TestPeerOf_RequiresExactlyOneRole(t *testing.T) {
 	t.Parallel()
 	pub, _, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -93,7 +93,7 @@ func TestPeerOfReadsExactlyOneRole(t *testing.T) {
 	}
 }
 
-func TestTheCallersTenant(t *testing.T) {
+func TestCaller_Tenant(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]authn.Caller{
 		"acme":    {Person: &identityv1.Principal{Tenant: "acme"}},

@@ -60,7 +60,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestTheZeroValueKnowsNobody(t *testing.T) {
+func TestTokens_ZeroValueIsStale(t *testing.T) {
 	t.Parallel()
 	var tokens authn.Tokens
 	tokens.Heard() // without a confirmation the unknown tokens are not known to be invalid either
@@ -75,7 +75,7 @@ func TestTheZeroValueKnowsNobody(t *testing.T) {
 	}
 }
 
-func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
+func TestTokensReplace_KeepsOldSetOnError(t *testing.T) {
 	t.Parallel()
 	short := record("short", anasToken)
 	short.Sha256 = short.Sha256[:31]
@@ -111,7 +111,7 @@ func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
 }
 
 // Tokens become stale after 1 s. Then no token is accepted, because it may have been revoked.
-func TestTokensGrowStaleAfterASecond(t *testing.T) {
+func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		own, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken)})
@@ -145,7 +145,7 @@ func TestTokensGrowStaleAfterASecond(t *testing.T) {
 	})
 }
 
-func TestATokenEndsByItself(t *testing.T) {
+func TestTokensLookup_RefusesExpiredToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		soon := timestamppb.New(time.Now().Add(time.Minute))
@@ -204,7 +204,7 @@ func TestCheckSecret(t *testing.T) {
 var literal = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
 
 // A token that is printed in this project's documents is not accepted.
-func TestNoTokenOfOurDocumentsIsAccepted(t *testing.T) {
+func TestCheckSecret_RefusesTokensInDocuments(t *testing.T) {
 	t.Parallel()
 	root, seen := filepath.Join("..", "..", ".."), 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

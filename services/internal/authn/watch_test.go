@@ -86,7 +86,7 @@ func known(tokens *authn.Tokens, secret string) string {
 	return p.GetSubject()
 }
 
-func TestWatchedTokensFollowTheirSource(t *testing.T) {
+func TestWatchTokens_AppliesEachSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		messages := make(chan *identityv1.WatchTokensResponse)
@@ -111,7 +111,7 @@ func TestWatchedTokensFollowTheirSource(t *testing.T) {
 	})
 }
 
-func TestASilentSourceCountsForNobody(t *testing.T) {
+func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		silent, next := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
@@ -134,7 +134,7 @@ func TestASilentSourceCountsForNobody(t *testing.T) {
 
 // A message without a set confirms the set of its own stream. Before the stream's first set, it must not confirm the
 // set of an earlier stream.
-func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
+func TestWatchTokens_BeatConfirmsOnlyItsOwnStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first, later := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
@@ -150,7 +150,7 @@ func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
 	})
 }
 
-func TestABrokenSetIsNotConfirmed(t *testing.T) {
+func TestWatchTokens_DoesNotConfirmBrokenSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		first, second := make(chan *identityv1.WatchTokensResponse), make(chan *identityv1.WatchTokensResponse)
@@ -164,7 +164,7 @@ func TestABrokenSetIsNotConfirmed(t *testing.T) {
 	})
 }
 
-func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
+func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tokens, out := watch(t)
@@ -186,7 +186,7 @@ func awaited(ctx context.Context, tokens *authn.Tokens, secret string) (time.Dur
 	return time.Since(began), err == nil
 }
 
-func TestAwaitWaitsForASourceThatIsBusyAndForNoOther(t *testing.T) {
+func TestTokensAwait_WaitsOnlyForBusySource(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		messages := make(chan *identityv1.WatchTokensResponse)

@@ -37,7 +37,7 @@ func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCa
 }
 
 // The digests are those in binding.proto.
-func TestBindIsWhatTheContractSays(t *testing.T) {
+func TestBind_MatchesDigestsInContract(t *testing.T) {
 	t.Parallel()
 	d, params, err := binding.Bind(
 		&identityv1.Principal{Tenant: "default", Subject: "ana"},
@@ -53,7 +53,7 @@ func TestBindIsWhatTheContractSays(t *testing.T) {
 
 // Case A1. A call that differs from the approved one needs another approval. Members that differ between repetitions
 // of a call make no difference.
-func TestA1WhatIsBound(t *testing.T) {
+func TestBind_DigestChangesWithCall(t *testing.T) {
 	t.Parallel()
 	same := digest(t, nil)
 	replace := func(from, to string) func(*identityv1.Principal, *approvalv1.BoundCall) {
@@ -112,7 +112,7 @@ func TestA1WhatIsBound(t *testing.T) {
 	}
 }
 
-func TestWhatIsKept(t *testing.T) {
+func TestBind_StripsParams(t *testing.T) {
 	t.Parallel()
 	for params, want := range map[string]string{
 		``:                               ``,
@@ -135,7 +135,7 @@ func TestWhatIsKept(t *testing.T) {
 
 // Cases A1, I4. If the value of a numbering key is more than a number or a short string, it is part of the
 // approved call. It is stored, so approvers see it.
-func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
+func TestBind_CoversNumberingKeysWithOtherContent(t *testing.T) {
 	t.Parallel()
 	same, long := digest(t, nil), strings.Repeat("a", 129)
 	for _, member := range []string{
@@ -176,7 +176,7 @@ func FuzzBind(f *testing.F) {
 
 // Calls that request the same thing have the same digest, whatever other members they have. Calls that request other
 // things have other digests.
-func TestBare(t *testing.T) {
+func TestEssentialDigest(t *testing.T) {
 	t.Parallel()
 	bare := func(method, params string) string {
 		t.Helper()

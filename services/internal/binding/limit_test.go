@@ -12,7 +12,7 @@ import (
 )
 
 // The key is the one in binding.proto.
-func TestLimitKeyIsWhatTheContractSays(t *testing.T) {
+func TestLimitKey_MatchesContract(t *testing.T) {
 	t.Parallel()
 	got := binding.LimitKey(&approvalv1.Approval{Id: "a-1", Attempt: 2}, []*ratelimitv1.Limit{
 		{Bucket: "b1", Kind: ratelimitv1.LimitKind_LIMIT_KIND_BUDGET, Max: "500.00", Window: durationpb.New(24 * time.Hour), Cost: "12.50"},

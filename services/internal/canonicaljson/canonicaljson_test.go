@@ -38,7 +38,7 @@ func TestObject(t *testing.T) {
 }
 
 // Two numbers are equal if their exact values are equal.
-func TestNumbersAreComparedExactly(t *testing.T) {
+func TestObject_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?`)
 	rapid.Check(t, func(t *rapid.T) {
@@ -58,7 +58,7 @@ func TestNumbersAreComparedExactly(t *testing.T) {
 }
 
 // Case X1. The cost of exact arithmetic grows with the square of a number's length, so the length is bounded.
-func TestX1NumbersHave64Bytes(t *testing.T) {
+func TestObject_RefusesLongNumbers(t *testing.T) {
 	t.Parallel()
 	for name, number := range map[string]string{
 		"an integer": strings.Repeat("9", 64), "a fraction": "-0." + strings.Repeat("9", 61), "zeros": "0." + strings.Repeat("0", 62),
@@ -81,7 +81,7 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 }
 
 // Case X1. The test is not parallel, because it counts the allocations of all goroutines.
-func TestX1DepthCostsNothing(t *testing.T) {
+func TestObject_AllocationsDoNotGrowWithDepth(t *testing.T) {
 	const depth, size = 500, 4 << 20
 	for name, text := range map[string]string{
 		"a text at each level": strings.Repeat(`{"b":"`+strings.Repeat("x", size/depth)+`","a":`, depth) + `{}` + strings.Repeat("}", depth),
@@ -99,7 +99,7 @@ func TestX1DepthCostsNothing(t *testing.T) {
 }
 
 // Members are in canonical order at every level.
-func TestMembersAreInOrder(t *testing.T) {
+func TestObject_OrdersMembersAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	var value func(*rapid.T, int) string
 	value = func(t *rapid.T, depth int) string {

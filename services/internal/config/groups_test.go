@@ -9,7 +9,7 @@ import (
 )
 
 // A subject of another tenant is another principal, so it is in none of the `groups`, even if its name is listed.
-func TestGroupsArePeopleOfTheDefaultTenant(t *testing.T) {
+func TestGroupsOf_AppliesOnlyToHomeTenant(t *testing.T) {
 	t.Parallel()
 	f, err := config.Load(write(t, `
 auth:

@@ -62,7 +62,7 @@ policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
 `
 
-func TestEveryKeyIsRead(t *testing.T) {
+func TestLoad_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	path := write(t, everything)
 	got, err := config.Load(path, none)
@@ -109,7 +109,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	}
 }
 
-func TestWithoutAFileTheDefaultsHold(t *testing.T) {
+func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 	t.Parallel()
 	got, err := config.Load("", none)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestWithoutAFileTheDefaultsHold(t *testing.T) {
 	}
 }
 
-func TestPathsAreRelativeToTheFile(t *testing.T) {
+func TestPath_IsRelativeToFile(t *testing.T) {
 	t.Parallel()
 	path := write(t, "data: state\n")
 	f, err := config.Load(path, none)
@@ -158,7 +158,7 @@ func TestPathsAreRelativeToTheFile(t *testing.T) {
 	}
 }
 
-func TestFilesThatCanNotBeRead(t *testing.T) {
+func TestLoad_FailsWhenFileIsUnreadable(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	if _, err := config.Load(missing, none); err == nil || err.Error() != "the configuration "+missing+" does not exist: name another with --config" {
@@ -169,7 +169,7 @@ func TestFilesThatCanNotBeRead(t *testing.T) {
 	}
 }
 
-func TestVariablesWinOverTheFile(t *testing.T) {
+func TestLoad_VariablesOverrideFile(t *testing.T) {
 	t.Parallel()
 	path := write(t, everything)
 	f, err := config.Load(path, env(map[string]string{
@@ -202,7 +202,7 @@ func TestVariablesWinOverTheFile(t *testing.T) {
 }
 
 // Each scalar key of the file has an environment variable.
-func TestEveryScalarKeyHasAVariable(t *testing.T) {
+func TestLoad_EveryScalarKeyHasVariable(t *testing.T) {
 	t.Parallel()
 	var walk func(part reflect.Type, path string)
 	walk = func(part reflect.Type, path string) {

@@ -11,7 +11,7 @@ import (
 )
 
 // The result contains all files of the mesh that the configuration names.
-func TestWhatIsTheMeshsOwn(t *testing.T) {
+func TestSecretPaths_ContainAllSecretFiles(t *testing.T) {
 	t.Parallel()
 	path := write(t, `
 data: state

@@ -23,7 +23,7 @@ func load(t *testing.T, text string) []string {
 }
 
 // Each key refuses these values. The message has the position and, if there is one, a suggestion.
-func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
+func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
 	server := func(fields string) string { return "servers: {s: {" + fields + "}}" }
@@ -194,7 +194,7 @@ func numbers(n int) string {
 }
 
 // A key of another version is refused by name, whatever its value.
-func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
+func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
@@ -211,7 +211,7 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 }
 
 // Keys that a message suggests exist.
-func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
+func TestLoad_SuggestsOnlyExistingKeys(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"ratelimt: {}", "auth: {odic: []}"} {
 		got := load(t, text)
@@ -227,7 +227,7 @@ func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 }
 
 // An unknown key is refused at every level, and the message suggests the closest key.
-func TestUnknownKeysAreRefused(t *testing.T) {
+func TestLoad_RefusesUnknownKeys(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"listne: x":                       `sluice.yaml:1:1: unknown key "listne"; did you mean "listen"?`,
@@ -243,7 +243,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 }
 
 // Each key refuses a value of another kind, with the position.
-func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
+func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	for path, kind := range keys(reflect.TypeFor[config.File](), "") {
 		value := "{x: {y: z}}"
@@ -313,7 +313,7 @@ func nest(path, value string) (text, named string) {
 }
 
 // All problems are reported together.
-func TestAllProblemsAreSaidAtOnce(t *testing.T) {
+func TestLoad_ReportsAllProblemsTogether(t *testing.T) {
 	t.Parallel()
 	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")
 	if len(got) != 4 {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-func TestReferencesAreResolved(t *testing.T) {
+func TestSecret_ResolvesReferences(t *testing.T) {
 	t.Parallel()
 	path := write(t, "data: x\n")
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "key"), []byte("from the file\r\n"), 0o600); err != nil {
@@ -80,7 +80,7 @@ func TestReferencesAreResolved(t *testing.T) {
 }
 
 // Case S1. A secret is never shown, in any format.
-func TestS1SecretsAreNeverPrinted(t *testing.T) {
+func TestSecret_IsHiddenInEveryFormat(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"
 	path := write(t, strings.ReplaceAll(`auth: {tokens: [{name: a, token: CANARY, role: agent}]}
@@ -120,7 +120,7 @@ servers:
 }
 
 // Case S1. Errors about an invalid file don't show secrets either.
-func TestS1ProblemsShowNoSecrets(t *testing.T) {
+func TestLoad_ErrorsDoNotShowSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"
 	for _, text := range []string{

@@ -9,7 +9,7 @@ import (
 )
 
 // Case S1. Credentials in a URL are found, and no message shows them.
-func TestS1CredentialsOfAURLAreSecrets(t *testing.T) {
+func TestURLSecrets_FindsCredentials(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
 		"https://h/mcp": nil, "https://h/mcp?page=canary-1&q=x": nil,

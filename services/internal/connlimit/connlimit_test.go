@@ -85,7 +85,7 @@ func few() connlimit.Limits {
 
 // Case X2. If there are too many unauthenticated connections, the oldest one of the same address is closed, otherwise
 // the oldest one of the address that has the most. Identified connections stay open.
-func TestX2StrangersMakeWay(t *testing.T) {
+func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
@@ -129,7 +129,7 @@ func TestX2StrangersMakeWay(t *testing.T) {
 
 // Case X2. Silent connections are closed before connections that have sent something, however long ago. If none is
 // silent, the oldest one is closed.
-func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
+func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
 	speaks, inside := h.enter("10.0.0.1:1")
@@ -157,7 +157,7 @@ func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
 }
 
 // Case X2. A caller has a quota of connections, which are released when they end.
-func TestX2ACallerHasAShare(t *testing.T) {
+func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
 	_, first := h.enter("10.0.0.1:1")
@@ -188,7 +188,7 @@ func TestX2ACallerHasAShare(t *testing.T) {
 }
 
 // Case X2. An unauthenticated connection is closed after a while.
-func TestX2StrangersHaveToSay(t *testing.T) {
+func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		limits := few()
@@ -213,7 +213,7 @@ func TestX2StrangersHaveToSay(t *testing.T) {
 }
 
 // Case X2. The server reads nothing from a client that does not read its responses.
-func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
+func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := few()
 	limits.Piece = time.Minute
@@ -249,7 +249,7 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 }
 
 // Case X2. Trusted proxies together may have a fixed number of connections.
-func TestX2ProxiesAreBounded(t *testing.T) {
+func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 	t.Parallel()
 	limits := few()
 	limits.Trusted, limits.Proxied = func(netip.Addr) bool { return true }, 1
@@ -281,7 +281,7 @@ func TestX2ProxiesAreBounded(t *testing.T) {
 	}
 }
 
-func TestEveryLimitIsRequired(t *testing.T) {
+func TestListen_RequiresEveryLimit(t *testing.T) {
 	t.Parallel()
 	lis := bufconn.Listen(1)
 	for name, drop := range map[string]func(*connlimit.Limits){

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // returns when the test ends the process
 }
 
-func TestAFolderIsHeldOnce(t *testing.T) {
+func TestOpen_LocksFolder(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	d, err := datadir.Open(data, "gateway")
@@ -69,7 +69,7 @@ func TestAFolderIsHeldOnce(t *testing.T) {
 }
 
 // A folder is locked as long as its process runs. After the process was killed, another process can lock the folder.
-func TestAKilledProcessHoldsNothing(t *testing.T) {
+func TestOpen_SucceedsAfterOtherProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	child := exec.Command(os.Args[0])
@@ -105,7 +105,7 @@ func TestAKilledProcessHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestAFolderThatCanNotBeMadeIsNamed(t *testing.T) {
+func TestOpen_NamesFolderThatCannotBeCreated(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

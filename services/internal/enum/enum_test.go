@@ -37,7 +37,7 @@ func TestName(t *testing.T) {
 }
 
 // The names of every enum in the contracts have a prefix that the package can remove.
-func TestEveryEnumHasAPrefix(t *testing.T) {
+func TestName_EveryEnumHasPrefix(t *testing.T) {
 	t.Parallel()
 	seen := 0
 	protoregistry.GlobalTypes.RangeEnums(func(e protoreflect.EnumType) bool {

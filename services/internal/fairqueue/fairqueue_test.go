@@ -35,7 +35,7 @@ func take(t *testing.T, turns *fairqueue.Turns[string], of string) func() {
 }
 
 // Case X1. Each owner has a quota, so an owner with endless work does not delay other owners: they are next.
-func TestX1OwnersTakeTurns(t *testing.T) {
+func TestTake_OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := turnsOf(t, 2, 2)
@@ -69,7 +69,7 @@ func TestX1OwnersTakeTurns(t *testing.T) {
 }
 
 // Case X1.
-func TestX1OneOwnerHasAShare(t *testing.T) {
+func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := turnsOf(t, 3, 2)
@@ -88,7 +88,7 @@ func TestX1OneOwnerHasAShare(t *testing.T) {
 }
 
 // Case X1. A waiting piece of work ends with its context, and leaves the queue.
-func TestX1WaitingEndsWithItsCaller(t *testing.T) {
+func TestTake_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := turnsOf(t, 1, 1)
@@ -117,7 +117,7 @@ func TestX1WaitingEndsWithItsCaller(t *testing.T) {
 }
 
 // Whatever the order of taking, giving up and ending slices is, there are never too many slices, and none is lost.
-func TestBoundsHold(t *testing.T) {
+func TestTake_NeverExceedsLimits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestBoundsHold(t *testing.T) {
 }
 
 // Case X1. At most maxWaiting pieces of one owner's work may wait. A piece that gives up makes space for another.
-func TestX1SoManyWait(t *testing.T) {
+func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns := turnsOf(t, 1, 1)
@@ -186,7 +186,7 @@ func TestX1SoManyWait(t *testing.T) {
 	})
 }
 
-func TestWhoHasNoTurnsIsRefused(t *testing.T) {
+func TestNew_RefusesLimitsBelowOne(t *testing.T) {
 	t.Parallel()
 	for _, n := range [][2]int{{0, 1}, {1, 0}, {-1, -1}} {
 		if _, err := fairqueue.New[string](n[0], n[1]); err == nil {
@@ -210,7 +210,7 @@ func BenchmarkTake(b *testing.B) {
 
 // Case X1. An owner that has kept a processor busy rests for as long, at most a second. Other owners have their
 // slices meanwhile.
-func TestX1AfterLongWorkAnOwnerRests(t *testing.T) {
+func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{
 		{time.Millisecond, 0},

@@ -13,7 +13,7 @@ import (
 
 // The test uses one processor, which a goroutine keeps busy that only rests. Data that has arrived from the network
 // before a rest must be read during the rest.
-func TestRestLetsTheNetworkGoBefore(t *testing.T) {
+func TestYield_ReadsNetworkFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 }
 
 // More goroutines than there are processors rest at a time.
-func TestRestOfMany(t *testing.T) {
+func TestYield_ManyGoroutines(t *testing.T) {
 	done := make(chan bool)
 	for range 50 {
 		go func() {
@@ -74,7 +74,7 @@ func TestRestOfMany(t *testing.T) {
 }
 
 // Work rests after it has run for long, and never if no time has passed.
-func TestStint(t *testing.T) {
+func TestWork_YieldsOnlyAfterLongWork(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var s gosched.Work
 		for range 100_000 {

@@ -10,7 +10,7 @@ import (
 )
 
 // GOMAXPROCS is raised during long work, and only for a while after it.
-func TestWiden(t *testing.T) {
+func TestRaiseMaxProcs_RaisesOnlyDuringLongWork(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer gosched.RaiseMaxProcs(0)
 	gosched.RaiseMaxProcs(5)

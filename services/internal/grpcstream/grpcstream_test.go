@@ -34,7 +34,7 @@ func (s *said) Recv() (*string, error) {
 	return &word, nil
 }
 
-func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
+func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -79,7 +79,7 @@ func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
 	})
 }
 
-func TestAMessageThatIsRefusedBreaksTheStream(t *testing.T) {
+func TestStream_ReopensWhenMessageIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)

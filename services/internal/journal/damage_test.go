@@ -59,7 +59,7 @@ func overwrite(t testing.TB, path string, at int, b byte) {
 	}
 }
 
-func TestVerifyNamesAnyFlippedByte(t *testing.T) {
+func TestVerify_DetectsFlippedByte(t *testing.T) {
 	t.Parallel()
 	dir := sampleOf(t, 4<<10, 4)
 	paths := append(files(t, dir, "calls"), files(t, dir, "refusals")...)
@@ -89,7 +89,7 @@ func TestVerifyNamesAnyFlippedByte(t *testing.T) {
 	verified(t, dir)
 }
 
-func TestVerifyNamesWhatWasRearranged(t *testing.T) {
+func TestVerify_DetectsRearrangedLines(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(lines []string) []string
@@ -120,7 +120,7 @@ func TestVerifyNamesWhatWasRearranged(t *testing.T) {
 	}
 }
 
-func TestVerifyNamesAForgedRecordByTheOneBehindIt(t *testing.T) {
+func TestVerify_DetectsForgedRecordAtNextRecord(t *testing.T) {
 	t.Parallel()
 	dir := sample(t, 4<<10)
 	path := files(t, dir, "calls")[0]
@@ -143,7 +143,7 @@ func TestVerifyNamesAForgedRecordByTheOneBehindIt(t *testing.T) {
 	}
 }
 
-func TestVerifyAndOpenMissASegment(t *testing.T) {
+func TestVerifyAndOpen_DetectMissingSegment(t *testing.T) {
 	t.Parallel()
 	dir := sampleOf(t, 4<<10, 4)
 	paths := files(t, dir, "calls")
@@ -160,7 +160,7 @@ func TestVerifyAndOpenMissASegment(t *testing.T) {
 	}
 }
 
-func TestATornTailIsCutAtEveryByte(t *testing.T) {
+func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -211,7 +211,7 @@ func TestATornTailIsCutAtEveryByte(t *testing.T) {
 }
 
 // An incomplete end that a crash has left is cut off, however often that happens.
-func TestATornEndIsCutAsOften(t *testing.T) {
+func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -240,7 +240,7 @@ func TestATornEndIsCutAsOften(t *testing.T) {
 }
 
 // Case X10. An end that a crash can't leave counts as damage.
-func TestX10ADamagedEndIsNoTornOne(t *testing.T) {
+func TestOpen_RefusesDamagedEnd(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func([]byte) []byte{
 		"a flipped bit":        func(b []byte) []byte { b[len(b)-40] ^= 1; return b },
@@ -272,7 +272,7 @@ func TestX10ADamagedEndIsNoTornOne(t *testing.T) {
 	}
 }
 
-func TestAChainThatIsBrokenInTheMiddleIsNotOpened(t *testing.T) {
+func TestOpen_RefusesChainBrokenInMiddle(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -301,7 +301,7 @@ func TestAChainThatIsBrokenInTheMiddleIsNotOpened(t *testing.T) {
 	}
 }
 
-func TestAChainWhoseOnlyRecordIsLostIsNotBegunAnew(t *testing.T) {
+func TestOpen_RefusesChainWhoseOnlyRecordIsLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "calls-00000000000000000007.jsonl"), []byte(`{"seq":7,`))
@@ -311,7 +311,7 @@ func TestAChainWhoseOnlyRecordIsLostIsNotBegunAnew(t *testing.T) {
 	}
 }
 
-func TestForeignFilesAreLeftAlone(t *testing.T) {
+func TestOpen_IgnoresOtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	names := []string{

@@ -27,7 +27,7 @@ func byHand(rec Record) (string, error) {
 
 // Each field of a record, including nested ones, is set alone, and the result is compared with what the json package
 // writes.
-func TestEveryFieldIsWritten(t *testing.T) {
+func TestLineWriter_WritesEveryField(t *testing.T) {
 	t.Parallel()
 	byChain := map[string]bool{"Seq": true, "Time": true, "Prev": true, "SealKey": true, "Oldest": true, "CRC": true}
 	fields := 0
@@ -85,7 +85,7 @@ func TestEveryFieldIsWritten(t *testing.T) {
 }
 
 // Texts with any bytes, and numbers and times of any size, are compared with what the json package writes.
-func TestALineIsWhatTheLibraryWrites(t *testing.T) {
+func TestLineWriter_MatchesJSONPackage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.Custom(func(t *rapid.T) string {

@@ -66,7 +66,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 }
 
 // Case X10. Without the key, every change of the files is detected.
-func TestX10VerifyNamesTheFirstThatIsWrong(t *testing.T) {
+func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
 	on(t, small(original), 100)
@@ -177,7 +177,7 @@ func tear(t testing.TB, dir string) {
 
 // Case X10. If records were cut off, the journal records that when it is opened, although it then continues and signs
 // a new head.
-func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
+func TestOpen_RecordsMissingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, config(dir), 10)
@@ -207,7 +207,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 }
 
 // Case X10. A head is signed within a second after a record was written, and only then.
-func TestX10AHeadIsSealedEachSecondAndToldEachHour(t *testing.T) {
+func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, log := t.TempDir(), &logged{}
@@ -278,7 +278,7 @@ func (l *logged) heads(t testing.TB) []journal.Head {
 	return heads
 }
 
-func TestHeadsAreReadFromWhatPeopleKeep(t *testing.T) {
+func TestReadHeads_AcceptsFilesAndLogs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, config(dir), 1)
@@ -313,7 +313,7 @@ func TestHeadsAreReadFromWhatPeopleKeep(t *testing.T) {
 }
 
 // Case X10. Older segments are checked while the journal is in use, and damage is reported.
-func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
+func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, small(dir), 100)
@@ -354,7 +354,7 @@ func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
 }
 
 // Case X5. Records name the pruned segments, so pruned segments can be told from removed ones.
-func TestX5PruningIsOnRecord(t *testing.T) {
+func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	cfg := small(dir)
@@ -397,7 +397,7 @@ func TestX5PruningIsOnRecord(t *testing.T) {
 }
 
 // A journal that an earlier version wrote can be read and continued.
-func TestEarlierJournalsAreReadOn(t *testing.T) {
+func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ first, calls, refusals int64 }{
 		"whole": {1, 24, 12}, "pruned": {16, 9, 9},

@@ -115,7 +115,7 @@ func messages(t testing.TB, dir, chain string) []string {
 	return all
 }
 
-func TestNoCallGoesOutWhileTheDiskIsBroken(t *testing.T) {
+func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sync     journal.Sync
@@ -183,7 +183,7 @@ func TestNoCallGoesOutWhileTheDiskIsBroken(t *testing.T) {
 	}
 }
 
-func TestASyncThatFailsOnAFreshSegmentBeginsItAnew(t *testing.T) {
+func TestIntent_ReplacesNewSegmentAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -207,7 +207,7 @@ func TestASyncThatFailsOnAFreshSegmentBeginsItAnew(t *testing.T) {
 	})
 }
 
-func TestRefusalsThatCantBeRecordedHoldUpIntents(t *testing.T) {
+func TestIntent_IsRefusedWhileRefusalsCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -236,7 +236,7 @@ func TestRefusalsThatCantBeRecordedHoldUpIntents(t *testing.T) {
 	})
 }
 
-func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
+func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -272,7 +272,7 @@ func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
 
 // Refusals that could not be written are counted, each as its Count. However long the disk fails, the number of
 // records that report it stays the same.
-func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
+func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -301,7 +301,7 @@ func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
 	})
 }
 
-func TestCloseSaysHowManyRefusalsAreLost(t *testing.T) {
+func TestClose_ReportsLostRefusals(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}
 	j := open(t, journal.OnDisk(config(dir), d.open))
@@ -316,7 +316,7 @@ func TestCloseSaysHowManyRefusalsAreLost(t *testing.T) {
 	}
 }
 
-func TestCloseSaysWhatIsLost(t *testing.T) {
+func TestClose_ReportsLostRecords(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}
 	j := open(t, journal.OnDisk(config(dir), d.open))
@@ -333,7 +333,7 @@ func TestCloseSaysWhatIsLost(t *testing.T) {
 	verified(t, dir)
 }
 
-func TestCloseWritesOutcomesThatWaited(t *testing.T) {
+func TestClose_WritesBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}

@@ -10,7 +10,7 @@ import (
 )
 
 // Case S2.
-func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
+func TestIntent_EscapesHostileNames(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{
 		"a newline and a forged record": {"x\n{\"seq\":2,\"kind\":\"intent\"}", "x\n{\"seq\":2,\"kind\":\"intent\"}"},
@@ -64,7 +64,7 @@ func TestS2HostileNamesStayInsideOneEscapedRecord(t *testing.T) {
 }
 
 // Case S2.
-func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
+func TestIntent_CutsLongName(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -85,7 +85,7 @@ func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
 }
 
 // Case S2. A text from a refused caller takes at most 256 bytes in the file. A text that was shortened is marked.
-func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
+func TestRefusal_LimitsLengthOfTexts(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"plain": "x", "quoted": `"`, "a control": "\x01", "two bytes that are escaped": "\u0085", "four bytes that are escaped": "\U000e0041",
@@ -112,7 +112,7 @@ func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
 	}
 }
 
-func TestARecordThatCantBeCutIsAnError(t *testing.T) {
+func TestIntent_RefusesRecordThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-func TestCallersThatComeTogetherShareOneWriteAndOneSync(t *testing.T) {
+func TestIntent_ConcurrentCallersShareWriteAndSync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -39,7 +39,7 @@ func TestCallersThatComeTogetherShareOneWriteAndOneSync(t *testing.T) {
 	})
 }
 
-func TestARecordIsSyncedBeforeItsCallerGoesOn(t *testing.T) {
+func TestIntent_IsSyncedBeforeItReturns(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
 	cfg := journal.OnDisk(config(dir), d.open)
@@ -83,7 +83,7 @@ func (d *disk) holds(t testing.TB, id string) bool {
 	return false
 }
 
-func TestRecordsOfManyCallersFormOneChain(t *testing.T) {
+func TestIntent_ConcurrentCallersFormOneChain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := config(dir)

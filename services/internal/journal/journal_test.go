@@ -141,7 +141,7 @@ func full() journal.Record {
 	}
 }
 
-func TestRecordsKeepEveryFieldAndFormOneChain(t *testing.T) {
+func TestJournal_WritesEveryFieldAndOneChain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -191,7 +191,7 @@ func TestRecordsKeepEveryFieldAndFormOneChain(t *testing.T) {
 	verified(t, dir)
 }
 
-func TestEmptyFieldsAreLeftOut(t *testing.T) {
+func TestJournal_OmitsEmptyFields(t *testing.T) {
 	t.Parallel()
 	line, err := journal.FirstLine(journal.Record{Kind: journal.KindIntent, DecisionID: "d"}, time.Unix(0, 0).UTC())
 	if err != nil {
@@ -203,7 +203,7 @@ func TestEmptyFieldsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestAnOutcomeWithoutClassIsUnknown(t *testing.T) {
+func TestOutcome_IsUnknownWithoutClass(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -215,7 +215,7 @@ func TestAnOutcomeWithoutClassIsUnknown(t *testing.T) {
 	}
 }
 
-func TestARecordWithoutDecisionIsRefused(t *testing.T) {
+func TestJournal_RefusesRecordWithoutDecisionID(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -231,7 +231,7 @@ func TestARecordWithoutDecisionIsRefused(t *testing.T) {
 	}
 }
 
-func TestOnlyAnIntentIsGivenUpWithItsCaller(t *testing.T) {
+func TestJournal_OnlyIntentObeysCancelledContext(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -249,7 +249,7 @@ func TestOnlyAnIntentIsGivenUpWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestTheChainGoesOnAfterReopening(t *testing.T) {
+func TestOpen_ContinuesChain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := config(dir)
@@ -281,7 +281,7 @@ func TestTheChainGoesOnAfterReopening(t *testing.T) {
 	}
 }
 
-func TestASegmentThatWasBegunAndNotUsedIsGoneOnWith(t *testing.T) {
+func TestOpen_ContinuesEmptySegment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -301,7 +301,7 @@ func TestASegmentThatWasBegunAndNotUsedIsGoneOnWith(t *testing.T) {
 	}
 }
 
-func TestNothingIsTakenAfterClose(t *testing.T) {
+func TestClose_RefusesLaterRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))

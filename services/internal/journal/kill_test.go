@@ -61,7 +61,7 @@ func writeForever(dir string) error {
 	return j.Close()
 }
 
-func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
+func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 	t.Parallel()
 	rounds := 20
 	if testing.Short() {

@@ -89,7 +89,7 @@ func (m *model) Check(t *rapid.T) {
 
 func (m *model) Wait(*rapid.T) { time.Sleep(time.Second); synctest.Wait() }
 
-func TestFaultsLoseNothingThatWasAcknowledged(t *testing.T) {
+func TestJournal_KeepsAcknowledgedRecordsWhenDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // bubbles of synctest refuse the method Deadline

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-func TestFilesAreTheOwnersOnly(t *testing.T) {
+func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "journal")
 	j := open(t, config(dir))
@@ -46,7 +46,7 @@ func TestFilesAreTheOwnersOnly(t *testing.T) {
 	}
 }
 
-func TestDigestsAreKeyedAndOutliveARestart(t *testing.T) {
+func TestHMAC_IsStableAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -76,7 +76,7 @@ func TestDigestsAreKeyedAndOutliveARestart(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpen_RefusesInvalidConfig(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*journal.Config)

@@ -48,7 +48,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 
 // An approved call may be sent only once. Therefore its intent survives a loss of power, together with all earlier
 // records, in any segment. Other records are written without a sync.
-func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
+func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
 	cfg := journal.OnDisk(config(dir), d.open)
@@ -87,7 +87,7 @@ func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 }
 
 // A killed gateway may leave records that the system has not yet written to the device.
-func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
+func TestIntent_SyncsRecordsOfEarlierProcess(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
 	cfg := journal.OnDisk(config(dir), d.open)
@@ -109,7 +109,7 @@ func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
 }
 
 // If the intent of an approved call can't be synced, the call is not sent.
-func TestAnApprovedCallIsNotSentWithoutItsSync(t *testing.T) {
+func TestIntent_OfApprovedCallFailsWhenSyncFails(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}
 	j := open(t, journal.OnDisk(config(dir), d.open))

@@ -57,7 +57,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 }
 
 // Every field of a record is sent over gRPC, in the right field of the message.
-func TestRecordsArriveWhole(t *testing.T) {
+func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(filled(t))
 	raw, err := os.ReadFile("testdata/record.grpc.json")
@@ -103,7 +103,7 @@ func TestRecordsArriveWhole(t *testing.T) {
 }
 
 // A record that was sent over gRPC equals the record in the file.
-func TestRecordsComeBackAsTheyWere(t *testing.T) {
+func TestFromProto_RestoresRecord(t *testing.T) {
 	t.Parallel()
 	want := filled(t)
 	got := journal.FromProto(journal.ToProto(want))
@@ -117,7 +117,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 }
 
 // A recovery counts lost outcomes, possibly none. Every other record counts at least one request.
-func TestCountsOfRecords(t *testing.T) {
+func TestToProto_Count(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		kind          journal.Kind

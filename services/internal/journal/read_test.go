@@ -24,7 +24,7 @@ func decisions(records []journal.Record) []string {
 	return all
 }
 
-func TestTailMergesBothChainsByTime(t *testing.T) {
+func TestTail_MergesChainsByTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(t.TempDir())
@@ -62,7 +62,7 @@ func TestTailMergesBothChainsByTime(t *testing.T) {
 
 // A list that continues at a Place neither omits nor repeats a record of either chain, even if records are written
 // meanwhile.
-func TestBackwardGoesOnWhereItWas(t *testing.T) {
+func TestBackward_ContinuesAtPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(t.TempDir())
@@ -107,7 +107,7 @@ func TestBackwardGoesOnWhereItWas(t *testing.T) {
 	})
 }
 
-func TestTailReadsLinesAcrossItsChunks(t *testing.T) {
+func TestTail_ReadsLinesAcrossChunks(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
 	var all []string
@@ -131,7 +131,7 @@ func TestTailReadsLinesAcrossItsChunks(t *testing.T) {
 	}
 }
 
-func TestTailEndsWithItsContextAndNamesDamage(t *testing.T) {
+func TestTail_EndsWithContextAndNamesDamage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -154,7 +154,7 @@ func TestTailEndsWithItsContextAndNamesDamage(t *testing.T) {
 	}
 }
 
-func TestFindReturnsEveryRecordOfADecision(t *testing.T) {
+func TestFind_ReturnsEveryRecordOfDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(t.TempDir())
@@ -193,7 +193,7 @@ func TestFindReturnsEveryRecordOfADecision(t *testing.T) {
 	})
 }
 
-func TestCallsYieldsWhatAStartHasToSettle(t *testing.T) {
+func TestCalls_YieldsRecordsSinceTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -26,7 +26,7 @@ func size(t testing.TB, dir, chain string) int64 {
 	return total
 }
 
-func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
+func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := config(dir)
@@ -60,7 +60,7 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 }
 
 // The name of the folder contains characters of patterns, but must not be used as a pattern.
-func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
+func TestPrune_RemovesOldSegments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "[calls")
@@ -96,7 +96,7 @@ func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 	})
 }
 
-func TestTheAgeOfSegmentsOutlivesARestart(t *testing.T) {
+func TestPrune_KnowsAgeAfterRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -119,7 +119,7 @@ func TestTheAgeOfSegmentsOutlivesARestart(t *testing.T) {
 	})
 }
 
-func TestAFreshSegmentWithoutRecordsKeepsTheOneBefore(t *testing.T) {
+func TestPrune_KeepsNewestSegmentWithRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
@@ -150,7 +150,7 @@ func TestAFreshSegmentWithoutRecordsKeepsTheOneBefore(t *testing.T) {
 	})
 }
 
-func TestAdmissionsAreOneRecordPerCodePeerAndMinute(t *testing.T) {
+func TestAdmission_WritesOneRecordPerCodePeerAndMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -196,7 +196,7 @@ func TestAdmissionsAreOneRecordPerCodePeerAndMinute(t *testing.T) {
 }
 
 // Case N2. In a minute, 256 peers are counted separately for each code.
-func TestN2AdmissionsOfTooManyPeersAreOneRecord(t *testing.T) {
+func TestAdmission_CountsFurtherPeersTogether(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
@@ -221,7 +221,7 @@ func TestN2AdmissionsOfTooManyPeersAreOneRecord(t *testing.T) {
 	}
 }
 
-func TestAdmissionsOutliveAFullDisk(t *testing.T) {
+func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{full: true}
@@ -247,7 +247,7 @@ func TestAdmissionsOutliveAFullDisk(t *testing.T) {
 }
 
 // If an old segment can't be removed, later segments stay too, because a chain with a gap can't be opened.
-func TestASegmentThatStaysKeepsThoseBehindIt(t *testing.T) {
+func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, small(dir), 100)

@@ -62,7 +62,7 @@ func taken(t testing.TB, dir, subject string) (bytes int64) {
 }
 
 // Case X5. A principal that makes calls without end does not displace the records of others.
-func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
+func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	cfg := crowded(dir)
@@ -103,7 +103,7 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 
 // Case X5. Concurrent calls are charged one after the other, although they are written together. However many there
 // are, the principal does not exceed its share.
-func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
+func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
 		dir := filepath.Join(t.TempDir(), "journal")
@@ -129,7 +129,7 @@ func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
 }
 
 // Case X5. The records of agents are also charged to the principal that created the agents.
-func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
+func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	cfg := crowded(dir)
@@ -156,7 +156,7 @@ func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
 
 // Case X5. After a restart, all shares are counted: the newest segment at once, older segments when they have been
 // read.
-func TestX5SharesOutliveARestart(t *testing.T) {
+func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	cfg := crowded(dir)
@@ -188,7 +188,7 @@ func TestX5SharesOutliveARestart(t *testing.T) {
 
 // Case X5. Records that are more than a week old are removed for a principal that has used its share, and a record
 // names them.
-func TestX5OldRecordsMakeRoom(t *testing.T) {
+func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
@@ -220,7 +220,7 @@ func TestX5OldRecordsMakeRoom(t *testing.T) {
 }
 
 // If each principal may use the whole capacity, no call is refused, and the oldest records are removed.
-func TestAShareOfAllRefusesNobody(t *testing.T) {
+func TestIntent_FullShareRefusesNoCall(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	cfg := crowded(dir)

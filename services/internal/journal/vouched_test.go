@@ -12,7 +12,7 @@ import (
 
 // Case X10. With access to the folder, but without the key, the head can be removed or signed with another key.
 // Opening the journal records that before it signs the next head.
-func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
+func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string)
@@ -61,7 +61,7 @@ func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 }
 
 // Case X10. If the journal was rewritten and continued, the record that the head names may be in an older segment.
-func TestX10OlderSegmentsAreHeldToTheHead(t *testing.T) {
+func TestCheck_ComparesOlderSegmentsWithHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")
 	on(t, small(dir), 50)

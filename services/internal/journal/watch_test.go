@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-func TestAWatcherSeesEveryRecordOnce(t *testing.T) {
+func TestFollow_YieldsEveryRecordOnce(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +55,7 @@ func TestAWatcherSeesEveryRecordOnce(t *testing.T) {
 	}
 }
 
-func TestWatchersThatComeWhileRecordsAreWrittenMissNone(t *testing.T) {
+func TestFollow_MissesNoRecordWhenStartedDuringWrites(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
 	done := make(chan struct{})
@@ -94,7 +94,7 @@ func TestWatchersThatComeWhileRecordsAreWrittenMissNone(t *testing.T) {
 	}
 }
 
-func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
+func TestFollow_AppliesFilter(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
 	intent(t, j, "old")
@@ -125,7 +125,7 @@ func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
 	}
 }
 
-func TestASlowWatcherIsDroppedAndHoldsUpNobody(t *testing.T) {
+func TestFollow_DropsSlowWatcher(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
 	slow := j.Follow(t.Context(), 0, nil, atOnce)
@@ -147,7 +147,7 @@ func TestASlowWatcherIsDroppedAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
+func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := open(t, config(t.TempDir()))

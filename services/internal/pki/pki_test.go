@@ -52,7 +52,7 @@ func issue(t *testing.T, a *pki.Authority, leaf pki.Leaf) *x509.Certificate {
 	return cert
 }
 
-func TestARolesCertificateNamesTheRole(t *testing.T) {
+func TestIssue_CertificateNamesRole(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	for number := range authv1.Role_name {
@@ -80,7 +80,7 @@ func TestARolesCertificateNamesTheRole(t *testing.T) {
 	}
 }
 
-func TestHowLongACertificateLives(t *testing.T) {
+func TestIssue_Life(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	for life, want := range map[time.Duration]time.Duration{0: pki.CertLife, time.Hour: time.Hour} {
@@ -101,7 +101,7 @@ func TestHowLongACertificateLives(t *testing.T) {
 	}
 }
 
-func TestTwoAuthoritiesDoNotVouchForEachOther(t *testing.T) {
+func TestIssue_OtherAuthorityDoesNotVerify(t *testing.T) {
 	t.Parallel()
 	a, b := newAuthority(t), newAuthority(t)
 	cert := issue(t, a, pki.RoleLeaf(gateway))
@@ -113,7 +113,7 @@ func TestTwoAuthoritiesDoNotVouchForEachOther(t *testing.T) {
 	}
 }
 
-func TestARoleReadsWhatWasWrittenForIt(t *testing.T) {
+func TestLoad_ReadsWrittenRole(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
 	a := newAuthority(t)
@@ -148,7 +148,7 @@ func write(t *testing.T, path string, text []byte) {
 	}
 }
 
-func TestLoadSaysWhatIsWrong(t *testing.T) {
+func TestLoad_ReportsProblem(t *testing.T) {
 	t.Parallel()
 	other := newAuthority(t)
 	otherCert, otherKey, err := other.Issue(pki.RoleLeaf(policy))
@@ -229,7 +229,7 @@ func curve(t *testing.T) (certPEM, keyPEM []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
-func TestAnAuthorityIsKept(t *testing.T) {
+func TestEnsureAuthority_ReusesExistingCA(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "ca")
 	first, made, err := pki.EnsureAuthority(dir)
@@ -250,7 +250,7 @@ func TestAnAuthorityIsKept(t *testing.T) {
 }
 
 // A new CA would make the certificates of all roles invalid. Therefore an incomplete CA is not replaced.
-func TestHalfAnAuthorityIsAnError(t *testing.T) {
+func TestEnsureAuthority_RefusesIncompleteCA(t *testing.T) {
 	t.Parallel()
 	_, foreignKey, err := newAuthority(t).Issue(pki.RoleLeaf(gateway))
 	if err != nil {
@@ -284,7 +284,7 @@ func TestHalfAnAuthorityIsAnError(t *testing.T) {
 	}
 }
 
-func TestAnEphemeralIdentityIsItsRoles(t *testing.T) {
+func TestEphemeral_HasRole(t *testing.T) {
 	t.Parallel()
 	id, err := pki.Ephemeral(gateway)
 	if err != nil {
@@ -296,7 +296,7 @@ func TestAnEphemeralIdentityIsItsRoles(t *testing.T) {
 	}
 }
 
-func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
+func TestWriteFile_IsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", "file")

@@ -13,7 +13,7 @@ import (
 )
 
 // Case S1. A secret is removed from an answer in every JSON spelling, and nothing else is removed.
-func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
+func TestAnswer_RemovesSecrets(t *testing.T) {
 	t.Parallel()
 	s := New(nil, []string{`ghp_"12\é/🐟`, "first-line\n  second-line\n", "short", "12345678", "true,null,", "first-line-and-more", `quote","quote`})
 	tests := []struct{ name, raw, want string }{
@@ -46,7 +46,7 @@ func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
 }
 
 // Case S1. A client reads the original answer with each secret replaced.
-func TestS1ScrubbedAnswersMeanTheSame(t *testing.T) {
+func TestAnswer_ChangesOnlySecrets(t *testing.T) {
 	t.Parallel()
 	const secret = `a"b\cé🐟a`
 	s := New(nil, []string{secret})
@@ -95,7 +95,7 @@ func tokens(t *rapid.T, raw []byte) []string {
 	}
 }
 
-func BenchmarkScrubbing(b *testing.B) {
+func BenchmarkAnswer(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat(`one line of a file, \"quoted\"\n`, 128) + `"}]}}`)
 	for name, s := range map[string]*Scrubber{"no secret": New(nil, nil), "two secrets": New(nil, []string{"ghp_0123456789", "xoxb-0123456789"})} {
 		b.Run(name, func(b *testing.B) {

@@ -59,7 +59,7 @@ func padded(size int) *identityv1.RevokeTokenRequest {
 
 // Case X2. A request may be as large as its method allows, unary or on a stream. A larger request is refused before
 // it is read.
-func TestX2ARequestIsAsLargeAsItsMethodSays(t *testing.T) {
+func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	for _, tt := range []struct {
@@ -109,7 +109,7 @@ func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) erro
 }
 
 // Case X2. A compressed message is refused, because it is larger than its length says.
-func TestX2CompressedRequestsAreRefused(t *testing.T) {
+func TestServer_RefusesCompressedRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	for _, method := range []string{methodUnary, methodLarge} {
@@ -128,7 +128,7 @@ func TestX2CompressedRequestsAreRefused(t *testing.T) {
 
 // Case X2. The number of calls that a person has in flight is bounded over all connections. A call that ends makes
 // space for another.
-func TestX2APersonHasAShareOfCalls(t *testing.T) {
+func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	ctx, cancel := context.WithCancel(soon(t))
@@ -166,7 +166,7 @@ func TestX2APersonHasAShareOfCalls(t *testing.T) {
 }
 
 // Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers meanwhile.
-func TestX2SlowStrangersAreCutOff(t *testing.T) {
+func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	dial := func(addr string) net.Conn {
@@ -213,7 +213,7 @@ func TestX2SlowStrangersAreCutOff(t *testing.T) {
 }
 
 // Case X2. A connection on which all calls are refused is closed.
-func TestX2RefusedForeverEnds(t *testing.T) {
+func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	c, err := rawh2.Dial(s.plain, nil, false)
@@ -237,7 +237,7 @@ func TestX2RefusedForeverEnds(t *testing.T) {
 }
 
 // Case X2. The number of unauthenticated calls without an end is bounded, and the server ends them.
-func TestX2StrangersCallsAreFewAndEnd(t *testing.T) {
+func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	conn := s.person(t, "")

@@ -65,7 +65,7 @@ func both(t *testing.T, s *site, check func(t *testing.T, err error)) {
 	}
 }
 
-func TestErrorsReachTheCallerAsTheyAreMeant(t *testing.T) {
+func TestServer_SendsErrors(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("no such thing")
 	tests := []struct {
@@ -105,7 +105,7 @@ func TestErrorsReachTheCallerAsTheyAreMeant(t *testing.T) {
 	}
 }
 
-func TestRetryInformationReachesTheCaller(t *testing.T) {
+func TestServer_SendsRetryInfo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, doing(func(context.Context, string) error {
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "FULL", RetryAfter: 1500 * time.Millisecond, Err: errors.New("full")}
@@ -120,7 +120,7 @@ func TestRetryInformationReachesTheCaller(t *testing.T) {
 	})
 }
 
-func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
+func TestServer_PanicFailsOnlyItsCall(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]any{"a text": canary, "an error": errors.New(canary), "nothing": nil, "a caller's error": &rpc.Error{Reason: canary}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
 	}
 }
 
-func TestRequestsThatBreakTheirContractAreRefused(t *testing.T) {
+func TestServer_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
 	s := newSite(t, doing(func(_ context.Context, name string) error {
@@ -176,7 +176,7 @@ func TestRequestsThatBreakTheirContractAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
+func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	t.Parallel()
 	left := make(chan time.Duration, 1)
 	s := newSite(t, doing(func(ctx context.Context, _ string) error {
@@ -249,7 +249,7 @@ func newWaiting(t *testing.T) (*site, *atomic.Int64) {
 	}).register(t)), running
 }
 
-func TestACancelledCallEndsItsHandler(t *testing.T) {
+func TestServer_CancelledCallEndsHandler(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
 	for _, w := range s.ways() {
@@ -289,7 +289,7 @@ func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 }
 
 // Values in a client's context are not visible to the server, even in the same process. Only metadata is sent.
-func TestAServerSeesNothingOfItsClientsContext(t *testing.T) {
+func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	s := newSite(t, doing(func(ctx context.Context, _ string) error {
@@ -316,7 +316,7 @@ func TestAServerSeesNothingOfItsClientsContext(t *testing.T) {
 	}
 }
 
-func TestAnUnknownMethodIsUnimplemented(t *testing.T) {
+func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	for _, w := range s.ways() {
@@ -329,7 +329,7 @@ func TestAnUnknownMethodIsUnimplemented(t *testing.T) {
 }
 
 // A client that reuses a message for a second answer reads only the second answer.
-func TestAnAnswerReplacesWhatWasThere(t *testing.T) {
+func TestConn_AnswerReplacesMessage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))
 	for _, w := range s.ways() {

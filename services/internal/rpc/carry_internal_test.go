@@ -10,7 +10,7 @@ import (
 )
 
 // Case X2. The queue of calls is bounded. Calls whose callers no longer wait are not sent.
-func TestX2CallsForNobodyAreNotSent(t *testing.T) {
+func TestBatches_DropsCallsWithoutWaitingCaller(t *testing.T) {
 	t.Parallel()
 	l := &lane{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{
 		1: {ends: time.Now().Add(time.Hour)}, 2: {ends: time.Now().Add(-time.Millisecond)}, 4: {ends: time.Now().Add(time.Minute)},

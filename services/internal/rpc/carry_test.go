@@ -24,7 +24,7 @@ func echoes(_ context.Context, req *identityv1.RevokeTokenRequest) (string, erro
 	return req.GetName(), nil
 }
 
-func TestCallsAreCarriedAndEachHasItsAnswer(t *testing.T) {
+func TestConn_CarriesCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: echoes}.register(t))
 	conn := s.over(t, gateway, false)
@@ -51,7 +51,7 @@ func TestCallsAreCarriedAndEachHasItsAnswer(t *testing.T) {
 }
 
 // If the stream of a call breaks, the call is sent as a separate RPC, which another server answers.
-func TestACallOutlivesItsStream(t *testing.T) {
+func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	t.Parallel()
 	s := &site{tokens: newTokens(t)}
 	var asked atomic.Int64
@@ -84,7 +84,7 @@ func TestACallOutlivesItsStream(t *testing.T) {
 }
 
 // If a server sends no answer within a call's time, its stream is closed, so that another server may be used.
-func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
+func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
 	s := newSite(t, doing(func(context.Context, string) error {
@@ -108,7 +108,7 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 
 // Case X2. The number of calls of one stream that are processed at a time is bounded, and further calls wait unread.
 // The calls end with the stream.
-func TestX2CarriedCallsAreBounded(t *testing.T) {
+func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
 	conn := s.over(t, gateway, false)
@@ -144,7 +144,7 @@ func TestX2CarriedCallsAreBounded(t *testing.T) {
 
 // Case X2. A client that does not read answers can't make more calls. A connection can have only one stream that
 // carries calls.
-func TestX2WhoReadsNoAnswersMakesNoMoreCalls(t *testing.T) {
+func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
 	s := newSite(t, doing(func(context.Context, string) error {
@@ -193,7 +193,7 @@ func request(t *testing.T, name string) []byte {
 }
 
 // A call that may not be carried is refused, and the stream continues.
-func TestOnlyWhatMayBeCarriedIs(t *testing.T) {
+func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: echoes}.register(t))
 	stream, err := meshv1.NewCarrierServiceClient(s.over(t, gateway, true).ClientConn).CarryCalls(soon(t))

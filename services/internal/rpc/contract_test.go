@@ -47,7 +47,7 @@ func contracts(t *testing.T) []protoreflect.ServiceDescriptor {
 	return out
 }
 
-func TestTheTestSeesEveryContract(t *testing.T) {
+func TestContracts_AreAllImported(t *testing.T) {
 	t.Parallel()
 	var seen []string
 	for _, service := range contracts(t) {
@@ -74,7 +74,7 @@ func callersIn(method protoreflect.MethodDescriptor) *authv1.Callers {
 	return callers
 }
 
-func TestEveryMethodStatesItsCallers(t *testing.T) {
+func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 	t.Parallel()
 	for _, service := range contracts(t) {
 		for i := range service.Methods().Len() {
@@ -188,7 +188,7 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 }
 
 // Case I5. Every role and every token is admitted by the methods whose contract names it, and by no other method.
-func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
+func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, everything(t))
 	roles := s.ways()[0]
@@ -237,7 +237,7 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 }
 
 // Services with contracts of other projects can be registered only if they are in the table foreignServices.
-func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
+func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 	t.Parallel()
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
 	if err != nil {
@@ -252,7 +252,7 @@ func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
 }
 
 // Reflection shows the contracts to people with access, and not to unauthenticated callers.
-func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
+func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	for role, want := range map[authv1.TokenRole]codes.Code{

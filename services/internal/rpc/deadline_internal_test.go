@@ -8,7 +8,7 @@ import (
 )
 
 // A handler's deadline is a little earlier than its caller's, so that the handler can still report the timeout.
-func TestADeadlineKeepsRoomToReport(t *testing.T) {
+func TestReserved_LeavesTimeToReport(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
 		0: defaultDeadline, time.Hour: time.Hour - 20*time.Millisecond, time.Second: 980 * time.Millisecond,
@@ -34,7 +34,7 @@ func TestADeadlineKeepsRoomToReport(t *testing.T) {
 }
 
 // Case X2. A unary call over the network ends, including the sending of its message, even with a distant deadline.
-func TestX2AUnaryCallHasAnEnd(t *testing.T) {
+func TestInTime_BoundsUnaryCalls(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
 		0: 30 * time.Second, time.Second: time.Second, 5 * time.Minute: 5 * time.Minute, 24 * 365 * time.Hour: 5 * time.Minute,

@@ -56,7 +56,7 @@ func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grp
 }
 
 // Case I5. TLS and the certificate alone decide these cases.
-func TestI5CertificatesThatOpenNothing(t *testing.T) {
+func TestServer_RefusesWrongCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	foreign, err := pki.NewAuthority()
@@ -136,7 +136,7 @@ func trusting(ca *pki.Authority, cert tls.Certificate) credentials.TransportCred
 }
 
 // A client of the mesh connects only to the role that it has named.
-func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
+func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	id := s.identity(t, pki.RoleLeaf(gateway))
@@ -191,7 +191,7 @@ type boundTo struct {
 
 func (l boundTo) Addr() net.Addr { return l.addr }
 
-func TestPlaintextIsServedOnLoopbackAlone(t *testing.T) {
+func TestServe_RefusesPlaintextOutsideLoopback(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		addr net.Addr
@@ -223,7 +223,7 @@ func TestPlaintextIsServedOnLoopbackAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsRefused(t *testing.T) {
+func TestNewServer_RequiresDeps(t *testing.T) {
 	t.Parallel()
 	for name, deps := range map[string]rpc.ServerDeps{"nothing": {}, "tokens": {Log: discard()}, "a log": {Tokens: new(authn.Tokens)}} {
 		if _, err := rpc.NewServer(rpc.ServerConfig{}, deps); err == nil {
@@ -257,7 +257,7 @@ type healthy struct {
 func (h healthy) Health(context.Context) error { return h.err() }
 
 // All callers may call the health service. It reports the health of the services.
-func TestHealthIsForEverybody(t *testing.T) {
+func TestHealth_IsForAllCallers(t *testing.T) {
 	t.Parallel()
 	sick := make(chan error, 1)
 	var last error
@@ -293,7 +293,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 }
 
 // Case N2. A stream lasts, so unauthenticated callers and agents can't open one, not even of the health service.
-func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
+func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	s.server(t, rpc.ServerConfig{}, healthy{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error { return nil }})
@@ -315,7 +315,7 @@ func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
 }
 
 // Streams do not end by themselves. A server that stops ends them, so that it need not wait for silent clients.
-func TestAStopEndsStreams(t *testing.T) {
+func TestServe_StopEndsStreams(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})
 	s := newSite(t, whoami().register(t))

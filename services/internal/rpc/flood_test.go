@@ -12,7 +12,7 @@ import (
 // Case X2. Silent connections, made from one address as fast as possible, do not displace clients of the same address
 // that send something. A client is affected only if it sends nothing until 64 others have connected. The silent
 // connections are made on the same processors as the clients.
-func TestX2ASilentFloodDrivesOutItself(t *testing.T) {
+func TestServer_SilentConnectionsDisplaceOnlySilentOnes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	stop := make(chan struct{})

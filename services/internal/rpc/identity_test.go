@@ -47,7 +47,7 @@ func wanted(t *testing.T, got string, err error, text string, code codes.Code, r
 	}
 }
 
-func TestRolesAreWhoTheyAre(t *testing.T) {
+func TestServer_IdentifiesRoles(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	tests := []struct {
@@ -91,7 +91,7 @@ func TestRolesAreWhoTheyAre(t *testing.T) {
 }
 
 // Cases I1, I2. A role can't claim to be another role than its certificate or pipe says.
-func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
+func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	tests := []struct {
@@ -129,7 +129,7 @@ func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 }
 
 // Case I1. A call with two principals is refused, even if both are valid.
-func TestI1TwoPrincipalsAreNone(t *testing.T) {
+func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	id := s.identity(t, pki.RoleLeaf(gateway))
@@ -146,7 +146,7 @@ func TestI1TwoPrincipalsAreNone(t *testing.T) {
 }
 
 // Case I1. The principal of a person is the principal of the person's token.
-func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
+func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	bearer := func(token string) []string { return []string{"authorization", "Bearer " + token} }
@@ -201,7 +201,7 @@ func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
 }
 
 // A token that was removed, or never received, is refused.
-func TestOnlyLiveTokensLetSomebodyIn(t *testing.T) {
+func TestServer_RefusesRemovedTokens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	conn := s.person(t, tokenText(operator))

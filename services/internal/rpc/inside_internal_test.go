@@ -9,7 +9,7 @@ import (
 )
 
 // However a call inside the process ends, Done and Err agree, whichever is called first.
-func TestACallInsideEnds(t *testing.T) {
+func TestInside_DoneAndErrAgree(t *testing.T) {
 	t.Parallel()
 	client := func(t *testing.T) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(t.Context(), time.Minute)
@@ -78,7 +78,7 @@ func TestACallInsideEnds(t *testing.T) {
 
 // A context that is derived from the context of a call inside the process ends with it. No goroutine watches for
 // that, otherwise the synctest bubble would not end.
-func TestNothingWatchesACallInside(t *testing.T) {
+func TestInside_DerivedContextNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		in, err := newInside(context.WithoutCancel(t.Context()), context.WithoutCancel(t.Context()))

@@ -15,7 +15,7 @@ import (
 
 // Case X3. A client that has not read an answer within 10 s is disconnected, unless it reads 64 KiB in each further
 // second.
-func TestX3SlowReadersAreCutOff(t *testing.T) {
+func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	t.Parallel()
 	const large = 4 << 20
 	for _, tt := range []struct {
@@ -64,7 +64,7 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 }
 
 // Case X3. Bytes that were read before an answer was sent give the answer no additional time.
-func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
+func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Pointer[time.Time]
@@ -107,7 +107,7 @@ func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
 // Case X3. Answers on a stream are counted until gRPC has closed the stream, even if the call's context has ended.
-func TestX3WhatAStreamHoldsIsCounted(t *testing.T) {
+func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		header error

@@ -75,7 +75,7 @@ func bounded(limits ...uint64) int {
 
 // Case X2. The maximum size of a request is what the method's contract states, otherwise 64 KiB. The largest request
 // that satisfies the constraints fits.
-func TestX2EveryRequestFitsItsLimit(t *testing.T) {
+func TestContracts_LargestRequestFitsLimit(t *testing.T) {
 	t.Parallel()
 	const least, most = 64 << 10, 8 << 20
 	for _, service := range contracts(t) {

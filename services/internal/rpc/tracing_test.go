@@ -49,7 +49,7 @@ func remote(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }
 
-func TestACallInASampledTraceHasASpanOnEachSide(t *testing.T) {
+func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{"answered": nil, "failed": errors.New("ill")} {
 		tr := newTracing(t, err)
@@ -89,7 +89,7 @@ func TestACallInASampledTraceHasASpanOnEachSide(t *testing.T) {
 }
 
 // The attributes that the library sets on the spans of calls are those in docs/telemetry.md.
-func TestAttributesOfCallsAreDocumented(t *testing.T) {
+func TestTrace_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
 	for _, w := range tr.ways() {
@@ -115,7 +115,7 @@ func TestAttributesOfCallsAreDocumented(t *testing.T) {
 }
 
 // A trace that is not sampled makes no spans, and its trace id is passed on.
-func TestACallInAnUnsampledTraceOnlyCarriesItOn(t *testing.T) {
+func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
 	for _, w := range tr.ways() {
@@ -138,7 +138,7 @@ func TestACallInAnUnsampledTraceOnlyCarriesItOn(t *testing.T) {
 }
 
 // A caller that is not a role of the mesh can't start a trace, whatever it sends.
-func TestStrangersStartNoTrace(t *testing.T) {
+func TestTrace_UntrustedCallerCannotStartTrace(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
 	ctx := metadata.AppendToOutgoingContext(soon(t), "traceparent", "00-01000000000000000000000000000000-0200000000000000-01")

@@ -97,7 +97,7 @@ func heap() int {
 // Case X3. Unread answers of a person are held in memory up to the person's quota, on every path. Further calls of
 // the person are refused before they do any work; other callers are not affected. A client that has not read for 10 s
 // is disconnected, and its quota is released.
-func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
+func TestServer_BoundsUnreadAnswers(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
 			var asked tally
@@ -158,7 +158,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 }
 
 // Case X3. A small unread answer counts as a call in flight.
-func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
+func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 	t.Parallel()
 	var asked tally
 	s := newSite(t, answering(&asked).register(t))
@@ -194,7 +194,7 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 
 // Case X3. An unread answer of an unauthenticated client counts as a call in flight. The client may have four of
 // them.
-func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
+func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
 	c, err := rawh2.Dial(s.plain, nil, true, noWindow)
@@ -231,7 +231,7 @@ func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 
 // Case X3. When a client closes its connection, its whole quota is released, however its calls end. It is not
 // disconnected for unread answers before that.
-func TestX3WhatIsCancelledComesBack(t *testing.T) {
+func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	t.Parallel()
 	var asked tally
 	s := &site{tokens: newTokens(t)}
@@ -265,7 +265,7 @@ func TestX3WhatIsCancelledComesBack(t *testing.T) {
 
 // Case X3. If a client opens a stream and does not read it, the server ends the stream's handler and releases its
 // messages. A client that reads receives all messages.
-func TestX3StreamsThatNobodyReadsAreEnded(t *testing.T) {
+func TestServer_EndsUnreadStreams(t *testing.T) {
 	t.Parallel()
 	const messages = 100
 	text := strings.Repeat("x", 64<<10)

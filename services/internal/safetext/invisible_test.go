@@ -8,7 +8,7 @@ import (
 )
 
 // Case T7. Each of these characters, in a text of Latin letters, is invisible or changes how its neighbours look.
-func TestT7CharactersThatShowNothingAreFound(t *testing.T) {
+func TestInvisible_FindsInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rune{
 		0x00ad, 0x034f, 0x061c, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x180b, 0x180e, 0x200b, 0x200c, 0x200d, 0x200e, 0x200f, 0x2028, 0x2029, 0x202a,
@@ -23,7 +23,7 @@ func TestT7CharactersThatShowNothingAreFound(t *testing.T) {
 	}
 }
 
-func TestInvisible_WhatEmojiAndScriptsNeedIsNone(t *testing.T) {
+func TestInvisible_AcceptsCharactersNeededByEmojiAndScripts(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"", "Get a note.\n\tAnd more.\r\nThere.", "Récupère\u00a0: une note\u202f!", "取得\u3000笔记", "👩\u200d💻 works", "🏳\ufe0f\u200d🌈", "❤\ufe0f", "1\ufe0f\u20e3 first",
@@ -37,7 +37,7 @@ func TestInvisible_WhatEmojiAndScriptsNeedIsNone(t *testing.T) {
 }
 
 // Characters that emoji and scripts need are found in positions where they are not needed.
-func TestInvisible_NeededCharactersAreFoundWhereNothingNeedsThem(t *testing.T) {
+func TestInvisible_FindsNeededCharactersInOtherPositions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
 		"❤\ufe0f\ufe0f":  6, // a second selector after an emoji, which can carry data

@@ -43,7 +43,7 @@ redacted       /arguments/key
 }
 
 // A call of another method than tools/call is described by its method and has no class.
-func TestFactsOfAnotherMethod(t *testing.T) {
+func TestFacts_OtherMethods(t *testing.T) {
 	t.Parallel()
 	v := &approvalv1.View{Server: "files", Name: "note://plan", Method: "resources/read", Subject: "bot"}
 	want := `call           files resources/read note://plan
@@ -56,7 +56,7 @@ who decides    an operator or approver
 	}
 }
 
-func TestHowManyArgumentsDiffer(t *testing.T) {
+func TestFacts_NumberOfChangedArguments(t *testing.T) {
 	t.Parallel()
 	for want, n := range map[string]int{"no argument differs": 0, "1 argument differs": 1, "2 arguments differ": 2} {
 		v := &approvalv1.View{PreviousApprovalId: "a-1", ChangesTotal: int32(n), Changes: make([]*approvalv1.ArgumentChange, n)}
@@ -81,7 +81,7 @@ func TestWho(t *testing.T) {
 }
 
 // The machine-readable form also contains the grant and the confirmation of an approval.
-func TestOfTellsOfGrantsAndConfirmations(t *testing.T) {
+func TestOf_ContainsGrantAndConfirmation(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	got := safetext.Of(&approvalv1.Approval{

@@ -12,7 +12,7 @@ import (
 )
 
 // Case X7. No output can control a terminal, however it is split into pieces, and JSON keeps its meaning.
-func FuzzX7NothingSteersTheTerminal(f *testing.F) {
+func FuzzWriter(f *testing.F) {
 	for _, seed := range []string{"x", "\x1b[2J\r\n\t", "\u009b2J", "\xc2", "é\u202e\U000e0001", "\x9b2J", `{"a":"\u001b"}`} {
 		f.Add(seed, 1)
 		f.Add(seed, 3)
@@ -51,7 +51,7 @@ func FuzzX7NothingSteersTheTerminal(f *testing.F) {
 	})
 }
 
-func TestLinesKeepTheirBreaks(t *testing.T) {
+func TestLines_KeepsLineBreaks(t *testing.T) {
 	t.Parallel()
 	if got, want := safetext.Lines("a\tb\n\x1b[m\r\nc\xff"), "a    b\n\\u001b[m\\u000d\nc\ufffd"; got != want {
 		t.Errorf("%q, want %q", got, want)

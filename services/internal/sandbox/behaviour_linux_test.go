@@ -44,7 +44,7 @@ func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *san
 }
 
 // Files next to hidden ones are unchanged, and so is the program's folder.
-func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
+func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
 		for script, want := range map[string]string{
@@ -66,7 +66,7 @@ func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
 }
 
 // The exit status is the program's. Processes that remain end with the program.
-func TestTheProgramEndsAsItDoes(t *testing.T) {
+func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {
@@ -89,7 +89,7 @@ func TestTheProgramEndsAsItDoes(t *testing.T) {
 }
 
 // Case X6. A private folder can be opened by name, for reading or writing. A secret folder can't be opened.
-func TestX6OpeningsAreWhatTheySay(t *testing.T) {
+func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
 	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
@@ -122,7 +122,7 @@ func TestX6OpeningsAreWhatTheySay(t *testing.T) {
 }
 
 // Case X6. Without a network there is only loopback.
-func TestX6WithoutANetwork(t *testing.T) {
+func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 	ways(t, func(h *house) { h.rules.NoNetwork = true }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		if s.Holds().By == "namespaces" {
 			if got := h.shell(t, s, "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '"); got != "lo\n" {
@@ -137,7 +137,7 @@ func TestX6WithoutANetwork(t *testing.T) {
 }
 
 // Case X6. A mount disappears with the file over which it is mounted, so a replacement of the file is hidden again.
-func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
+func TestSandbox_HidesReplacedFiles(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
 		done := make(chan string, 1)
@@ -172,7 +172,7 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 }
 
 // A program can change its own limits.
-func TestAProgramSetsItsOwnLimits(t *testing.T) {
+func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
 			t.Errorf("it got %q", got)
@@ -182,7 +182,7 @@ func TestAProgramSetsItsOwnLimits(t *testing.T) {
 
 // Case X6. An editor that saves a hidden file at any moment does not end the program. A path that disappears while it
 // is hidden is looked up again.
-func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
+func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
 		go func() {
@@ -209,7 +209,7 @@ func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
 }
 
 // Case X6. A path that is missing when a program starts is hidden when it appears, in any folder.
-func TestX6WhatComesLaterIsHidden(t *testing.T) {
+func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
 			at := func(h *house) string { return filepath.Join(h.dir, late) }
@@ -237,7 +237,7 @@ func TestX6WhatComesLaterIsHidden(t *testing.T) {
 }
 
 // Case X6. If no user namespace can be created, Landlock is used, and the report says so.
-func TestX6WithoutUserNamespaces(t *testing.T) {
+func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
 		again(t, &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
@@ -268,7 +268,7 @@ func TestX6WithoutUserNamespaces(t *testing.T) {
 
 // Case X6. A link on the path to a hidden file can't be replaced if it is mounted over, and its target can't be read.
 // If an operator replaces the link, the new link is mounted over.
-func TestX6ALinkIsHeld(t *testing.T) {
+func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	ways(t, func(h *house) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
 		if err := os.Rename(h.Config, target); err != nil {
@@ -308,7 +308,7 @@ func TestX6ALinkIsHeld(t *testing.T) {
 
 // Case X6. If a folder contains only files of the mesh, a replacement of a file in it is hidden. Otherwise the report
 // says that it is not.
-func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
+func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	ways(t, func(h *house) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
 		if err := errors.Join(os.Mkdir(filepath.Dir(h.Config), 0o700), os.WriteFile(h.Config, []byte("secret of sluice.yaml"), 0o600), os.Remove(h.Secret)); err != nil {
@@ -335,7 +335,7 @@ func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
 }
 
 // Cache folders of common programs exist in HOME if the programs could not create them.
-func TestCachesAreMadeBefore(t *testing.T) {
+func TestSandbox_CreatesCacheFolders(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		home := h.rules.Home
 		got := run(t, s, sandbox.Command{
@@ -348,7 +348,7 @@ func TestCachesAreMadeBefore(t *testing.T) {
 }
 
 // Without a launcher, a program that needs a sandbox is not started.
-func TestALauncherIsNeeded(t *testing.T) {
+func TestNew_RequiresLauncher(t *testing.T) {
 	t.Parallel()
 	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Auto}); err == nil {
 		t.Error("a sandbox has no launcher")

@@ -53,7 +53,7 @@ func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 }
 
 // Case X15. A read-only path, and the folders above it, can't be changed, replaced or renamed.
-func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
+func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
@@ -77,7 +77,7 @@ func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 
 // Case X15. Working folders and opened writable paths stay writable inside read-only folders. Hidden paths in them
 // stay hidden and can't be renamed.
-func TestX15FoldersToWriteStayWritable(t *testing.T) {
+func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *house, app string){
 		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
 		"write":          func(h *house, app string) { h.rules.Write = []string{filepath.Join(app, "var")} },
@@ -109,7 +109,7 @@ func TestX15FoldersToWriteStayWritable(t *testing.T) {
 
 // Case X15. A path that the rules open for writing is writable with everything in it, except hidden paths, which stay
 // hidden.
-func TestX15WriteOpensAWholeProgram(t *testing.T) {
+func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 	var app string
 	ways(t, func(h *house) {
 		app = h.installed(t)
@@ -130,7 +130,7 @@ func TestX15WriteOpensAWholeProgram(t *testing.T) {
 }
 
 // Case X15. A folder that an installer replaces becomes read-only again.
-func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
+func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -151,7 +151,7 @@ func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 }
 
 // Case X15. A link to a program that could be replaced is reported. A link in a read-only folder can't be replaced.
-func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
+func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 }
 
 // Case X15. Root can't replace a link in the root folder, such as /bin if all programs are in /usr.
-func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
+func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
 	}
@@ -206,7 +206,7 @@ func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
 
 // Case X15. If a program is in a folder with other files, only the program is protected, and the report says what is
 // not protected.
-func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
+func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 	var file string
 	ways(t, func(h *house) {
 		file = filepath.Join(h.dir, "shared", "server.py")
@@ -230,7 +230,7 @@ func awaitFile(t *testing.T, path string) {
 
 // Case X21. A program for which everything is read-only, such as an installation, can write only to its own folder
 // and to devices that store nothing.
-func TestX21ReadOnly_RootLeavesTheOwnFolderAlone(t *testing.T) {
+func TestReadOnly_RootLeavesOwnFolderWritable(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.ReadOnly = []string{"/"}
 		h.rules.Work = []string{"/dev/null"}
@@ -263,7 +263,7 @@ try hidden 'cat $TOKEN'
 
 // Case X21. A folder that a command may read is inside a hidden folder. The program can access nothing else in the
 // hidden folder, and can't change the folder.
-func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
+func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
 	ways(t, func(h *house) {
 		root := filepath.Join(h.Data, "gateway/programs")

@@ -254,7 +254,7 @@ func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 
 // Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those succeed that the
 // report names as not enforced.
-func TestX6HostileProgram(t *testing.T) {
+func TestSandbox_StopsHostileProgram(t *testing.T) {
 	users(t, func(t *testing.T) {
 		open := build(t)
 		all := open.attack(t, sandbox.Nothing())

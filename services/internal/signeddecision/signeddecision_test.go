@@ -45,7 +45,7 @@ func authority(t *testing.T) *pki.Authority {
 }
 
 // Case I5. Only the policy role can sign, with a certificate of the CA that has not expired.
-func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
+func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 	t.Parallel()
 	ours, other := authority(t), authority(t)
 	expired := pki.RoleLeaf(authv1.Role_ROLE_POLICY)
@@ -98,7 +98,7 @@ func sign(t *testing.T, s *signeddecision.Signer) *policyv1.SignedDecision {
 }
 
 // Two statements with equal contents differ, because their nonces do.
-func TestStatementsDiffer(t *testing.T) {
+func TestSigner_AddsNonceToEachStatement(t *testing.T) {
 	t.Parallel()
 	signer, verifier, err := signeddecision.Pair()
 	if err != nil {
@@ -117,7 +117,7 @@ func TestStatementsDiffer(t *testing.T) {
 }
 
 // Case I5. Principals that differ have different digests.
-func TestI5PrincipalsDiffer(t *testing.T) {
+func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]string)
 	for name, p := range map[string]*identityv1.Principal{

@@ -66,7 +66,7 @@ func comesBack(t *testing.T, db *sqlstore.DB) {
 
 // While a server resets every connection, its callers open few new ones. Otherwise the server would still be busy
 // with ending them when it could work again.
-func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
+func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	proxy.Reset(t)
@@ -97,7 +97,7 @@ func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 }
 
 // The locks of a lost connection are released although the server does not notice the loss.
-func TestALostTransactionLeavesNoLock(t *testing.T) {
+func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	ctx, cancel := context.WithTimeout(t.Context(), asks)
@@ -118,7 +118,7 @@ func TestALostTransactionLeavesNoLock(t *testing.T) {
 }
 
 // A transaction that is lost while it waits does not get the lock, so it can't hold the lock against others.
-func TestLostWaitersHaveNoTurn(t *testing.T) {
+func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	const many = 12
@@ -164,7 +164,7 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 
 // If the answer to a commit is lost, it is unknown whether the change was made. In this test it was made, and a
 // repetition finds that out.
-func TestACommitWhoseAnswerIsLost(t *testing.T) {
+func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	proxy.LoseCommits(t)
@@ -178,7 +178,7 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 }
 
 // If unused connections were lost, they are not all tried one after the other.
-func TestLostConnectionsAreReplaced(t *testing.T) {
+func TestDo_ReplacesLostConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	const many = 16
@@ -204,7 +204,7 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 
 // There are more callers than connections, and no connection gets an answer. When the network works again,
 // connections that were being opened must not block a caller.
-func TestManyWhoAskASilentStore(t *testing.T) {
+func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
 		"silent":  func(p *network.Proxy) { p.Silence(t) },
@@ -235,7 +235,7 @@ func TestManyWhoAskASilentStore(t *testing.T) {
 
 // If many callers wait for each other for a long time, the store does not count as unavailable. Each caller waits
 // until its own deadline.
-func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
+func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	t.Parallel()
 	db, _ := distant(t)
 	const many = 60
@@ -261,7 +261,7 @@ func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 }
 
 // A store whose every answer is late does not count as unavailable because a transaction has many queries.
-func TestASlowStoreIsNotAway(t *testing.T) {
+func TestDo_AcceptsSlowStore(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	if err := db.Do(t.Context(), count); err != nil { // an unused connection is tested first, which has a shorter timeout
@@ -276,7 +276,7 @@ func TestASlowStoreIsNotAway(t *testing.T) {
 }
 
 // A caller without a deadline gets an error after a while, and its connection is free again.
-func TestWhoSetsNoBoundIsTold(t *testing.T) {
+func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
 	proxy.Silence(t)

@@ -81,7 +81,7 @@ func insert(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-func TestWhatWasCommittedIsThereAgain(t *testing.T) {
+func TestDo_CommitsDurably(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
 		if err := db.Do(t.Context(), insert); err != nil {
@@ -107,7 +107,7 @@ func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 }
 
 // Only its owner can read a store's file, even if others have access to the folder.
-func TestAFileIsItsUsersAlone(t *testing.T) {
+func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
 	if err := open(t, cfg, counters).Do(t.Context(), insert); err != nil {
@@ -126,7 +126,7 @@ func TestAFileIsItsUsersAlone(t *testing.T) {
 
 // If a transaction reads a value and writes a result of it, no change is lost, with many concurrent callers on
 // several connections to one store.
-func TestTransactionsDoNotMeet(t *testing.T) {
+func TestDo_IsSerializable(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
 		other := db
@@ -168,7 +168,7 @@ func TestTransactionsDoNotMeet(t *testing.T) {
 // With a queue, transactions with changes wait for each other, and hardly any is repeated. On a busy machine
 // PostgreSQL sometimes reports a collision without a reason (13.2.3, Serializable Isolation Level). Without a queue,
 // most transactions are repeated.
-func TestWhoHasAQueueDoesNotCollide(t *testing.T) {
+func TestDo_QueuePreventsCollisions(t *testing.T) {
 	t.Parallel()
 	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)
 	if err := db.Do(t.Context(), insert); err != nil {
@@ -201,7 +201,7 @@ func TestWhoHasAQueueDoesNotCollide(t *testing.T) {
 	}
 }
 
-func TestMigrationsRunForwardAlone(t *testing.T) {
+func TestOpen_MigratesForwardOnly(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		const more = "-- +goose Up\nALTER TABLE counters ADD COLUMN more TEXT NOT NULL DEFAULT 'x';\n"
 		old := open(t, cfg, counters)
@@ -223,7 +223,7 @@ func TestMigrationsRunForwardAlone(t *testing.T) {
 	})
 }
 
-func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
+func TestOpen_ConcurrentProcessesMigrateOnce(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstoretest.Postgres(t)}
 	var wg sync.WaitGroup
@@ -237,7 +237,7 @@ func TestProcessesThatStartTogetherMigrateOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestTheClockIsTheStores(t *testing.T) {
+func TestTx_NowIsClockOfStore(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		at := time.Date(2030, 1, 2, 3, 4, 5, 678901234, time.UTC)
 		if cfg.File != "" {
@@ -261,7 +261,7 @@ func TestTheClockIsTheStores(t *testing.T) {
 	}
 }
 
-func TestAStoreThatIsAway(t *testing.T) {
+func TestDo_ReportsErrAwayWhenServerIsKilled(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
 	db := open(t, sqlstore.Config{Source: server.Database(t)}, counters)
@@ -285,7 +285,7 @@ func TestAStoreThatIsAway(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatItCanNotOpen(t *testing.T) {
+func TestOpen_RefusesInvalidSources(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
 		"":                                  "no store is called",

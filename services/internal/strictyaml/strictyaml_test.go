@@ -84,7 +84,7 @@ func decode(file string, text []byte, into any) error {
 	return source.Decode(into)
 }
 
-func TestDecodeReadsEveryKindOfValue(t *testing.T) {
+func TestDecode_ReadsEveryKindOfValue(t *testing.T) {
 	t.Parallel()
 	const text = `
 id: x
@@ -129,7 +129,7 @@ untagged: 7
 	}
 }
 
-func TestDecodeKeepsWhatTheDocumentDoesNotName(t *testing.T) {
+func TestDecode_KeepsUnnamedValues(t *testing.T) {
 	t.Parallel()
 	got := target{
 		Name: "kept", Size: 3, Hosts: []string{"gone"}, RateLimit: &limit{Max: 1, Window: time.Second},
@@ -148,7 +148,7 @@ func TestDecodeKeepsWhatTheDocumentDoesNotName(t *testing.T) {
 	}
 }
 
-func TestDecodeLeavesTheTargetAloneWhereTheDocumentIsEmpty(t *testing.T) {
+func TestDecode_EmptyDocumentChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "# nothing\n", "---\n", "null", "~\n", "\ufeff"} {
 		got := target{Name: "kept"}
@@ -158,7 +158,7 @@ func TestDecodeLeavesTheTargetAloneWhereTheDocumentIsEmpty(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecode_ReportsProblems(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, text string
@@ -291,7 +291,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeBoundsWhatItReadsAndSays(t *testing.T) {
+func TestDecode_BoundsInputAndProblems(t *testing.T) {
 	t.Parallel()
 	var got target
 	err := decode("f.yaml", make([]byte, strictyaml.MaxBytes+1), &got)
@@ -312,7 +312,7 @@ func TestDecodeBoundsWhatItReadsAndSays(t *testing.T) {
 	}
 }
 
-func TestDecodeReadsJSON(t *testing.T) {
+func TestDecode_ReadsJSON(t *testing.T) {
 	t.Parallel()
 	text := "{\n\t\"name\": \"a\\/b\\u00e9\",\n\t\"rate_limit\": {\"max\": 10, \"window\": \"60s\"},\n\t\"on\": true,\n\t\"hosts\": []\n}\n"
 	var got target
@@ -325,7 +325,7 @@ func TestDecodeReadsJSON(t *testing.T) {
 	}
 }
 
-func TestProblemNamesThePlaceOfAPath(t *testing.T) {
+func TestProblem_HasPositionOfPath(t *testing.T) {
 	t.Parallel()
 	const text = `name: x
 limits:
@@ -364,7 +364,7 @@ hosts: [one,
 	}
 }
 
-func TestDecodePanicsOnTypesThatItCannotRead(t *testing.T) {
+func TestDecode_PanicsOnUnsupportedTypes(t *testing.T) {
 	t.Parallel()
 	targets := map[string]any{
 		"a value":             target{},
@@ -408,7 +408,7 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-func TestErrorsOfNothingIsNoError(t *testing.T) {
+func TestErr_IsNilWithoutProblems(t *testing.T) {
 	t.Parallel()
 	if err := (strictyaml.Errors{}).Err(); err != nil {
 		t.Errorf("Err() = %v", err)

@@ -62,7 +62,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 }
 
 // Metrics count everything, whatever the sampling is.
-func TestCloseExportsTheLastCounts(t *testing.T) {
+func TestClose_ExportsLastMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
 	tel := start(t, telemetry.Config{Service: "sluice-test", Version: "v1", Endpoint: c.url})
@@ -81,7 +81,7 @@ func TestCloseExportsTheLastCounts(t *testing.T) {
 }
 
 // A variable of OpenTelemetry sets the interval.
-func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
+func TestMetrics_UseStandardInterval(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
 	counter(t, start(t, telemetry.Config{Endpoint: c.url})).Add(t.Context(), 1)
@@ -96,7 +96,7 @@ func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
 }
 
 // Two replicas are two instances, unless an operator names them.
-func TestReplicasAreToldApart(t *testing.T) {
+func TestMetrics_DistinguishReplicas(t *testing.T) {
 	c := newCollector(t)
 	instance := func() string {
 		tel := start(t, telemetry.Config{Service: "s", Endpoint: c.url})
@@ -120,7 +120,7 @@ func TestReplicasAreToldApart(t *testing.T) {
 }
 
 // A collector that accepts only spans, for example Jaeger, does not cause an error.
-func TestACollectorThatTakesNoMetricsIsNoFailure(t *testing.T) {
+func TestMetrics_CollectorWithoutMetricsIsNoError(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,7 +146,7 @@ func TestACollectorThatTakesNoMetricsIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestMetricsCanBeSwitchedOff(t *testing.T) {
+func TestMetrics_CanBeDisabled(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRICS_EXPORTER", "none")
 	tel := start(t, telemetry.Config{Endpoint: c.url})
@@ -160,7 +160,7 @@ func TestMetricsCanBeSwitchedOff(t *testing.T) {
 }
 
 // Counting works even if nothing is exported.
-func TestCountingWithoutACollector(t *testing.T) {
+func TestMetrics_CountWithoutCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})
 	c := counter(t, tel)

@@ -94,7 +94,7 @@ func start(t *testing.T, cfg telemetry.Config) *telemetry.Telemetry {
 	return tel
 }
 
-func TestCloseExportsTheLastSpans(t *testing.T) {
+func TestClose_ExportsLastSpans(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
 	tel := start(t, telemetry.Config{Service: "sluice-test", Version: "v1", Endpoint: c.url, Sample: 1})
@@ -109,7 +109,7 @@ func TestCloseExportsTheLastSpans(t *testing.T) {
 }
 
 // Every span has a trace id, sampled or not, so that journals and servers can name the same trace.
-func TestSpansHaveAContextWithoutBeingSampled(t *testing.T) {
+func TestSpans_HaveContextWhenUnsampled(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []telemetry.Config{{}, {Endpoint: newCollector(t).url}, {Sample: 1}} {
 		tel := start(t, cfg)
@@ -126,7 +126,7 @@ func TestSpansHaveAContextWithoutBeingSampled(t *testing.T) {
 	}
 }
 
-func TestNothingIsExportedThatIsNotSampled(t *testing.T) {
+func TestSpans_UnsampledAreNotExported(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
 	tel := start(t, telemetry.Config{Endpoint: c.url})
@@ -141,7 +141,7 @@ func TestNothingIsExportedThatIsNotSampled(t *testing.T) {
 }
 
 // The parent decides for its children, so a trace is sampled as a whole.
-func TestAParentDecides(t *testing.T) {
+func TestSpans_ParentDecidesSampling(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []trace.TraceFlags{0, trace.FlagsSampled} {
 		parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: flags, Remote: true})
@@ -156,7 +156,7 @@ func TestAParentDecides(t *testing.T) {
 }
 
 // A client's baggage is untrusted and is not passed on.
-func TestBaggageIsDropped(t *testing.T) {
+func TestPropagator_DropsBaggage(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})
 	in := propagation.MapCarrier{"baggage": "subject=root", "traceparent": "00-01000000000000000000000000000000-0200000000000000-01"}
@@ -167,7 +167,7 @@ func TestBaggageIsDropped(t *testing.T) {
 	}
 }
 
-func TestASampleOutsideOfItsRangeIsRefused(t *testing.T) {
+func TestStart_RefusesSampleOutOfRange(t *testing.T) {
 	t.Parallel()
 	for _, sample := range []float64{-0.1, 1.1, math.NaN(), math.Inf(1)} {
 		if tel, err := telemetry.Start(t.Context(), telemetry.Config{Sample: sample, Log: slog.New(slog.DiscardHandler)}); err == nil {
@@ -177,7 +177,7 @@ func TestASampleOutsideOfItsRangeIsRefused(t *testing.T) {
 	}
 }
 
-func TestALogIsRequired(t *testing.T) {
+func TestStart_RequiresLog(t *testing.T) {
 	t.Parallel()
 	if tel, err := telemetry.Start(t.Context(), telemetry.Config{}); err == nil {
 		_ = tel.Close()
@@ -186,7 +186,7 @@ func TestALogIsRequired(t *testing.T) {
 }
 
 // Errors of OpenTelemetry are logged.
-func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel, because a process has only one error handler
+func TestStart_LogsExportErrors(t *testing.T) { // not parallel, because a process has only one error handler
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func (w writer) Write(line []byte) (int, error) {
 }
 
 // An unavailable collector delays the end of a process by at most the timeout, and does not cause an error.
-func TestACollectorThatIsAwayDoesNotHoldAStop(t *testing.T) {
+func TestClose_DoesNotWaitForUnavailableCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})
 	_, span := tel.Provider.Tracer("test").Start(t.Context(), "work")
@@ -236,7 +236,7 @@ func TestACollectorThatIsAwayDoesNotHoldAStop(t *testing.T) {
 	}
 }
 
-func TestTheStandardVariableNamesACollector(t *testing.T) {
+func TestStart_UsesStandardEndpointVariable(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.url)
 	tel := start(t, telemetry.Config{Service: "s", Version: "v", Sample: 1})

@@ -31,7 +31,7 @@ func (s *scribbler) DecideCall(_ context.Context, req *policyv1.DecideCallReques
 	return &policyv1.DecideCallResponse{Decision: s.said}, nil
 }
 
-func TestTheWitnessSeesWhatAHandlerChanges(t *testing.T) {
+func TestWitness_DetectsChangedMessages(t *testing.T) {
 	t.Parallel()
 	s := Serve(t, authv1.Role_ROLE_POLICY, new(scribbler), Options{})
 	ctx := authn.OnBehalfOf(t.Context(), Principal("default", "ana"))
@@ -58,7 +58,7 @@ func TestTheWitnessSeesWhatAHandlerChanges(t *testing.T) {
 	}
 }
 
-func TestAPackageWithoutMethodsIsNotChecked(t *testing.T) {
+func TestMethodsOf_RefusesPackageWithoutMethods(t *testing.T) {
 	t.Parallel()
 	for _, name := range []protoreflect.FullName{"sluice.polic.v1", "sluice.common.v1"} {
 		if got, err := methodsOf(name); err == nil {
