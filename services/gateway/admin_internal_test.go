@@ -25,8 +25,8 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -59,7 +59,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	decisions, err := kept.New(kept.Deps{Policy: struct{ policyv1.PolicyServiceClient }{}, Meters: counts, Log: log}, false)
+	decisions, err := decisioncache.New(decisioncache.Deps{Policy: struct{ policyv1.PolicyServiceClient }{}, Meters: counts, Log: log}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

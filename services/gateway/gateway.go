@@ -35,9 +35,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -118,7 +118,7 @@ type Service struct {
 	lis      net.Listener
 	cert     *pki.Source[tls.Certificate]
 	started  time.Time
-	kept     *kept.Decisions
+	kept     *decisioncache.Decisions
 	peers    peerWatch
 	// reads limits how callers read records: each caller makes one read at a time.
 	reads *fairqueue.Turns[string]
@@ -243,7 +243,7 @@ func (s *Service) newEdge() (err error) {
 		return err
 	}
 	cfg := approvals.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
-	if s.kept, err = kept.New(kept.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
+	if s.kept, err = decisioncache.New(decisioncache.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
 		return err
 	}
 	waiter, err := approvals.NewWaiter(cfg, s.deps.Approval, s.meters, s.deps.Log)

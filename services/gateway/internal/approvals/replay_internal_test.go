@@ -17,7 +17,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -155,7 +155,7 @@ func replayed(t *testing.T, j *journal.Journal, h *hearing) {
 		t.Fatal(err)
 	}
 	policy := struct{ policyv1.PolicyServiceClient }{}
-	decisions, err := kept.New(kept.Deps{Policy: policy, Meters: m, Log: log}, false)
+	decisions, err := decisioncache.New(decisioncache.Deps{Policy: policy, Meters: m, Log: log}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -46,7 +46,7 @@ type Journal interface {
 // Deps are the dependencies of a [Desk]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *kept.Decisions
+	Kept    *decisioncache.Decisions
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal Journal
 	Tracer  trace.Tracer

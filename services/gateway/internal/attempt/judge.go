@@ -6,7 +6,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -14,7 +14,7 @@ import (
 // Judge sets the decision of a call. It uses the cached decision on an equal call if that is still valid; otherwise
 // it asks policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
-	question := kept.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
+	question := decisioncache.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Kept.Find(ctx, question); decision != nil {
 		a.Decision = decision
 		return a, nil

@@ -27,9 +27,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -175,7 +175,7 @@ func (w *world) build() {
 	must(err)
 	waiter, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
 	must(err)
-	decisions, err := kept.New(kept.Deps{Policy: w, Meters: counts, Log: log}, false)
+	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Kept: decisions, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)

@@ -183,7 +183,7 @@ func (w *walker) walk(raw []byte, at []place) error {
 	if len(at) == 0 {
 		return nil
 	}
-	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
 	}

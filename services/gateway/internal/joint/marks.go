@@ -61,7 +61,7 @@ func TitlesOf(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc
 // signLog returns the edits that set the logger of a log message to the server's name, or to the server's name and its
 // logger (MCP 2025-11-25, Logging).
 func signLog(server string, raw []byte) (out []jsonrpc.Edit, err error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
 			return dec.SkipValue()

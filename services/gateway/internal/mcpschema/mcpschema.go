@@ -165,7 +165,7 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 		return nil, &fault{what: "is not an object"}
 	}
 	var out bytes.Buffer
-	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package gate refuses duplicate names
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package jsonrpc refuses duplicate names
 	_, _ = dec.ReadToken()                                                                 // it is JSON
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()

@@ -20,8 +20,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -81,9 +81,9 @@ func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 }
 
 // kept returns a cache of decisions that stays empty, because it has no lease.
-func (w *world) kept(t testing.TB) *kept.Decisions {
+func (w *world) kept(t testing.TB) *decisioncache.Decisions {
 	t.Helper()
-	k, err := kept.New(kept.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
+	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

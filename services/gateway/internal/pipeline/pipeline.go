@@ -17,8 +17,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -28,7 +28,7 @@ import (
 // Deps are the dependencies of a [Pipeline]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *kept.Decisions
+	Kept    *decisioncache.Decisions
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal attempt.Journal
 	Waiter  *approvals.Waiter

@@ -300,7 +300,7 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request returns a message that was accepted by package gate.
+// request returns a message that was accepted by package jsonrpc.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())

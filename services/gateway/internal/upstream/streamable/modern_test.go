@@ -23,7 +23,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged returns a request for a text that package gate accepts.
+// judged returns a request for a text that package jsonrpc accepts.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())

@@ -1,6 +1,6 @@
-// Package kept caches decisions of the policy service. A cached decision is used only while the gateway has a lease on
+// Package decisioncache caches decisions of the policy service. A cached decision is used only while the gateway has a lease on
 // the policy epoch in which the decision was made. Package attempt uses this package.
-package kept
+package decisioncache
 
 import (
 	"context"
