@@ -4,8 +4,8 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 )
 
 // Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
@@ -14,7 +14,7 @@ type Members struct {
 	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
 	Abilities []mcp.Ability
 	// Opened is notified when a member session was opened.
-	Opened news.News
+	Opened broadcast.News
 
 	making sync.Mutex // held while a member session is being opened
 

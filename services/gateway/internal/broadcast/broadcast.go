@@ -1,5 +1,5 @@
-// Package news wakes all waiting goroutines when something has changed.
-package news
+// Package broadcast wakes all waiting goroutines when something has changed.
+package broadcast
 
 import "sync"
 
