@@ -16,7 +16,7 @@ func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
 		refused = "policy.yaml:7:3: tools.pay: can never be approved: it asks for 2 operators or approvers of finance, and there is 1; " +
-			"that is ana: give more people a token with role approver or operator, and such a group"
+			"that is ana: give more people a token with role approver or operator, in one of these groups"
 		groups = "groups: {finance: [ana, ben], ghosts: [nobody]}\n"
 	)
 	s := stack.Write(t, stack.Options{
@@ -97,10 +97,10 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: the call may be sent again if its outcome is not known\n")
 	const where = `decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`
 	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
-	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: this call alone would be approved, because story/tools.refund gives a grant if "+
+	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: an approval would be for this call only, because story/tools.refund gives a grant only if "+
 		where+"; that is false\n", "✗ grant.where="+where+"\n")
 	explain("refund", `{"to":1}`, "; that is no such key: amount\n", "✗ grant.where="+where+" (no such key: amount)\n")
-	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")
+	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives a grant only if "+where+": set --arg NAME=VALUE to check that\n")
 }
 
 // Checks that the vote of a person does not count if the person has left the group before the call is made.

@@ -30,7 +30,7 @@ tools:
 var findings = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
-	`:6:24: tools.pay: "when" is not offered in this version; take it out`,
+	`:6:24: tools.pay: "when" is not supported by this version; remove it`,
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
@@ -134,7 +134,7 @@ func TestBadCommandLines(t *testing.T) {
 		{"a command that is none, deeper", "sluice", []string{"decisions", "list"}, 2, `unknown command "list" for "sluice decisions"`},
 		{"a flag that is none", "sluice", []string{"status", "--verbose"}, 2, "sluice: unknown flag: --verbose; see `sluice status --help`"},
 		{"a flag that needs a number", "sluice", []string{"decisions", "tail", "-n", "many"}, 2, `invalid argument "many" for "-n, --lines" flag`},
-		{"an output that is none", "sluice", []string{"status", "-o", "yaml"}, 2, `--output "yaml" is neither table nor json`},
+		{"an output that is none", "sluice", []string{"status", "-o", "yaml"}, 2, `--output must be table or json, is "yaml"`},
 		{"an argument too many", "sluice", []string{"up", "now"}, 2, "see `sluice up --help`"},
 		{"a file that is missing", "sluice", []string{"up", "--config", "nowhere.yaml"}, 1, "sluice: the configuration nowhere.yaml does not exist: name another with --config"},
 		{"a mesh that is not there", "sluice", []string{"status", "--data", "nowhere"}, 1, "no operator token: "},
@@ -181,7 +181,7 @@ func TestPolicyLint(t *testing.T) {
 		holds(t, ran, 1, ran.Stdout, "broken.yaml"+place+": error: "+text)
 	}
 	twins := lint("good.yaml", "twin.yaml")
-	holds(t, twins, 1, twins.Stdout, `twin.yaml:2:7: error: name: another document has the name "good": good.yaml; give each a name of its own`)
+	holds(t, twins, 1, twins.Stdout, `twin.yaml:2:7: error: name: another document has the name "good": good.yaml; give each document a different name`)
 	type finding struct {
 		Path         string
 		Line, Column int
@@ -207,7 +207,7 @@ func TestWhatIsTakenAlready(t *testing.T) {
 		want string
 	}{
 		{"the port of MCP", []string{"--data", "other", "--listen", taken}, "sluice: listen for MCP (the key `listen`, or --listen): listen tcp " + taken + ": bind: address already in use"},
-		{"the port of gRPC", []string{"--data", "other", "--grpc", taken}, "sluice: listen for gRPC (the key `grpc`, or --grpc): listen tcp " + taken + ": bind: address already in use"},
+		{"the port of gRPC", []string{"--data", "other", "--grpc", taken}, "sluice: listen for gRPC (set another address with the key `grpc` or with --grpc): listen tcp " + taken + ": bind: address already in use"},
 		{"the data folder", nil, "data: the folder is in use by another process: stop it, or choose another folder with --data"},
 	}
 	for _, tt := range tests {

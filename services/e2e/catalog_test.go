@@ -118,7 +118,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		code  int
 		says  string
 	}{
-		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is not a list of tools: give the answer to `tools/list`, its result, or the array in it"},
+		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is not a list of tools: give the response to `tools/list`, its result, or the array in its result"},
 		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is not a list of tools"},
 		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
 		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" is already at tools[0]`},
@@ -128,7 +128,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		{"no server", []string{"--file", "x"}, 2, `required flag(s) "server" not set`},
 		{"no source", []string{"--server", "s"}, 2, "file run"},
 		{"two sources", []string{"--server", "s", "--file", "x", "--run", "--", "y"}, 2, "file run"},
-		{"no command", []string{"--server", "s", "--run"}, 2, "name the command after --"},
+		{"no command", []string{"--server", "s", "--run"}, 2, "--run needs the command that starts the server"},
 		{"a command alone", []string{"--server", "s", "--file", "x", "y"}, 2, `"y" is only allowed with --run`},
 		{"no program", []string{"--server", "s", "--run", "--", "no-such-program"}, 1, "start no-such-program"},
 		{"a program that is no server", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "initialize: it did not answer"},

@@ -91,10 +91,10 @@ func TestCommandLineCalls(t *testing.T) {
 		{"denied", []string{"call", "demo", "delete_note", "--arg", "id=note-1"}, "", 1, "", "Denied by policy: notes are kept; ask a person to remove one\ndecision "},
 		{"a server that is not there", []string{"call", "nowhere", "list_notes"}, "", 1, "", `no server "nowhere" is configured here`},
 		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
-		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "set --args or --arg, not both"},
+		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "--arg and --args can't be used together"},
 		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
 		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
-		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg "id" is not of the form NAME=VALUE`},
+		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg must be NAME=VALUE, is "id"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -265,18 +265,18 @@ func TestCommandLineLooks(t *testing.T) {
 			t.Errorf("a server that is not configured: %+v", elsewhere)
 		}
 		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
-		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused before policy decides; the servers are: agents, demo`)
+		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so the gateway refuses this call before policy decides; the servers are: agents, demo`)
 		if ran.Stderr != "" {
 			t.Errorf("for a configured server, standard error has %q", ran.Stderr)
 		}
 		missing := d.sluice(t, "policy", "explain", "--server", "demo")
 		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool prompt uri method] is required")
 		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--method", "prompts/list")
-		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action is about the method "prompts/list"`)
+		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "prompts/list"`)
 		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--uri", "file:///a")
-		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action is about the method "resources/read"`)
+		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "resources/read"`)
 		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--prompt", "p", "--method", "completion/complete")
-		holds(t, ran, 0, ran.Stdout, `No rule with an action is about the method "completion/complete"`)
+		holds(t, ran, 0, ran.Stdout, `No rule with an action matches the method "completion/complete"`)
 	})
 	t.Run("completion", func(t *testing.T) {
 		for _, shell := range []string{"bash", "zsh", "fish"} {
@@ -391,7 +391,7 @@ func TestCommandLineAlone(t *testing.T) {
 	}
 	t.Run("certs", func(t *testing.T) {
 		ran := sluice("certs")
-		holds(t, ran, 0, ran.Stdout, "made a CA and made certificates for 5 roles in certs")
+		holds(t, ran, 0, ran.Stdout, "created a CA and created certificates for 5 roles in certs")
 		ca := read(t, filepath.Join(dir, "certs", "ca.pem"))
 		for _, name := range []string{"ca-key", "gateway-key", "policy-key", "ratelimit-key", "approval-key", "wasmagent-key"} {
 			if info, err := os.Stat(filepath.Join(dir, "certs", name+".pem")); err != nil || info.Mode().Perm() != 0o600 {
@@ -399,7 +399,7 @@ func TestCommandLineAlone(t *testing.T) {
 			}
 		}
 		again := sluice("certs")
-		holds(t, again, 0, again.Stdout, "kept the CA and made certificates for 5 roles in certs")
+		holds(t, again, 0, again.Stdout, "used the existing CA and created certificates for 5 roles in certs")
 		if read(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
 			t.Error("the CA was replaced")
 		}

@@ -24,7 +24,7 @@ import (
 const (
 	asksTwo   = "version: 1\nname: p\ntools: {read: {action: allow}}\nrules:\n  - name: pay\n    match: {tool: pay}\n    action: require_approval\n    approvers: [finance]\n    quorum: 2\n"
 	tooFew    = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and there are 2"
-	whoIsThem = "those are fay, finn: give more people a token with role approver or operator, and such a group"
+	whoIsThem = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
 )
 
 // asksThree requires one more approver than there are.

@@ -19,21 +19,22 @@ import (
 )
 
 const (
-	// followEvery is the interval at which a store that other processes change is read.
+	// pollInterval is the interval at which a store that other processes change is read.
 	followEvery = 400 * time.Millisecond
-	// lastGood is how long calls are decided by what was read last while the store is unavailable.
+	// maxStale is how long calls are decided by the catalog that was read last while the store is unavailable.
 	lastGood = 5 * time.Minute
 )
 
-var errStale = errors.New("the store of the catalog has been unavailable for too long: calls are not decided by older data")
+var errStale = errors.New("the store of the catalog has been unavailable for too long: calls are refused because the catalog may be out of date")
 
-// known is what the catalog knows, as one revision uses it. It is immutable.
+// catalogSnapshot is the catalog that one revision uses. It is immutable.
 type known struct {
 	servers map[string]*catalog.Server
-	// versions are the versions of the changes that made the servers, by server.
+	// versions are the catalog versions in which the servers last changed, by server.
 	versions map[string]int64
-	sums     map[string][sha256.Size]byte
-	// sum identifies everything that affects decisions.
+	// sums identify what affects decisions about a server, by server.
+	sums map[string][sha256.Size]byte
+	// sum identifies what affects decisions about any server.
 	sum [sha256.Size]byte
 }
 
@@ -41,8 +42,8 @@ func newKnown() *known {
 	return &known{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns the catalog after servers have changed. A server that is already known in a newer version is not
-// replaced.
+// with returns a snapshot in which servers are replaced, as of a catalog version. It does not replace a server whose
+// version is equal or newer.
 func (k *known) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *known {
 	next := &known{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -66,7 +67,7 @@ func revisionOf(set *engine.Set, k *known) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// facts returns what is known of a tool with the definition of the digest.
+// facts returns the facts about a tool whose definition has the digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
 	return set.known.servers[server].Facts(tool, digest, s.settings(server))
 }
@@ -79,7 +80,7 @@ func (s *Service) settings(server string) catalog.Settings {
 	return catalog.Settings{Mode: catalog.FirstUse}
 }
 
-// openStore opens the data folder, if the store is in it, and the store.
+// openStore opens the store, and the data folder if the store is SQLite.
 func (s *Service) openStore(ctx context.Context) (err error) {
 	at := store.Config{Source: s.cfg.Source, Log: s.deps.Log}
 	if s.cfg.Source == sqlstore.SQLite {
@@ -107,7 +108,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if err := s.catchUp(ctx); err != nil && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the catalog could not be read; the last state stays in use", "error", err)
+			s.deps.Log.WarnContext(ctx, "the catalog could not be read; the state that was read last stays in use", "error", err)
 		}
 	}
 }
@@ -121,10 +122,10 @@ func (s *Service) catchUp(ctx context.Context) error {
 		defer cancel()
 		began := time.Now()
 		servers, err := s.readOn(ctx)
-		if len(servers) > 0 { // meanwhile other calls may have published their changes
+		if len(servers) > 0 {
 			s.publish(ctx, s.version, servers...)
 		}
-		if err == nil { // only after publish, so that a fresh time implies that the changes are in use
+		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
 			s.heard.Store(&began)
 		}
 		return nil, err
@@ -137,18 +138,18 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readOn continues after what was read last, and returns the servers that have changed. Only one caller may run it at
-// a time.
+// readChanges returns the servers that have changed in the store since the last read. Only one caller may run it at a
+// time.
 func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
-		return nil, fmt.Errorf("read the catalogue: %w", err)
+		return nil, fmt.Errorf("read the catalog: %w", err)
 	}
 	s.version = version
 	return servers, nil
 }
 
-// publish makes decisions use servers as of a version. It does nothing if version is 0.
+// publish adds servers, as of a catalog version, to the active catalog. It does nothing if version is 0.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
@@ -158,7 +159,7 @@ func (s *Service) publish(ctx context.Context, version int64, servers ...*catalo
 	s.put(ctx, s.active.Load().known.with(version, s.settings, servers...))
 }
 
-// put replaces the catalog in use. The caller holds s.changing.
+// replaceCatalog replaces the active catalog. The caller holds s.changing.
 func (s *Service) put(ctx context.Context, next *known) {
 	old := s.active.Load()
 	if next == old.known {
@@ -174,7 +175,7 @@ func (s *Service) put(ctx context.Context, next *known) {
 	s.changes.notify()
 }
 
-// fresh returns an error if the catalog was read too long ago.
+// checkFresh returns [errStale] if the store was last read more than [maxStale] ago.
 func (s *Service) fresh() error {
 	if s.cfg.Source != sqlstore.SQLite && s.age() > lastGood {
 		return errStale
@@ -182,9 +183,9 @@ func (s *Service) fresh() error {
 	return nil
 }
 
-// age returns the time since the store was last read. It takes the larger of the monotonic and the wall clock's
-// difference, because the monotonic clock may stand still while the machine sleeps.
+// catalogAge returns the time since the store was last read. It takes the larger of the differences by the monotonic
+// clock and by the wall clock, because the monotonic clock may stop while the machine sleeps.
 func (s *Service) age() time.Duration {
-	heard, now := s.heard.Load(), time.Now()
-	return max(now.Sub(*heard), now.Round(0).Sub(heard.Round(0)))
+	read, now := s.heard.Load(), time.Now()
+	return max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
 }

@@ -20,7 +20,8 @@ var (
 
 func unknownServer(name string) error { return fmt.Errorf("%w: %q", errServer, name) }
 
-// change lets an operator of the installation change a server. When it returns, every call is decided by the change.
+// change applies fn to a server of the catalog if the caller is an operator of the installation. When it returns, every
+// replica decides calls by the changed server.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !runsAll(caller) {

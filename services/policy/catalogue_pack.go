@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Bounds of a page.
+// Bounds of a tool's page. maxParameterText is in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -26,19 +26,20 @@ const (
 	maxPageDefinitions = 100
 )
 
-// shelf renders the pages of one server. It reads shared data at most once.
+// toolRenderer renders the tools of one server as messages. It reads the data that the tools share at most once.
 type shelf struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// alone says that only one tool is requested, so that only its text is read.
+	// single reports whether only one tool is rendered. Then only the text of that tool's definition is read.
 	alone bool
 	texts map[catalog.Digest]string
-	// looks maps what names look like to the server's tools with such names; nil until it is needed.
+	// namesBySkeleton maps each skeleton (see [catalog.Skeleton]) to the names of the server's tools with that
+	// skeleton. It is nil until it is needed.
 	looks map[string][]string
 }
 
-// text returns the text of a definition; empty if it is not stored.
+// text returns the text of a definition. It is empty if the text is not stored.
 func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
@@ -58,7 +59,7 @@ func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err 
 	return s.texts[d.Digest], nil
 }
 
-// fits reports whether a tool meets the filters of a request.
+// matches reports whether a tool meets the filters of a request.
 func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
@@ -78,19 +79,19 @@ func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRe
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
-// described returns the title and the description of a definition.
+// describedBy returns the title and the description of a definition. They are empty if the text is not a definition.
 func described(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
 		Description any `json:"description"`
 	}
-	_ = json.Unmarshal([]byte(text), &in) // an unreadable definition has neither
+	_ = json.Unmarshal([]byte(text), &in)
 	title, _ = in.Title.(string)
 	description, _ = in.Description.(string)
 	return title, description
 }
 
-// entry returns the entry of a tool in a list.
+// entry returns a tool as an entry of a list.
 func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
@@ -126,7 +127,7 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
 		out.Listed = timestamppb.New(d.Again)
 	}
-	if d != nil && d.By != "" { // the store updates times at most once an hour
+	if d != nil && d.By != "" { // the stored time may be up to an hour old
 		out.ListedNow = newest(s.server.Lists).Sub(d.Again) < time.Hour
 	}
 	for i := range t.Definitions {
@@ -147,8 +148,8 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 	return out, nil
 }
 
-// countParameters returns how many parameters a definition has, and how many of them are required; none if it can't be
-// read.
+// countParameters returns how many parameters a definition has, and how many of them are required. Both are zero if
+// the definition can't be parsed.
 func countParameters(text string) (all, required int32) {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -162,7 +163,7 @@ func countParameters(text string) (all, required int32) {
 	return int32(len(tool.Parameters)), required
 }
 
-// page returns the whole page of a tool.
+// page returns a tool with everything that GetTool returns.
 func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	out, err := s.entry(ctx, name)
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 		held := proto.CloneOf(derived)
 		if t.Override != nil {
 			class := t.Held(d)
-			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // a person's classification counts as certain
+			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification is certain
 			out.Derived = derived
 		}
 		out.Classification = held
@@ -195,7 +196,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 	return out, nil
 }
 
-// digestOf returns the digest in a request. The contract requires 32 bytes.
+// digestOf returns the digest in a request. Validation has ensured that it has 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
@@ -248,7 +249,7 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns when a whole list was last seen; zero if never.
+// newest returns the time at which a whole list was last reported; zero if no list was.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

@@ -42,8 +42,8 @@ func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. It searches a text in every definition, which takes as long as a
-// list of tools does, so it shares their slots.
+// ListTools implements policyv1.CatalogServiceServer. A search through every definition takes as long as the decision
+// about a list, so ListTools takes one of the slots for lists.
 func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := mayRead(ctx); err != nil {
 		return nil, toStatus(err)
@@ -93,7 +93,7 @@ func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest
 	return resp, nil
 }
 
-// callerShare returns the owner that a caller's requests are counted for.
+// callerOwner returns the owner to whom the requests of a caller are charged.
 func callerShare(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}
@@ -117,7 +117,7 @@ func (s *Service) page(ctx context.Context, server *catalog.Server, tool string)
 	return shelf.page(ctx, tool)
 }
 
-// readable returns a server if the caller may read the catalog.
+// readableServer returns a server if the caller may read the catalog.
 func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, error) {
 	if err := mayRead(ctx); err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, 
 	return nil, unknownServer(name)
 }
 
-// mayRead refuses people of other tenants, because what a server lists to a caller of one tenant is not for another
-// tenant.
+// checkMayRead returns [errTenant] for people of other tenants, because the catalog includes tools that servers list
+// only to callers of one tenant.
 func mayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != home {
 		return errTenant

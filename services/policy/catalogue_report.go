@@ -24,7 +24,7 @@ var (
 	errList      = errors.New("this is not a list of tools")
 	errTooLong   = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
 	errDuplicate = errors.New("the list names a tool twice")
-	errKept      = errors.New("only stored definitions can be compared")
+	errUnread    = errors.New("the store was not read, so the texts of stored definitions are missing")
 )
 
 // maxLogged is the largest number of tool names in one log line.
@@ -33,23 +33,25 @@ const maxLogged = 10
 // maxLeftName is the largest length of the name of an entry that is left out, in bytes.
 const maxLeftName = 128
 
-// maxReports is how many reports are read at a time, of callers' lists and separately of the gateways' own, each up to
-// [MaxList] bytes. maxReportsEach is how many of them one owner may have.
+// maxReports is how many reports are received at a time, each up to [MaxList] bytes. Reports of callers' lists and
+// reports of gateways' own lists are counted separately. maxReportsEach is how many of each one owner may send at a
+// time.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
 )
 
-// catalogue implements policyv1.CatalogServiceServer.
+// catalogServer implements policyv1.CatalogServiceServer.
 type catalogue struct {
 	policyv1.UnimplementedCatalogServiceServer
 	*Service
 }
 
-// ReportTools implements policyv1.CatalogServiceServer. Reading definitions takes as long as thousands of calls, so
-// only a few lists are read at a time, and fewer for each principal; a gateway's own lists are counted for each
-// server. While a report arrives it does not hold one of those slots, because its sender may be slow, but one of a
-// larger number that bounds the memory in use.
+// ReportTools implements policyv1.CatalogServiceServer.
+//
+// A report holds two slots in turn. The first bounds the memory in use while the report arrives; there are several of
+// these slots, because a sender may be slow. The second is a slot for lists, because parsing the definitions of a list
+// takes as long as thousands of decisions. Slots are limited per principal, and for a gateway's own lists per server.
 func (c catalogue) ReportTools(stream reports) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -63,7 +65,7 @@ func (c catalogue) ReportTools(stream reports) error {
 		share.name += " " + head.GetServer()
 	}
 	if head.GetWhole() && !own {
-		return toStatus(fmt.Errorf("%w: only the gateway's own is whole", errList))
+		return toStatus(fmt.Errorf("%w: only a list that a gateway requested itself may be whole", errList))
 	}
 	turns := c.reports
 	if own {
@@ -87,7 +89,7 @@ func (c catalogue) ReportTools(stream reports) error {
 	if !own {
 		report.To = seenBy(who)
 	}
-	places, err := readTools(ctx, tools, &report)
+	indexes, err := readTools(ctx, tools, &report)
 	if err != nil {
 		return err
 	}
@@ -98,32 +100,32 @@ func (c catalogue) ReportTools(stream reports) error {
 	resp := &policyv1.ReportToolsResponse{Activation: c.active.Load().activation()}
 	off := c.settings(head.GetServer()).Mode == catalog.Off
 	for i := range tools {
-		said := new(policyv1.ReportedTool)
-		if place, read := places[i]; read {
-			said.DefinitionDigest, said.Pin = report.Tools[place].Digest[:], packState(states[place], off)
+		reported := new(policyv1.ReportedTool)
+		if index, parsed := indexes[i]; parsed {
+			reported.DefinitionDigest, reported.Pin = report.Tools[index].Digest[:], packState(states[index], off)
 		}
-		resp.Tools = append(resp.Tools, said)
+		resp.Tools = append(resp.Tools, reported)
 	}
 	return stream.SendAndClose(resp)
 }
 
-// readTools adds the tools to a report, and the names of those that can't be read to its LeftOut. It returns the
-// indexes in the report by the indexes in the list.
+// readTools parses the tools of a list and adds them to a report. It adds the names of tools that can't be parsed to
+// report.LeftOut. The result maps the index of a tool in the list to its index in report.Tools.
 func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *catalog.Report) (map[int]int, error) {
-	places := make(map[int]int, len(tools))
+	indexes := make(map[int]int, len(tools))
 	for i, t := range tools {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
-		if err != nil { // such a definition has no classification
+		if err != nil { // a definition that can't be parsed has no classification
 			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
 			continue
 		}
-		places[i] = len(report.Tools)
+		indexes[i] = len(report.Tools)
 		report.Tools = append(report.Tools, listed)
 	}
-	return places, nil
+	return indexes, nil
 }
 
 func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
@@ -142,7 +144,7 @@ func receiveHead(stream reports) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive reads the tools of a report.
+// receive returns the tools of a report, after its head.
 func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
@@ -162,16 +164,16 @@ func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 	}
 }
 
-// report applies a server's list and returns the states of its definitions. It does not touch the store if nothing has
-// changed.
+// report applies a server's list to the catalog and returns the states of the definitions in the list. It does not
+// access the store if the list changes nothing.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	twice := catalog.Twice(r.Tools)
-	if twice != "" && r.To != "" { // the list belongs to one session, and stops no other
+	if twice != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
 		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
 	}
 	if before := s.active.Load().known.servers[server]; before != nil && twice == "" {
-		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errKept })
+		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errUnread })
 		if err == nil && out.Server == before {
 			return out.States, nil
 		}

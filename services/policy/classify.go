@@ -22,7 +22,7 @@ const (
 )
 
 // ErrList means that the input is not a list of tools.
-var ErrList = errors.New("this is not a list of tools: give the answer to `tools/list`, its result, or the array in it")
+var ErrList = errors.New("this is not a list of tools: give the response to `tools/list`, its result, or the array in its result")
 
 // ClassifiedTool is a tool of a list and its classification.
 type ClassifiedTool struct {
@@ -30,31 +30,31 @@ type ClassifiedTool struct {
 	*policyv1.Classification
 }
 
-// ClassifyList classifies each tool of a list by its definition, in the order of the list. A list is the answer to
-// `tools/list` (MCP, Tools, Listing Tools), its result, or the array in the result. Hints can lower the risk of a tool
-// if the server is trusted. Errors name the place in the list.
+// ClassifyList classifies each tool of a list by its definition, in the order of the list. A list is the response to
+// `tools/list` (MCP, Tools, Listing Tools), the result in the response, or the array in the result. Annotations can
+// lower the risk of a tool only if the server is trusted. An error names the tool's position in the list.
 func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	definitions, path, err := definitionsIn(list)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]ClassifiedTool, 0, len(definitions))
-	places := make(map[string]int)
+	indexes := make(map[string]int)
 	for i, definition := range definitions {
 		tool, err := classify.Read(definition)
 		if err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", path, i, err)
 		}
-		if before, twice := places[tool.Name]; twice {
-			return nil, fmt.Errorf("%s[%d]: the name %q is already at %s[%d]: it is unknown which of the two a call would reach", path, i, tool.Name, path, before)
+		if first, duplicate := indexes[tool.Name]; duplicate {
+			return nil, fmt.Errorf("%s[%d]: the name %q is already at %s[%d]: it is unknown which of the two a call would reach", path, i, tool.Name, path, first)
 		}
-		places[tool.Name] = i
+		indexes[tool.Name] = i
 		out = append(out, ClassifiedTool{tool.Name, classify.Classify(tool, trusted)})
 	}
 	return out, nil
 }
 
-// definitionsIn returns the definitions in a list and the path to them.
+// definitionsIn returns the definitions in a list, and the JSON path of the array that contains them.
 func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ error) {
 	if len(list) > MaxList {
 		return nil, "", fmt.Errorf("the list is longer than %d MiB", MaxList>>20)
@@ -66,24 +66,24 @@ func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ er
 	}
 	value = value.Clone()
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, "", fmt.Errorf("%w: something follows it", ErrList)
+		return nil, "", fmt.Errorf("%w: more text follows the JSON value", ErrList)
 	}
 	path = "tools"
 	if value.Kind() == '{' {
-		var answer struct {
+		var response struct {
 			Tools  *jsontext.Value `json:"tools"`
 			Result struct {
 				Tools *jsontext.Value `json:"tools"`
 			} `json:"result"`
 		}
-		if err := json.Unmarshal(value, &answer); err != nil {
+		if err := json.Unmarshal(value, &response); err != nil {
 			return nil, "", fmt.Errorf("%w: %w", ErrList, err)
 		}
 		switch {
-		case answer.Tools != nil:
-			value = *answer.Tools
-		case answer.Result.Tools != nil:
-			value, path = *answer.Result.Tools, "result.tools"
+		case response.Tools != nil:
+			value = *response.Tools
+		case response.Result.Tools != nil:
+			value, path = *response.Result.Tools, "result.tools"
 		}
 	}
 	if value.Kind() != '[' {
@@ -93,7 +93,7 @@ func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ er
 		return nil, "", fmt.Errorf("%w: %w", ErrList, err)
 	}
 	if len(definitions) > MaxTools {
-		return nil, "", fmt.Errorf("the list has %d tools, and may have %d", len(definitions), MaxTools)
+		return nil, "", fmt.Errorf("the list has %d tools; at most %d are allowed", len(definitions), MaxTools)
 	}
 	return definitions, path, nil
 }

@@ -20,24 +20,25 @@ import (
 type Config struct {
 	// Paths are the files and folders with policy documents.
 	Paths []string
-	// SessionCap is how many times the limit of one session a principal may use over all its sessions; at least 1.
+	// SessionCap limits what a principal uses over all its sessions, as a multiple of the limit of one session. It is
+	// at least 1.
 	SessionCap int
 	// Tokens are the configured tokens, hashed.
 	Tokens []*identityv1.TokenRecord
-	// Decide is how long people have to decide, and Execute how long an approved call may wait to be made, for rules
-	// that set no time. Both are positive.
+	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made. Both
+	// are positive, and apply to rules that set no time.
 	Decide, Execute time.Duration
 	// Source is where the catalog is stored: `sqlite`, or the URL of a PostgreSQL database. Data is the data folder,
 	// which contains the SQLite database.
 	Source, Data string
-	// Servers are the settings of the configured servers, by name. Definitions of other servers are pinned at their
+	// Servers are the settings of the configured servers, by name. Tool definitions of other servers are pinned at
 	// first use.
 	Servers map[string]catalog.Settings
-	// OwnerMayApprove says whether owners may decide on the calls of their agents.
+	// OwnerMayApprove reports whether the owner of an agent may decide about the agent's calls.
 	OwnerMayApprove bool
 }
 
-// bare returns the service's part of the configuration without tokens, paths, servers and store.
+// baseConfig returns the service's part of the configuration, without tokens, paths, servers and store.
 func bare(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
@@ -128,7 +129,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// people returns the holders of the configured tokens. The service knows every token.
+// people returns the holders of the configured tokens. Tokens come from the configuration alone, so the list is
+// complete.
 func (c *Config) people() *engine.People {
 	out := &engine.People{OwnersMay: c.OwnerMayApprove}
 	for _, r := range c.Tokens {

@@ -21,7 +21,7 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile makes a set of documents. The set may be used even if warnings are returned.
+// compile parses and compiles documents. A set that it returns with warnings may be used.
 func (c *Config) compile(documents []*policyv1.Document, people *engine.People) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -37,7 +37,7 @@ func (c *Config) compile(documents []*policyv1.Document, people *engine.People) 
 	return set, parsed.Warnings, err
 }
 
-// read reads the files, and the documents directly in the folders.
+// read returns the documents at the paths: files, and folders whose files are documents. Subfolders are not read.
 func read(paths []string) ([]*policyv1.Document, error) {
 	var names []string
 	for _, path := range paths {
@@ -88,16 +88,16 @@ func documentsAt(path string) ([]string, error) {
 	return out, nil
 }
 
-// ReadDocuments reads files and folders as the service does.
+// ReadDocuments reads the documents at the paths as the service does.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents as they would be active together, without checking who can approve. They load if no finding is
-// an error.
+// Lint checks documents that are to be active together, without checking who can approve. The documents load if no
+// finding is an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(bare(new(config.Default())), documents, nil)
 }
 
-// LintFor checks documents as they would be active under a configuration. It resolves no secrets.
+// LintFor checks documents that are to be active together under a configuration. It resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := bare(f)
 	for _, t := range f.Auth.Tokens {
@@ -117,7 +117,7 @@ func lint(cfg Config, documents []*policyv1.Document, people *engine.People) []*
 	return out
 }
 
-// findings returns why documents do not load, with the place of each problem.
+// findings converts an error of reading or compiling documents to findings, with the position of each problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner is the principal or person whom expensive work is counted for.
+// owner identifies the principal or person whose expensive requests share a limit.
 type owner struct{ tenant, name string }
 
 func ownerOf(who engine.Subject) owner { return owner{who.Caller.Tenant, who.Caller.Name} }
 
-// FilterTools implements policyv1.PolicyServiceServer. A list takes as long as thousands of calls, so only a few lists
-// are decided at a time, and fewer for each principal.
+// FilterTools implements policyv1.PolicyServiceServer. The decision about a list takes as long as decisions about
+// thousands of calls, so only a few lists are decided at a time, and fewer for each principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, who, req)
 }
 
-// filter decides a list. It stops when ctx is cancelled.
+// filter decides which tools of a list are visible. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -43,7 +43,7 @@ func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject
 	return resp, nil
 }
 
-// told maps the methods of lists and notifications to what they contain.
+// listedKinds maps the methods of lists and notifications to the kind of names in them.
 var told = map[string]engine.Listed{
 	"prompts/list":                    engine.ListedPrompt,
 	"resources/list":                  engine.ListedResource,
@@ -57,11 +57,11 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	what, known := told[req.GetMethod()]
-	if !known { // the contract allows no other method
+	kind, known := told[req.GetMethod()]
+	if !known { // validation accepts no other method
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
-	if len(req.GetNames()) > 1 { // one name takes as long as a call
+	if len(req.GetNames()) > 1 { // a decision about one name takes as long as a decision about a call
 		done, err := s.lists.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		resp.Visible[i] = set.Shows(who, req.GetServer(), what, name, facts)
+		resp.Visible[i] = set.Shows(who, req.GetServer(), kind, name, facts)
 	}
 	return resp, nil
 }

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// beat is the interval at which a watcher gets a message although nothing has changed. The contracts promise 500
-	// ms.
+	// heartbeatInterval is the interval at which a watcher gets a message although nothing has changed. It is below the
+	// 500 ms that the contracts promise.
 	beat = 400 * time.Millisecond
-	// defaultPage is the page size if the request states none.
+	// defaultPageSize is the page size if a request has none.
 	defaultPage = 100
 )
 
 var (
-	// errConfigured means that tokens can't be changed by RPC.
+	// errConfigured means that tokens can't be changed by an RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
-	// errUnknown means that the caller may see no such token.
-	errUnknown = errors.New("there is no token of this name in your tenant")
+	// errUnknownToken means that the caller may see no token of the name.
+	errUnknownToken = errors.New("there is no token of this name in your tenant")
 )
 
 // identity implements identityv1.IdentityServiceServer over the tokens of the configuration, which don't change while
@@ -48,7 +48,7 @@ func (*identity) CreateToken(context.Context, *identityv1.CreateTokenRequest) (*
 func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
 	named := func(t *identityv1.Token) bool { return t.GetName() == req.GetName() }
 	if !slices.ContainsFunc(i.seenBy(ctx), named) {
-		return nil, &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: fmt.Errorf("token %q: %w", req.GetName(), errUnknown)}
+		return nil, &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: fmt.Errorf("token %q: %w", req.GetName(), errUnknownToken)}
 	}
 	return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: errConfigured}
 }
@@ -67,21 +67,21 @@ func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensReq
 	return resp, nil
 }
 
-// seenBy returns the tokens that the caller may see: those of its tenant, or all tokens if it is an operator of the
-// installation.
+// visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
+// caller is an operator of the installation.
 func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
 	caller := authn.CallerOf(ctx)
-	everything := runsAll(caller)
+	all := runsAll(caller)
 	var tokens []*identityv1.Token
 	for _, r := range i.records {
-		if everything || r.GetToken().GetTenant() == caller.Tenant() {
+		if all || r.GetToken().GetTenant() == caller.Tenant() {
 			tokens = append(tokens, r.GetToken())
 		}
 	}
 	return tokens
 }
 
-// runsAll reports whether a caller is an operator of the installation.
+// operatesInstallation reports whether a caller is an operator of the installation.
 func runsAll(caller *authn.Caller) bool {
 	return caller.Tenant() == home && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }

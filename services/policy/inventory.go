@@ -13,8 +13,9 @@ import (
 )
 
 // UnknownNames returns a warning for each name in documents that matches no call: a server that is not in servers, a
-// tool that no server of its rule lists, or a name of /mcp (`server__tool`). The map has the names of the tools of
-// each server; nil if they are not known, and then only names of /mcp are reported for that server.
+// tool that no server of its rule lists, or a name of the form `server__tool`, which only the endpoint /mcp uses.
+// servers has the names of each server's tools. If the names are nil, they are unknown, and only names of the form
+// `server__tool` are reported for that server.
 func UnknownNames(documents []*policyv1.Document, servers map[string][]string) []*policyv1.Finding {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -29,8 +30,8 @@ func UnknownNames(documents []*policyv1.Document, servers map[string][]string) [
 	return out
 }
 
-// ListedTools returns the names of the tools that each server listed when the mesh of this configuration last ran,
-// from its data folder. It is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
+// ListedTools returns the names of the tools that each server listed when the mesh of this configuration last ran. It
+// reads the mesh's data folder. The result is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) map[string][]string {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {

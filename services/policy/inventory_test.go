@@ -24,19 +24,19 @@ func TestUnknownNames(t *testing.T) {
 		{"a pattern that stands for one", "server: git-*\ntools:\n  create_issue: {action: allow}", nil},
 		{"a misspelt tool", "server: files\ntools:\n  raed_file: {action: deny}", []string{`4: tools.raed_file: no tool called "raed_file" was listed by files; did you mean "read_file"?`}},
 		{"a joint name in a document for its server", "server: files\ntools:\n  files__read_file: {action: deny}", []string{
-			`4: tools.files__read_file: "files__read_file" is a name at /mcp, where the names of servers stand before those of their tools; rules have the server's own name, so this matches no call; write the tool as "read_file", for the server "files"`,
+			`4: tools.files__read_file: "files__read_file" is a tool's name at /mcp, which begins with the server's name; rules use the name that the server lists, so this matches no call; write the tool as "read_file", for the server "files"`,
 		}},
 		{"a joint pattern in a document for all", "rules:\n  - {name: r, match: {tool: [\"git-hub__*\"]}, action: deny}", []string{
-			`3: rules[0].match.tool[0]: "git-hub__*" is a name at /mcp`,
+			`3: rules[0].match.tool[0]: "git-hub__*" is a tool's name at /mcp`,
 		}},
-		{"a joint name of a server of which no tool is known", "server: new\ntools:\n  new__x: {action: deny}", []string{`4: tools.new__x: "new__x" is a name at /mcp`}},
+		{"a joint name of a server of which no tool is known", "server: new\ntools:\n  new__x: {action: deny}", []string{`4: tools.new__x: "new__x" is a tool's name at /mcp`}},
 		{"a tool of a server that was never listed", "server: new\ntools:\n  anything: {action: allow}", nil},
 		{"a tool that one of several servers may have", "rules:\n  - {name: r, match: {tool: anything}, action: deny}", nil},
 		{"a tool that none of the servers has", "rules:\n  - {name: r, match: {tool: [read_file, delete_*], server: [files, git-hub]}, action: deny}", []string{
 			`3: rules[0].match.tool[1]: no tool called "delete_*" was listed by files, git-hub`,
 		}},
 		{"a server of a rule", "rules:\n  - {name: r, match: {tool: x, server: [fils, new]}, action: deny}", []string{`3: rules[0].match.server[0]: no configured server is called "fils"; did you mean "files"?`}},
-		{"a server that the document leaves out", "server: files\nrules:\n  - {name: r, match: {server: new}, action: deny}", []string{`4: rules[0].match.server: the document is about "files" alone, so the rule matches no call of "new"; move the rule`}},
+		{"a server that the document leaves out", "server: files\nrules:\n  - {name: r, match: {server: new}, action: deny}", []string{`4: rules[0].match.server: the document is only about "files", so the rule matches no call of "new"; move the rule`}},
 		{"tools of the mesh itself", "rules:\n  - {name: r, match: {tool: [wasm_model_ask, \"*\"], server: files}, action: deny}", nil},
 		{"a document that does not load", "server: nowhere\ndefault: perhaps", nil},
 	}

@@ -17,13 +17,14 @@ import (
 )
 
 const (
-	// heardOfLate is the largest age of the last read of a store that other processes change, if a lease is to be
-	// given. othersLearn is how long after a change another process may still have a lease from before the change.
-	heardOfLate = 2 * followEvery
-	othersLearn = heardOfLate + lease.Longest
+	// maxReadAge is the largest age of the last read of the store at which an epoch lease is given, if other processes
+	// change the store. maxPeerDelay is how long after a change a lease that another process gave before the change may
+	// still be valid.
+	maxReadAge   = 2 * followEvery
+	maxPeerDelay = maxReadAge + lease.Longest
 )
 
-// epoch identifies what decisions of a set are made from. It differs for every set, and after every start.
+// epoch identifies a set among all sets of all starts. Decisions of equal epochs come from equal policies and catalogs.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -34,7 +35,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	holder := s.leases.Enter(time.Now())
 	defer holder.Leave()
 	asked, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
-	go func() { // Recv returns only after this function has returned, so it can't be awaited here
+	go func() { // LeaseRevision can't wait for this goroutine, because Recv may return only after LeaseRevision has
 		for {
 			req, err := stream.Recv()
 			if err != nil {
@@ -72,8 +73,8 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leased returns the next response to a holder. The answer to a request has a lease, unless the catalog was read too
-// long ago.
+// leaseResponse returns the next response to a holder. It contains a lease if it answers a request and the catalog was
+// read recently. request is zero if the response answers no request.
 func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
@@ -83,7 +84,7 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 			return 0, time.Time{}
 		}
 		resp.Revision, resp.Epoch = set.describe(authn.CallerOf(ctx)), s.epoch(set)
-		if request != 0 && s.heardOfLate() {
+		if request != 0 && s.readRecently() {
 			resp.Lease = durationpb.New(lease.Longest)
 			until = now.Add(lease.Longest)
 		}
@@ -92,13 +93,13 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 	return resp
 }
 
-// heardOfLate reports whether this process has recently read what other processes have changed.
-func (s *Service) heardOfLate() bool {
-	return s.cfg.Source == sqlstore.SQLite || s.age() < heardOfLate
+// readRecently reports whether this process has recently read the changes of other processes.
+func (s *Service) readRecently() bool {
+	return s.cfg.Source == sqlstore.SQLite || s.age() < maxReadAge
 }
 
-// settle waits until no decision made before set can be used any more, of this process or of the one before it. It
-// returns the error of ctx.
+// waitForOlderLeases waits until gateways can't use decisions from before set any more, whether this process made them
+// or the process before it. It returns the error of ctx.
 func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.leases.Before(set.number, time.Now())
@@ -111,11 +112,11 @@ func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	}
 }
 
-// acknowledge waits until the change that made set is in force everywhere, also for leases of other processes.
+// waitForReplicas waits until neither this process nor another replica, nor a lease from one, decides by older sets.
 func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
-		until = time.Now().Add(othersLearn)
+		until = time.Now().Add(maxPeerDelay)
 	}
 	if err := s.settle(ctx, set); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until the time, or until sooner is closed.
+// waitUntil waits until a time, until sooner is closed, or until ctx is cancelled. It returns the error of ctx.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall reads a call. If an operator names a tool without a definition, the newest definition is used.
+// unpackCall converts a call of a request. If an operator names a tool without a definition, the call has the tool's
+// newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
 	if !call.OfTool() {
@@ -36,7 +37,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call
 }
 
-// unpackSubject refuses a chain inside a chain, because the inner principals would not be checked.
+// unpackSubject converts a principal and its chain. It returns [errNested] if a principal of the chain has a chain,
+// because the inner chain would not be checked.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -79,7 +81,7 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 	return out
 }
 
-// packClass returns the classification of a tool; nil if it has none.
+// packClass returns the classification of a tool, or nil if the tool has none.
 func packClass(f *engine.Facts) *policyv1.ToolClass {
 	if f.Category == "" {
 		return nil
@@ -149,8 +151,8 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
-// withholdRules removes the rules that did not match from an explanation, and the patterns of the others. Otherwise
-// people of other tenants could read the installation's documents call by call.
+// withholdRules removes from an explanation the rules that did not match, and the patterns of the rules that did.
+// Otherwise people of other tenants could learn the installation's documents by asking about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {
@@ -160,7 +162,7 @@ func withholdRules(e *policyv1.ExplainCallResponse) {
 	}
 }
 
-// packCode converts a code of the engine. An unknown code, which can't occur, becomes a refusal.
+// packCode converts a code of the engine. It returns CODE_DENIED_BY_DEFAULT for an unknown code.
 func packCode(c engine.Code) commonv1.Code {
 	if c == "" {
 		return commonv1.Code_CODE_UNSPECIFIED
@@ -171,7 +173,7 @@ func packCode(c engine.Code) commonv1.Code {
 	return commonv1.Code_CODE_DENIED_BY_DEFAULT
 }
 
-// effects has no entry for an unknown effect, which thus becomes unspecified and refuses.
+// effects converts the engine's effects. An unknown effect becomes EFFECT_UNSPECIFIED, which refuses the call.
 var effects = map[engine.Effect]policyv1.Effect{
 	engine.Deny:            policyv1.Effect_EFFECT_DENY,
 	engine.Allow:           policyv1.Effect_EFFECT_ALLOW,

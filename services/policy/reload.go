@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// rescan is the interval at which the documents are read. They are compared by content, so that an atomic rename
-	// and the links of a Kubernetes ConfigMap are noticed as well as a write in place.
+	// rescanInterval is the interval at which the documents are read. They are compared by content, so that an atomic
+	// rename and the links of a Kubernetes ConfigMap are noticed as well as a write in place.
 	rescan = 500 * time.Millisecond
-	// maxRejected is the largest number of findings about documents that do not load, because every beat sends them to
-	// every watcher.
+	// maxRejected is the largest number of findings about documents that do not load. It is limited because each
+	// watcher gets the findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies what a scan has read.
+// fingerprint identifies the documents that were read, or the error of reading them.
 type fingerprint [sha256.Size]byte
 
-// watch follows changes of the documents until ctx is cancelled. If a set does not load, the old set stays active. A
-// change counts when two scans in a row read the same, because a partly written file, or a mix of old and new files,
-// could be a policy that the operator did not write.
+// watch reads the documents at intervals until ctx is cancelled, and activates changed documents. If they do not load,
+// the old set stays active. A change counts when two scans in a row read the same documents, because a partly written
+// file, or a mix of old and new files, could be a policy that the operator did not write.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -72,11 +72,11 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	}
 	switch {
 	case err != nil:
-		why := findings(err)
-		kept := *old
-		kept.number++
-		kept.rejected = why[:min(len(why), maxRejected)]
-		next = &kept
+		problems := findings(err)
+		unchanged := *old
+		unchanged.number++
+		unchanged.rejected = problems[:min(len(problems), maxRejected)]
+		next = &unchanged
 		s.deps.Log.ErrorContext(ctx, "policies do not load; the old revision stays", "revision", old.Revision(), "error", err)
 	case next.Revision() != old.Revision():
 		next.activated = later(time.Now(), old.activated)

@@ -17,40 +17,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// activation returns the token by which a caller can require this revision or a later one. It contains the time of the
-// activation, by which later ones are greater, and the start of the revision.
+// activation returns the token by which a caller can require this revision or a later one. The token contains the time
+// of the activation, which grows with each activation, and the first 16 digits of the revision.
 func (a *activeSet) activation() string {
 	return strconv.FormatInt(a.activated.UnixNano(), 36) + "-" + a.short()
 }
 
-// short returns the start of the revision, enough to distinguish it.
+// short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set is the one that an activation names, which another replica may have activated at
-// another time, or a later one.
+// reaches reports whether the set has the revision that an activation token names, or was activated later. Replicas
+// activate the same revision at different times, so an equal revision suffices.
 func (a *activeSet) reaches(activation string) bool {
 	when, short, ok := strings.Cut(activation, "-")
 	at, err := strconv.ParseInt(when, 36, 64)
 	return ok && err == nil && (short == a.short() || at < a.activated.UnixNano())
 }
 
-// notYours returns the finding that people of other tenants get instead of findings about the installation's
-// documents.
+// withheldFinding returns the finding that callers of other tenants get instead of the findings about the
+// installation's documents.
 func notYours() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
-		Message: "newer policy documents do not load; `sluice status` shows people of the tenant \"default\" why",
+		Message: "newer policy documents do not load; callers of the tenant \"default\" see the reasons with `sluice status`",
 	}
 }
 
-// readsDocuments reports whether a caller may read the policy documents and their findings. Documents belong to the
-// installation: services, and people of the tenant "default", may read them.
+// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Only services
+// and people of the tenant "default" may, because the documents belong to the installation.
 func readsDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == home || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns the set as a message for a caller. Findings quote documents, and their suggestions name people of
-// all tenants, so only operators of the installation get suggestions.
+// describe returns the set as a message for a caller. Only operators of the installation get the suggestions of
+// findings, because suggestions name people of all tenants.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -72,8 +72,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. It returns the active revision when no call is decided by an
-// older one any more. Older revisions are not stored, because the documents come from files.
+// GetRevision implements policyv1.PolicyServiceServer. It waits until no call is decided by an older revision any more,
+// and returns the active revision. Older revisions are not stored, because the documents come from files.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !readsDocuments(caller) {
@@ -92,8 +92,8 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	return &policyv1.GetRevisionResponse{Revision: set.describe(caller), Documents: set.documents}, nil
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. People get a revision when no call is decided by an older one
-// any more, services at once.
+// WatchRevision implements policyv1.PolicyServiceServer. Services get a revision at once. People get it only when no
+// call is decided by an older revision any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(beat)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build is the [app.Build] of the rate limit service.
+// Build builds the rate limit service. It is an [app.Build].
 func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	return New(FromFile(mesh.File), Deps{Log: mesh.Log})
 }

@@ -1,5 +1,6 @@
-// Package ratelimit serves sluice.ratelimit.v1. A reservation takes from all limits of a call or from none. The service
-// does not know the policies that the limits come from.
+// Package ratelimit serves sluice.ratelimit.v1, which reserves limits for calls. A reservation takes units from all
+// limits of a call, or from none. It ends when it is settled or expires. The API calls a reservation a lease. The
+// service does not know the policies from which the limits come.
 package ratelimit
 
 import (
@@ -23,14 +24,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// defaultLease is how long a lease lives if the request names no time.
+// defaultLifetime is how long a reservation lasts if the request has no time.
 const defaultLease = 5 * time.Minute
 
 var (
-	// errUnsupported means that the kind of a limit is not supported, or that a settlement has amounts.
+	// errUnsupported means that a request has an unsupported kind of limit, or amounts to settle.
 	errUnsupported = errors.New("this kind of limit is not supported by this version")
-	// errKeyUnsupported means that a settlement names a lease by its key.
-	errKeyUnsupported = errors.New("this store finds no lease by its key; settle it by its id, or let it expire")
+	// errKeyUnsupported means that a request to settle a reservation has its key instead of its ID.
+	errKeyUnsupported = errors.New("a lease can't be settled by its key: settle it by its id, or let it expire")
 )
 
 // Deps are the dependencies of a [Service]. Every field is required.
@@ -44,11 +45,11 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance identifies the counts of this process. It is new at each start.
+	// instance identifies the counts of this process. Each start has another one.
 	instance string
 }
 
-// New returns a Service whose buckets are in memory.
+// New returns a Service that stores its buckets in memory.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil {
 		return nil, errors.New("ratelimit: a log is required")
@@ -100,7 +101,7 @@ func (s *Service) RenewLease(ctx context.Context, req *ratelimitv1.RenewLeaseReq
 // SettleLease implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) SettleLease(ctx context.Context, req *ratelimitv1.SettleLeaseRequest) (*ratelimitv1.SettleLeaseResponse, error) {
 	if len(req.GetAmounts()) > 0 {
-		return nil, toStatus(errUnsupported) // only budgets have amounts
+		return nil, toStatus(errUnsupported) // only budgets, which are not supported, have amounts
 	}
 	if req.GetKey() != nil {
 		return nil, toStatus(errKeyUnsupported)
@@ -110,7 +111,7 @@ func (s *Service) SettleLease(ctx context.Context, req *ratelimitv1.SettleLeaseR
 		return nil, toStatus(err)
 	}
 	resp := &ratelimitv1.SettleLeaseResponse{Settled: settled}
-	if settled { // the store does not remember how other leases ended
+	if settled { // the store does not record how other reservations ended
 		resp.Ended = ends[req.GetSettlement()]
 	}
 	return resp, nil
@@ -140,8 +141,8 @@ func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketR
 	return &ratelimitv1.ResetBucketResponse{}, nil
 }
 
-// own prefixes a key or a bucket with the caller's tenant, so that callers reach only the keys and buckets of their own
-// tenant. Names of tenants contain no slash.
+// tenantName returns a key or a bucket with the caller's tenant as a prefix, so that callers can use only the keys and
+// buckets of their own tenant. The name of a tenant contains no slash.
 func own(ctx context.Context, name string) string {
 	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
@@ -163,7 +164,7 @@ var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
 	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: ratelimitv1.LeaseEnd_LEASE_END_NEVER_SENT,
 }
 
-// unpack converts limits to those of the store.
+// unpack converts limits to limits of the store.
 func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
 	for i, l := range limits {
@@ -172,11 +173,11 @@ func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, er
 		}
 		most, err := strconv.ParseInt(l.GetMax(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("limit %d: max %q is not a whole number, or too large: %w", i, l.GetMax(), store.ErrInvalid)
+			return nil, fmt.Errorf("limit %d: max must be a whole number of at most 63 bits, is %q: %w", i, l.GetMax(), store.ErrInvalid)
 		}
 		cost, err := strconv.ParseInt(l.GetCost(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("limit %d: cost %q is not a whole number, or too large: %w", i, l.GetCost(), store.ErrInvalid)
+			return nil, fmt.Errorf("limit %d: cost must be a whole number of at most 63 bits, is %q: %w", i, l.GetCost(), store.ErrInvalid)
 		}
 		out[i] = store.Limit{Bucket: own(ctx, l.GetBucket()), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
 	}
@@ -214,7 +215,7 @@ func remaining(limits []*ratelimitv1.Limit, left []int64) []*ratelimitv1.Remaini
 	return out
 }
 
-// toStatus returns the gRPC status of an error of this service.
+// toStatus converts an error of this service to one with a gRPC code and a reason. It returns other errors unchanged.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnsupported):

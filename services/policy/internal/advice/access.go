@@ -7,25 +7,25 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// An access is a kind of tool, and how much an attack gains from it.
+// A target is a kind of tool, with the relevance of an attack for that kind.
 type access struct {
 	gain gain
-	// traits are what such a tool has, all of them. Empty: every tool.
+	// traits are the properties of these tools. A tool must have all of them. If it is empty, the target is every tool.
 	traits []trait
 }
 
-// gain orders attacks by how much they gain from a tool.
+// relevance orders attacks by how relevant they are for a tool. The zero value means that an attack does not concern
+// the tool.
 type gain int
 
-// The gains. The zero value means that the attack does not concern the tool.
 const (
-	// some: the attack also works with such a tool.
+	// some means that the attack can also use the tool.
 	some gain = iota + 1
-	// much: such a tool makes the attack easy.
+	// much means that the tool makes the attack easy.
 	much
-	// all: the attack needs such a tool.
+	// all means that the attack needs a tool of this kind.
 	all
-	// seen: the classification is a sign that the attack is under way.
+	// seen means that the tool's definition looks like an attack in progress.
 	seen
 )
 
@@ -33,7 +33,7 @@ func (a access) fits(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
-// from returns the largest gain of the attack from such a tool.
+// relevanceFor returns the largest relevance of the attack for a tool with the classification c.
 func (e *Entry) from(c *policyv1.Classification) gain {
 	var best gain
 	for _, a := range e.about {
@@ -47,14 +47,14 @@ func (e *Entry) from(c *policyv1.Classification) gain {
 // A trait is a property of a classification.
 type trait func(*policyv1.Classification) bool
 
-// is reports one of these categories. An unclassified tool may be any.
+// hasCategory is the trait of tools with one of the categories. Unclassified tools have it too.
 func is(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
 	}
 }
 
-// An axis is one of the degrees in addition to the category.
+// An axis returns one of the ratings of a classification, for example its sensitivity.
 type axis func(*policyv1.Classification) policyv1.Axis
 
 // The axes that attacks depend on.
@@ -64,26 +64,26 @@ var (
 	blastRadius axis = (*policyv1.Classification).GetBlastRadius
 )
 
-// high reports that the degree is high, or not rated, which counts as high.
+// isHigh is the trait of tools whose rating is high. A missing rating counts as high.
 func high(of axis) trait {
 	return func(c *policyv1.Classification) bool {
 		return of(c) == policyv1.Axis_AXIS_HIGH || of(c) == policyv1.Axis_AXIS_UNSPECIFIED
 	}
 }
 
-// raised reports that the degree is not low.
+// isRaised is the trait of tools whose rating is not low. A missing rating counts as raised.
 func raised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
 
-// tagged reports that the tool has one of these tags.
+// hasTag is the trait of tools with one of the tags.
 func tagged(tags ...string) trait {
 	return func(c *policyv1.Classification) bool {
 		return slices.ContainsFunc(c.GetTags(), func(tag string) bool { return slices.Contains(tags, tag) })
 	}
 }
 
-// risky reports that the risk is high, critical or not known.
+// isRisky is the trait of tools whose risk is high, critical or unknown.
 func risky(c *policyv1.Classification) bool {
 	return c.GetRisk() >= policyv1.Risk_RISK_HIGH || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
@@ -95,7 +95,7 @@ const (
 	tagDepends = "depends-on-argument"
 )
 
-// chosen reports that an argument chooses what the tool does.
+// dependsOnArgument is the trait of tools for which an argument chooses what a call does.
 func chosen(c *policyv1.Classification) bool {
 	return c.GetDependsOnArgument() != "" || tagged(tagDepends)(c)
 }

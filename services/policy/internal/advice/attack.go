@@ -9,26 +9,26 @@ import (
 
 // An Entry is an attack of the catalog.
 type Entry struct {
-	// ID is stable: "AT01" and so on. An id is never reused for another attack.
+	// ID identifies the attack: "AT01" and so on. An ID never changes and is never reused for another attack.
 	ID string
-	// Name is a name for people, for example "Runaway loop".
+	// Name is the name that is shown, for example "Runaway loop".
 	Name string
-	// Happens describes the attack, in sentences for people.
+	// Happens describes the attack in sentences.
 	Happens string
-	// Stopped describes the defence that stops the attack, in sentences for people.
+	// Stopped describes in sentences how the attack is stopped.
 	Stopped string
-	// Rule is the rule that stops the attack, as a whole YAML document to add to other documents. Names of servers,
-	// tools, agents and arguments in it are examples. Rule is empty if no rule can stop the attack; then the catalog
-	// does, because a tool can't be called with a definition that was not accepted.
+	// Rule is a YAML document with the rule that stops the attack. It can be added to other documents. The names of
+	// servers, tools, agents and arguments in it are examples. Rule is empty if no rule is needed, because the catalog
+	// refuses calls with definitions that are not accepted.
 	Rule string
-	// References are the entries of public lists that the attack corresponds to, with OWASP's names.
+	// References are the corresponding entries of the OWASP lists, with their names.
 	References []string
 
-	// about describes the tools that the attack exploits.
+	// about has the kinds of tools that the attack exploits.
 	about []access
 }
 
-// Entries returns the whole attack catalog, sorted by id. The caller may change the result.
+// Entries returns the attack catalog, sorted by ID. The caller may change the result.
 func Entries() []Entry {
 	out := slices.Concat(deeds, flows, definitions, people)
 	for i := range out {
@@ -37,11 +37,11 @@ func Entries() []Entry {
 	return out
 }
 
-// Attacks returns the whole attack catalog in the form of pages, sorted by id.
+// Attacks returns the attack catalog as messages, sorted by ID.
 func Attacks() []*policyv1.Attack { return shown(Entries()) }
 
-// exploiting returns the attacks that gain most from a tool with the classification c, in descending order and then by
-// id.
+// attacksOn returns the attacks that are most relevant for a tool with the classification c. They are sorted by
+// descending relevance and then by ID.
 func exploiting(c *policyv1.Classification) []*policyv1.Attack {
 	found := slices.DeleteFunc(Entries(), func(e Entry) bool { return e.from(c) == 0 })
 	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.from(c), a.from(c)) })

@@ -1,6 +1,7 @@
 package advice
 
-// deeds are the attacks by what a call does: it is made too often, does too much, or does what no person wanted.
+// callAttacks are the attacks that use the effect of calls: calls that are made too often, change too much, or do
+// something that no person wanted.
 var deeds = []Entry{
 	{
 		ID: "AT01", Name: "Runaway loop",

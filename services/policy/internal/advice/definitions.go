@@ -1,6 +1,6 @@
 package advice
 
-// definitions are the attacks by servers through the definitions of their tools.
+// definitionAttacks are the attacks that servers make with the definitions of their tools.
 var definitions = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",
@@ -28,7 +28,7 @@ rules:
 	{
 		ID: "AT15", Name: "Look-alike tool",
 		Happens: "A second server offers a tool with the name of a known one, or almost that name. The model calls the wrong one and hands it what was meant for the other.",
-		Stopped: "Tools are allowed by their exact names, each on its own server, and everything else is denied. Two tools of one name on one server are stopped by the catalogue.",
+		Stopped: "Tools are allowed by their exact names, each on its own server, and everything else is denied. Two tools of one name on one server are stopped by the catalog.",
 		Rule: `version: 1
 name: AT15-look-alike-tool
 default: deny

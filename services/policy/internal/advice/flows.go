@@ -1,6 +1,6 @@
 package advice
 
-// flows are the attacks by what goes into a call and what comes back.
+// dataFlowAttacks are the attacks that use the arguments or the results of calls.
 var flows = []Entry{
 	{
 		ID: "AT08", Name: "Exfiltration through arguments",

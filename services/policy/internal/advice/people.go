@@ -1,6 +1,6 @@
 package advice
 
-// people are the attacks by way of people: the principals behind a caller, and approvers.
+// peopleAttacks are the attacks that exploit people: principals in a caller's chain, and approvers.
 var people = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",

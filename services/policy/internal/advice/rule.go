@@ -23,12 +23,12 @@ const (
 
 // A measure is the recommendation for a kind of tool.
 type measure struct {
-	// rule has the terms of an entry under `tools`, as YAML on one line, with a verb for the number of calls of a
-	// limit.
+	// rule is the value of an entry under `tools`, as YAML on one line. If there is a limit, it contains %d for the
+	// number of calls.
 	rule string
-	// most is the number of calls that the limit allows in a minute; 0 if there is no limit.
+	// most is the number of calls that the limit allows in a minute. It is 0 if there is no limit.
 	most int
-	// need says the same in a sentence.
+	// need explains the recommendation in a sentence.
 	need string
 }
 
@@ -47,16 +47,15 @@ var measures = map[mcpv1.Category]measure{
 	financial:   {"{action: require_approval, reason: it moves money}", 0, askOf},
 }
 
-// surely is the confidence from which a classification is certain.
+// certainFrom is the smallest confidence of a certain classification.
 const surely = 0.5
 
-// Rule returns the recommended terms of an entry under `tools` for a tool with the classification c, as YAML on one
-// line. It requires approval for a tool with an uncertain class, one of critical or unknown risk in any category, and
-// one that writes with a high risk, because an edit that may ruin something is no better than an overwrite.
+// Rule returns the recommended value of an entry under `tools` for a tool with the classification c, as YAML on one
+// line. It requires approval for a tool with an uncertain class, for a tool with a critical or unknown risk, and for a
+// tool that writes with a high risk.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor is [Rule] for a tool of which a session made up to busiest calls in a minute: a limit allows at least that
-// many.
+// RuleFor returns the same as [Rule], except that a limit allows at least busiest calls in a minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := against(c)
 	if m.most == 0 {
@@ -65,7 +64,7 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 	return fmt.Sprintf(m.rule, max(m.most, busiest))
 }
 
-// against returns the measure for a tool with the classification c.
+// measureFor returns the measure for a tool with the classification c.
 func against(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
@@ -80,29 +79,29 @@ func against(c *policyv1.Classification) measure {
 	}
 }
 
-// unsure reports whether the class is uncertain. A confidence that is NaN is uncertain.
+// isUncertain reports whether the class is uncertain. A class whose confidence is NaN is uncertain.
 func unsure(c *policyv1.Classification) bool {
-	sure := c.GetConfidence() >= surely
-	return !sure
+	certain := c.GetConfidence() >= surely
+	return !certain
 }
 
-// worst reports whether the risk is critical or unknown.
+// isCritical reports whether the risk is critical or unknown.
 func worst(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
-// The grammars of names of servers, tools and documents.
+// The grammars of the names of servers, tools and documents.
 var (
 	serverName   = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	toolName     = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 )
 
-// NamesTool reports whether an entry under `tools` can have that name.
+// NamesTool reports whether an entry under `tools` can have a name.
 func NamesTool(name string) bool { return toolName.MatchString(name) }
 
-// document returns a policy for the one tool; empty if a document can't name the server or the tool. It has no
-// default, so that it can be used together with any other document.
+// document returns a policy for one tool. It is empty if a document can't name the server or the tool. The policy has
+// no default, so that it can be active together with any other document.
 func document(server, tool string, c *policyv1.Classification) string {
 	if !serverName.MatchString(server) || !NamesTool(tool) {
 		return ""
@@ -111,9 +110,9 @@ func document(server, tool string, c *policyv1.Classification) string {
 		Quoted(titled(server, tool)), Quoted(server), Quoted(tool), Rule(c))
 }
 
-// titled returns the name of that document, which differs for each tool, so that several can be active together. A
-// server's name has no `_`, so the first `_` ends it. If the two names together are not a document's name, a digest
-// without `_` replaces them.
+// documentNameFor returns the name of the document for a tool. Different tools get different names, because a server's
+// name has no `_`. If the names of server and tool together are not a valid document name, the result has a digest of
+// them instead.
 func titled(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
@@ -123,8 +122,8 @@ func titled(server, tool string) string {
 	return "tool-" + hex.EncodeToString(sum[:16])
 }
 
-// Quoted returns a text as a YAML scalar: unquoted if every YAML reader takes it for a string, otherwise quoted in
-// ASCII. The text must be UTF-8.
+// Quoted returns a text as a YAML scalar. The scalar has quotes unless every YAML parser reads the text as a string
+// without them. The result is in ASCII. The text must be UTF-8.
 func Quoted(text string) string {
 	if plain.MatchString(text) && !reserved[strings.ToLower(text)] {
 		return text
@@ -134,7 +133,7 @@ func Quoted(text string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// reserved are words that some YAML readers do not take for strings.
+// reserved has the words that some YAML parsers do not read as strings.
 var reserved = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true,
 	"true": true, "false": true, "null": true, "nan": true, "inf": true,

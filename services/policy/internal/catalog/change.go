@@ -13,25 +13,25 @@ import (
 
 // Errors of operators' changes.
 var (
-	// ErrUnknown means that no reported list has the tool.
+	// ErrUnknown means that no reported list contains the tool.
 	ErrUnknown = errors.New("no gateway has reported this tool")
-	// ErrDefinition means that a digest is not in the tool's history.
-	ErrDefinition = errors.New("the tool was never listed with such a definition")
-	// ErrChanged means that what an operator saw has changed since.
-	ErrChanged = errors.New("it has changed since you read it: read it again")
+	// ErrDefinition means that the tool has no definition with a digest.
+	ErrDefinition = errors.New("the tool was never listed with this definition")
+	// ErrChanged means that the tool or server has changed since the operator read it.
+	ErrChanged = errors.New("the catalog has changed since you read it: read it again")
 )
 
-// A By is the operator who makes a change, the reason, and the time.
+// ChangeInfo has the operator who makes a change, the reason, and the time.
 type By struct {
 	Who, Why string
 	When     time.Time
 }
 
-// Unknown returns [ErrUnknown] with the name.
+// UnknownTool returns [ErrUnknown] with the name of a tool.
 func Unknown(name string) error { return fmt.Errorf("%w: %q", ErrUnknown, name) }
 
-// Settle accepts or refuses a definition of a tool. It returns the same server if nothing changes. A definition that
-// the first list accepted can still be accepted by an operator, which confirms it.
+// Decide accepts or refuses a definition of a tool. It returns the same server if nothing changes. A definition that
+// was accepted automatically changes when an operator accepts it, because that confirms the classification.
 func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -41,7 +41,7 @@ func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, e
 	switch {
 	case d == nil:
 		return nil, ErrDefinition
-	case d.State == to && (d.Settler != "" || to == Refused): // an operator may confirm what the first list accepted
+	case d.State == to && (d.Settler != "" || to == Refused): // an operator has already made this decision
 		return s, nil
 	}
 	t = t.clone()
@@ -50,8 +50,9 @@ func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, e
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// AcceptAll accepts the definitions that wait, except those with a [Definition.Flag]. It returns [ErrChanged] unless
-// the digest is [Server.WaitingDigest]. It returns how many it accepted, and the same server if it accepted none.
+// AcceptAll accepts the definitions that wait and for which [Definition.Flag] returns "". It returns the number of
+// accepted definitions, and the same server if the number is zero. It returns [ErrChanged] unless digest equals
+// [Server.WaitingDigest].
 func (s *Server) AcceptAll(digest []byte, by By) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
 		return s, 0, nil
@@ -79,8 +80,8 @@ func (s *Server) AcceptAll(digest []byte, by By) (*Server, int, error) {
 	return s.with(changed), accepted, nil
 }
 
-// Set sets or, with nil, removes an override of a tool. etag is the tool's etag as the operator saw it. It returns the
-// same server if nothing changes.
+// SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag of the tool that the operator
+// saw; SetOverride returns [ErrChanged] if the tool has another one. It returns the same server if nothing changes.
 func (s *Server) Set(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
 		own := *o
@@ -104,8 +105,8 @@ func (s *Server) Set(name string, o *Override, etag string) (*Server, error) {
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// Halt stops or releases a tool, or the whole server if the name is empty. It returns the same server if nothing
-// changes.
+// SetQuarantine sets or ends the quarantine of a tool, or of the whole server if the name is empty. It returns the same
+// server if nothing changes.
 func (s *Server) Halt(name string, stop bool, by By) (*Server, error) {
 	var what *Stop
 	if stop {
@@ -132,14 +133,14 @@ func (s *Server) Halt(name string, stop bool, by By) (*Server, error) {
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns a value that changes with everything about a tool except when it was listed: 43 characters of URL-safe
-// base64.
+// Etag returns 43 characters of URL-safe base64, which change when anything about a tool changes except the times at
+// which it was last listed.
 func (t *Tool) Etag() string {
-	bare := t.clone()
-	for i := range bare.Definitions {
-		bare.Definitions[i].Again = time.Time{}
+	hashed := t.clone()
+	for i := range hashed.Definitions {
+		hashed.Definitions[i].Again = time.Time{}
 	}
-	text, err := json.Marshal(bare, json.Deterministic(true))
+	text, err := json.Marshal(hashed, json.Deterministic(true))
 	if err != nil { // these fields can always be encoded
 		return ""
 	}

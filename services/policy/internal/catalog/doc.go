@@ -1,4 +1,4 @@
-// Package catalog holds the state of servers and their tools: which definitions were seen, which of them were
-// accepted, how each tool is classified, and whether it may therefore be called. The policy service uses it. It is
-// pure: it does no I/O, and changes no value in place.
+// Package catalog holds the state of servers and their tools: which definitions servers have listed, which of them were
+// accepted, how each tool is classified, and whether it may be called. The policy service uses the package. The package
+// does no I/O, and its functions change no value in place.
 package catalog

@@ -16,8 +16,8 @@ import (
 
 func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.EncodeToString(sum[:]) }
 
-// Held returns the classification of a tool with a definition, which may be nil: the operator's override if there is
-// one, otherwise the class of the definition.
+// ClassWith returns the classification of a tool with a definition, which may be nil. An operator's override replaces
+// parts of the definition's class.
 func (t *Tool) Held(d *Definition) Class {
 	var c Class
 	if d != nil {
@@ -37,8 +37,8 @@ func (t *Tool) Held(d *Definition) Class {
 	return c
 }
 
-// Facts returns what is known of a tool of the server with the definition of a digest, for a decision. A nil server
-// was never listed.
+// Facts returns the facts about a tool with the definition that has the digest. s may be nil, for a server without
+// reports.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Standing: s.standing(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
@@ -59,8 +59,8 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	return f
 }
 
-// OfServer returns the facts for a method that calls no tool: whether the server is stopped. A nil server was never
-// listed.
+// ServerFacts returns the facts for a method other than tools/call. They only show whether the server is in quarantine.
+// s may be nil, for a server without reports.
 func (s *Server) OfServer() engine.Facts {
 	if s != nil && s.Stop != nil {
 		return engine.Facts{Standing: engine.Quarantined}
@@ -68,8 +68,8 @@ func (s *Server) OfServer() engine.Facts {
 	return engine.Facts{Standing: engine.Callable}
 }
 
-// nameOf returns the name of an enumeration value of the contracts, whose values are in the order of the names and
-// begin with 1; empty for any other value.
+// nameOf returns names[value-1], or "" if there is no such name. The values of the contracts' enumerations begin with
+// 1.
 func nameOf(names []string, value int) string {
 	if value < 1 || value > len(names) {
 		return ""
@@ -103,7 +103,8 @@ func (s *Server) standing(name string, digest []byte, mode Mode) engine.Standing
 	return engine.Callable
 }
 
-// Sum identifies everything about a server that affects decisions. classifier is the version of the classifier.
+// Sum returns a digest of everything about a server that affects decisions. classifier is the version of the
+// classifier.
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
@@ -111,7 +112,7 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		if t.Override == nil && t.Stop == nil && !t.has(Accepted) {
-			continue // it can't be called in any case
+			continue // no call of the tool can be allowed
 		}
 		part(name)
 		part(fmt.Sprintf("%t %t", t.Stop != nil, t.Stopped()))

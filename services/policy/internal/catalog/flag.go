@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Flag says in a sentence why [Server.AcceptAll] leaves a definition out, so that it must be accepted by itself; empty
-// if it is accepted with the others. looks is the result of [Server.Looks].
+// Flag returns the reason why [Server.AcceptAll] does not accept a definition, so that an operator must accept it by
+// itself. It returns "" if AcceptAll accepts the definition. looks is the result of [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -22,9 +22,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the names, sorted, of the tools with a definition that the gateway has listed itself, that
-// waits in the later state of the server, and that did not wait, or was not listed by the gateway, in this one.
-// Definitions that only sessions have listed are left out, because they stop only those sessions.
+// NewlyWaiting returns the sorted names of the tools that have a definition which waits for all sessions in a later
+// state of the server, but not in s. A definition waits for all sessions if it waits and the gateway itself has listed
+// it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.By == "" || len(d.Whole) > 0)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Bounds on the stored data of one server, whose lists may be hostile.
+// Bounds of the stored data of one server. A hostile server may list any number of definitions.
 const (
 	// MaxTools is the largest number of tools of a server.
 	MaxTools = 20_000
@@ -16,48 +16,49 @@ const (
 	MaxDefinitions = 100
 	// MaxWaiting is the largest number of definitions of a tool that wait.
 	MaxWaiting = 10
-	// MaxWaitingBytes is the largest total size of the definitions of a server that wait, each counted with overhead
-	// bytes for its state.
+	// MaxWaitingBytes is the largest total size of the definitions of a server that wait. For the state of each
+	// definition, overhead bytes are added to the size.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgotten is how long a tool that only sessions have listed, and that no operator has decided about, is remembered.
+// forgetAfter is how long after its last listing a tool is removed if the server listed it only to sessions and no
+// decision about it was made.
 const forgotten = 24 * time.Hour
 
-// maxUnkept is the largest count of definitions that were not stored.
+// maxNotStored is the largest value of Server.NotStored.
 const maxUnkept = 1000
 
-// again is how old Definition.Again may be before it is updated.
+// refreshAfter is the age at which Definition.LastSeen is updated, so that not every report writes to the store.
 const again = time.Hour
 
-// A Report is a list of a server.
+// A Report is a list of tools that a server returned.
 type Report struct {
 	// Version is the negotiated revision of MCP.
 	Version string
-	// Whole says that the list is the server's whole list, not a page of it.
+	// Whole reports whether the list is the server's whole list rather than a page.
 	Whole bool
-	// To is the principal to whom the list was sent; empty for the gateway itself.
+	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
 	To string
-	// Tools are the entries of the list. Each has another name.
+	// Tools are the entries of the list. Their names are distinct.
 	Tools []Listed
-	// LeftOut are the names of entries that exceed the bounds.
+	// LeftOut has the names of entries that exceed the bounds.
 	LeftOut []string
 }
 
 // An Outcome is the result of a report.
 type Outcome struct {
-	// Server is the new state of the server; the same pointer if nothing has changed.
+	// Server is the new state of the server. It is the same pointer as before if nothing has changed.
 	Server *Server
-	// States are the states of the definitions, in the order of the report's tools.
+	// States are the states of the definitions, in the order of Report.Tools.
 	States []State
-	// New are the indexes of the report's tools whose definitions must be stored. Gone are definitions that are not
-	// needed any more.
+	// New has the indexes in Report.Tools of the definitions to store. Gone has the digests of the definitions to
+	// delete from the store.
 	New  []int
 	Gone []Digest
 }
 
-// Twice returns a name that occurs more than once in a list; empty if there is none.
+// FindDuplicate returns a name that occurs more than once in a list, or "" if there is none.
 func Twice(tools []Listed) string {
 	seen := make(map[string]bool, len(tools))
 	for _, t := range tools {
@@ -69,26 +70,28 @@ func Twice(tools []Listed) string {
 	return ""
 }
 
-// reporting is a report while it is applied.
+// reportRun applies one report to a server.
 type reporting struct {
 	Report
 
 	now  time.Time
 	mode Mode
-	// text returns a stored definition.
+	// text returns the text of a stored definition.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first says that the list is the server's first whole list, and era that it is the first one of another protocol
-	// version.
+	// first reports whether the list is the first whole list of the server. era reports whether it is the first whole
+	// list of another protocol version.
 	first, era bool
-	looks      map[string]int
-	// waiting is the size of the definitions that wait, and added the number of new tools.
+	// looks counts the names of tools by their skeletons; see [Skeleton].
+	looks map[string]int
+	// waiting is the size of the definitions that wait, in bytes. added is the number of new tools.
 	waiting, added int
 }
 
-// Report applies a list of the server. text returns a stored definition; Report returns only errors of text.
+// Report applies a list of the server. text returns the text of a stored definition. The only errors that Report
+// returns are errors of text.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reporting{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -114,7 +117,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// head records the data of a whole list other than its tools.
+// recordList records the time of a whole list and the names that were left out of it.
 func (w *reporting) head() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -128,13 +131,13 @@ func (w *reporting) head() {
 	}
 	next.Lists[w.Version] = w.now
 	next.LeftOut = slices.Clone(w.LeftOut)
-	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // so that a later list is not accepted automatically after a review
+	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // after a review, no later list is accepted automatically
 		next.First = w.Version
 	}
 	w.out.Server = &next
 }
 
-// tool returns a copy of a tool that may be changed.
+// changedTool returns a copy of a tool, which the caller may change. It returns the same copy each time.
 func (w *reporting) tool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -144,11 +147,11 @@ func (w *reporting) tool(s *Server, name string) *Tool {
 	return t
 }
 
-// take applies one definition.
-func (w *reporting) take(s *Server, place int, l Listed, set Settings) (State, error) {
+// applyTool applies the definition at an index of the report.
+func (w *reporting) take(s *Server, index int, l Listed, set Settings) (State, error) {
 	known := s.Tools[l.Name].Of(l.Digest)
 	if known == nil {
-		return w.add(s, place, l, set)
+		return w.add(s, index, l, set)
 	}
 	listed := (!w.Whole || slices.Contains(known.Whole, w.Version)) && (w.To != "" || known.By == "")
 	if listed && slices.Contains(known.Versions, w.Version) && w.now.Sub(known.Again) < again && (!w.first || known.State != Waiting) {
@@ -170,10 +173,10 @@ func (w *reporting) take(s *Server, place int, l Listed, set Settings) (State, e
 	return d.State, nil
 }
 
-// add applies a definition that was not seen before.
-func (w *reporting) add(s *Server, place int, l Listed, set Settings) (State, error) {
+// add applies a definition that was not reported before.
+func (w *reporting) add(s *Server, index int, l Listed, set Settings) (State, error) {
 	if !w.room(s, l) {
-		if s.Unkept >= maxUnkept { // beyond that it is not counted, so that nothing is written
+		if s.Unkept >= maxUnkept { // the count stays the same, so that nothing is written to the store
 			return Waiting, nil
 		}
 		if w.out.Server == s {
@@ -208,12 +211,12 @@ func (w *reporting) add(s *Server, place int, l Listed, set Settings) (State, er
 		d.Reason = ""
 	}
 	t.Definitions = append(t.Definitions, d)
-	w.out.New = append(w.out.New, place)
+	w.out.New = append(w.out.New, index)
 	w.trim(t)
 	return d.State, nil
 }
 
-// judge accepts a definition of the first whole list, unless it has a sign of dishonesty.
+// acceptFirst accepts a definition of the first whole list, unless the definition or its name may deceive a reader.
 func (w *reporting) judge(d *Definition, l Listed) {
 	switch {
 	case d.Class.Category == 0:
@@ -229,14 +232,14 @@ func (w *reporting) judge(d *Definition, l Listed) {
 	}
 }
 
-// compare accepts a definition of the first whole list of another protocol version if an accepted definition says the
-// same.
+// acceptEquivalent accepts a definition of the first whole list of another protocol version if [isOlderForm] is true
+// for it and an accepted definition.
 func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
-	if t.waitsForAll() || t.has(Refused) { // a person must decide, or has decided
+	if t.waitsForAll() || t.has(Refused) { // an operator must decide, or has refused a definition
 		return nil
 	}
 	for i := range t.Definitions {
@@ -255,7 +258,7 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	return nil
 }
 
-// room reports whether one more definition fits, and counts it if it does.
+// reserve reports whether one more definition may be stored. If so, it counts the definition.
 func (w *reporting) room(s *Server, l Listed) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -271,7 +274,7 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	}
 	stops := waits == 0 || w.To == "" && !t.Stopped()
 	switch {
-	case t != nil && t.has(Accepted) && stops: // it must be stored, because it is what stops the tool
+	case t != nil && t.has(Accepted) && stops: // without this definition the tool would not be stopped, so it is stored in any case
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldest(t) < 0:
 		return false
@@ -283,7 +286,7 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	return true
 }
 
-// trim removes definitions of a tool that has too many.
+// trim removes definitions of a tool that has more than [MaxDefinitions].
 func (w *reporting) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldest(t)
@@ -295,8 +298,9 @@ func (w *reporting) trim(t *Tool) {
 	}
 }
 
-// oldest returns the index of the definition to remove first, among those that no whole list has: a refused one or, if
-// many were accepted, an accepted one; -1 if there is none. A definition that waits is never removed to make space.
+// oldestRemovable returns the index of the definition to remove first, or -1 if none may be removed. Definitions that
+// wait and definitions of the newest whole lists are never removed. Accepted definitions are removed only if more than
+// half of [MaxDefinitions] are accepted.
 func oldest(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -317,7 +321,8 @@ func oldest(t *Tool) int {
 	return best
 }
 
-// replace removes what is not in a whole list from the last whole list of its version. It forgets tools that are idle.
+// replaceList makes the report the newest whole list of its protocol version: definitions that are not in it lose the
+// version in WholeVersions. It also removes tools for which [Tool.idle] is true.
 func (w *reporting) replace(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
@@ -331,7 +336,7 @@ func (w *reporting) replace(s *Server) {
 			if listed[d.Digest] || !slices.Contains(d.Whole, w.Version) {
 				continue
 			}
-			if left := w.tool(s, name).Of(d.Digest); left != nil { // nil if it was trimmed
+			if left := w.tool(s, name).Of(d.Digest); left != nil { // nil if trim has removed it
 				left.Whole = without(d.Whole, w.Version)
 			}
 		}
@@ -357,7 +362,7 @@ func (w *reporting) replace(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether no list has a tool, and no decision was made about it.
+// idle reports whether a tool may be removed: no recent list contains it, and no decision about it was made.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Stop != nil {
 		return false
@@ -379,7 +384,7 @@ func (s *Server) waitingBytes() int {
 	return n
 }
 
-// looksOf counts the names of a server and of a list by their [Look].
+// countSkeletons counts the names of the tools of a server and of a list by their [Skeleton].
 func looksOf(s *Server, tools []Listed) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
@@ -395,7 +400,8 @@ func looksOf(s *Server, tools []Listed) map[string]int {
 	return out
 }
 
-// StopFor stops a server whose list names a tool twice, because it is unknown which of the two a call would reach.
+// QuarantineDuplicate returns the server with a quarantine, because a list names a tool twice: it is unknown which of
+// the two definitions a call would use.
 func (s *Server) StopFor(name string, now time.Time) *Server {
 	if s.Stop != nil {
 		return s

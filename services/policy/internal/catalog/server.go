@@ -27,63 +27,64 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Server is the state of a server. It is immutable: a change returns another Server, which shares unchanged parts.
-// The zero Server was never listed.
+// A Server is the state of a server. It is immutable: a change returns another Server, which shares the unchanged
+// parts. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools are the tools by name, including tools that no list has any more.
+	// Tools are the tools by name, including tools that the newest lists do not contain.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists has, for each protocol version, when its whole list was last seen.
+	// Lists maps each protocol version to the time at which a whole list was last reported under it.
 	Lists map[string]time.Time `json:"lists,omitempty"`
-	// First is the protocol version of the first whole list that was accepted, or was reviewed in mode [Review]; empty
-	// if there was none.
+	// First is the protocol version of the first whole list that was accepted, or was reported in mode [Review]. It is
+	// empty if there was none.
 	First string `json:"first,omitempty"`
-	// Trusted says whether the server was trusted when the classes were computed.
+	// Trusted reports whether the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut are names of entries of the newest whole list that exceed the bounds.
+	// LeftOut has the names of entries of the newest whole list that exceed the bounds.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Stop says that the whole server is stopped; nil if it is not.
+	// Stop is the quarantine of the whole server, or nil if there is none.
 	Stop *Stop `json:"stop,omitempty"`
-	// Unkept is the number of definitions that were seen and not stored.
+	// NotStored is the number of definitions that were reported but not stored.
 	Unkept int `json:"unkept,omitempty"`
 }
 
 // A Tool is the state of a tool.
 type Tool struct {
-	// Definitions are the definitions that were seen, in the order in which they were first seen.
+	// Definitions are the reported definitions, in the order of their first reports.
 	Definitions []Definition `json:"definitions"`
-	// Override is an operator's classification; nil if there is none.
+	// Override is an operator's classification, or nil if there is none.
 	Override *Override `json:"override,omitempty"`
-	// Stop says that the tool is stopped regardless of its definition; nil if it is not.
+	// Stop is the quarantine of the tool, whatever its definition is. It is nil if there is none.
 	Stop *Stop `json:"stop,omitempty"`
 }
 
-// A Definition is a definition that was seen.
+// A Definition is the state of a reported definition of a tool.
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
 	// Class is the classification by this definition alone.
 	Class Class `json:"class"`
-	// Bytes is the length of its text.
+	// Bytes is the length of the definition's text.
 	Bytes int `json:"bytes"`
-	// Seen is when it was first listed, and Again when it was last listed, accurate to the hour.
+	// FirstSeen is when the definition was first listed. LastSeen is when it was last listed, accurate to the hour.
 	Seen  time.Time `json:"seen"`
 	Again time.Time `json:"again"`
-	// By is the principal to whom it was first listed; empty if the gateway has listed it itself, then or later.
+	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has ever
+	// listed the definition.
 	By string `json:"by,omitempty"`
-	// Versions are the protocol versions under which it was listed, and Whole those whose newest whole list has it;
-	// both sorted.
+	// Versions are the protocol versions under which the definition was listed. WholeVersions are the protocol versions
+	// whose newest whole list contains it. Both are sorted.
 	Versions []string `json:"versions,omitempty"`
 	Whole    []string `json:"whole,omitempty"`
-	// Settler is the operator who accepted or refused it; empty if no operator did.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator did.
 	Settler string `json:"settler,omitempty"`
-	// Settled is when it was accepted or refused; zero while it waits.
+	// DecidedAt is when the definition was accepted or refused. It is zero while State is [Waiting].
 	Settled time.Time `json:"settled,omitzero"`
-	// Reason is why it was accepted or refused, or why it waits.
+	// Reason says why the definition was accepted or refused, or why it waits.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State is the decision about a definition. The zero value waits.
+// State is the decision about a definition. The zero value is [Waiting]: there is no decision yet.
 type State uint8
 
 // The states.
@@ -93,7 +94,7 @@ const (
 	Refused
 )
 
-// A Class is the classification of a tool, without the evidence.
+// A Class is the classification of a tool without its evidence.
 type Class struct {
 	Category   mcpv1.Category `json:"category"`
 	Risk       policyv1.Risk  `json:"risk"`
@@ -103,12 +104,12 @@ type Class struct {
 	Hints map[string]bool `json:"hints,omitempty"`
 }
 
-// An Override is an operator's classification that replaces the catalog's.
+// An Override is an operator's classification, which replaces the catalog's.
 type Override struct {
-	// Category and Risk are unspecified if the catalog's apply.
+	// Category and Risk are unspecified if the values of the catalog apply.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags are added to those of the definition.
+	// Tags are added to the tags of the definition's class.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
@@ -117,7 +118,7 @@ type Override struct {
 	Digest Digest `json:"digest"`
 }
 
-// same reports whether two overrides are equal, including the author, but not time and digest.
+// equal reports whether two overrides are equal. It does not compare the time and the digest.
 func (o *Override) same(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p
@@ -125,15 +126,15 @@ func (o *Override) same(p *Override) bool {
 	return o.Category == p.Category && o.Risk == p.Risk && o.Reason == p.Reason && o.Author == p.Author && slices.Equal(o.Tags, p.Tags)
 }
 
-// A Stop says that a tool or server is stopped.
+// A Quarantine stops all calls of a tool or of a server.
 type Stop struct {
 	Reason string `json:"reason"`
-	// By is the operator who stopped it; empty if the catalog did.
+	// By is the operator who set the quarantine. It is empty if the catalog did.
 	By   string    `json:"by,omitempty"`
 	Time time.Time `json:"time"`
 }
 
-// ListedNow returns the names of the tools in the newest whole lists, sorted; never nil.
+// ListedNow returns the sorted names of the tools in the newest whole lists. It never returns nil.
 func (s *Server) ListedNow() []string {
 	out := []string{}
 	for name, tool := range s.Tools {
@@ -145,7 +146,7 @@ func (s *Server) ListedNow() []string {
 	return out
 }
 
-// with returns a server with the tools replaced by name.
+// withTools returns a server in which tools are added or replaced, by name.
 func (s *Server) with(tools map[string]*Tool) *Server {
 	out := *s
 	out.Tools = maps.Clone(s.Tools)
@@ -156,7 +157,7 @@ func (s *Server) with(tools map[string]*Tool) *Server {
 	return &out
 }
 
-// clone returns a copy of a tool whose definitions may be changed.
+// clone returns a copy of a tool. The caller may change the definitions of the copy.
 func (t *Tool) clone() *Tool {
 	if t == nil {
 		return new(Tool)
@@ -166,7 +167,7 @@ func (t *Tool) clone() *Tool {
 	return &out
 }
 
-// Of returns the definition with a digest; nil if none was seen.
+// FindDefinition returns the definition with a digest, or nil if none was reported.
 func (t *Tool) Of(digest Digest) *Definition {
 	if t == nil {
 		return nil
@@ -179,8 +180,8 @@ func (t *Tool) Of(digest Digest) *Definition {
 	return nil
 }
 
-// Newest returns the definition that was listed last, preferring those of the newest whole lists; nil if none was
-// seen.
+// Newest returns the definition that was listed last. It prefers definitions that the newest whole lists contain. It
+// returns nil if no definition was reported.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
 		return nil
@@ -195,12 +196,14 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// Stopped reports whether the tool has an accepted definition, and another one waits that the gateway has listed
-// itself. Then no session can call the tool. A definition that only sessions have listed stops only those sessions,
-// whose calls carry it. Otherwise a server could stop a tool for every tenant by what it shows one caller.
+// StoppedByChange reports whether no session can call the tool because its definition has changed: the tool has an
+// accepted definition, and the gateway itself has listed another one, which waits for a decision.
+//
+// A waiting definition that the server listed only to sessions stops only these sessions, because their calls carry its
+// digest. Otherwise a server could stop a tool for all tenants by listing another definition to one caller.
 func (t *Tool) Stopped() bool { return t.has(Accepted) && t.waitsForAll() }
 
-// waitsForAll reports whether a definition waits that the gateway has listed itself.
+// hasWaitingForAll reports whether a definition that the gateway itself has listed waits.
 func (t *Tool) waitsForAll() bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.By == "" || len(d.Whole) > 0) })
 }
@@ -209,7 +212,7 @@ func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })
 }
 
-// Waiting returns the digests of all definitions that wait, in the order of the tools' names and then of the digests.
+// Waiting returns the digests of all definitions that wait, ordered by the names of the tools and then by digest.
 func (s *Server) Waiting() []Digest {
 	var out []Digest
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
@@ -230,7 +233,7 @@ func (t *Tool) Waiting() []Digest {
 	return out
 }
 
-// WaitingDigest returns the SHA-256 over the digests of all definitions that wait; nil if none waits.
+// WaitingDigest returns the SHA-256 over the digests of all definitions that wait, or nil if there are none.
 func (s *Server) WaitingDigest() []byte {
 	all := s.Waiting()
 	if len(all) == 0 {

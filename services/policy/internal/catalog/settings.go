@@ -2,27 +2,27 @@ package catalog
 
 import "fmt"
 
-// Mode says how the definitions of a server's tools are pinned. The zero value accepts nothing automatically.
+// Mode says which definitions of a server's tools are accepted automatically. The zero value is [Review].
 type Mode uint8
 
 // The modes.
 const (
-	// Review accepts nothing automatically.
+	// Review accepts no definition automatically.
 	Review Mode = iota
-	// FirstUse accepts the first whole list.
+	// FirstUse accepts the definitions of the first whole list.
 	FirstUse
-	// Off pins nothing: a tool may be called with any definition.
+	// Off does not pin definitions: a tool may be called with any definition.
 	Off
 )
 
-// Settings are the configuration of a server.
+// Settings are the settings of a server in the configuration.
 type Settings struct {
 	Mode Mode
-	// Trusted says that the server's annotations are believed.
+	// Trusted reports whether the annotations of the server's tools are used.
 	Trusted bool
 }
 
-// ParseMode returns the mode of a name in the configuration.
+// ParseMode returns the mode that the configuration writes as name.
 func ParseMode(name string) (Mode, error) {
 	switch name {
 	case "first_use":
@@ -32,5 +32,5 @@ func ParseMode(name string) (Mode, error) {
 	case "off":
 		return Off, nil
 	}
-	return Review, fmt.Errorf("no definitions are pinned by %q: write first_use, review or off", name)
+	return Review, fmt.Errorf("unknown pin mode %q: write first_use, review or off", name)
 }

@@ -8,12 +8,12 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Unsure is the confidence below which the strictest category with evidence counts, and `default: by_risk` asks a
-// person.
+// Unsure is the confidence below which a classification is uncertain. An uncertain classification has the strictest
+// category for which there is evidence, and `default: by_risk` requires approval for the tool.
 const Unsure = 0.5
 
-// Classify classifies a tool. Annotations of a trusted server can make a classification milder; those of other servers
-// only count if they make it stricter.
+// Classify classifies a tool. The annotations of a trusted server can make the classification stricter or less strict.
+// The annotations of other servers can only make it stricter.
 func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c := &finding{tool: t, trusted: trusted, name: ownWords(t.Name), text: textWords(t.Description)}
 	c.byVerbs()
@@ -38,20 +38,21 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	return out
 }
 
-// finding is what is known of a tool so far.
+// finding collects the evidence about one tool.
 type finding struct {
 	tool    Tool
 	trusted bool
 	name    []word
 	text    []word
 
-	// inName and inText are the leading verbs of the name and of the description; nil if there is none.
+	// inName is the leading verb of the name, and inText the leading verb of the description. They are nil if there is
+	// none.
 	inName, inText *said
 	evidence       []*policyv1.Evidence
 	dependsOn      string
 }
 
-// said is a verb in a name or a description.
+// foundVerb is a verb in a name or a description.
 type said struct {
 	word
 
@@ -61,7 +62,8 @@ type said struct {
 
 func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
 
-// support returns the amount of evidence for each category, from 0 to 1. Pieces of evidence count as independent.
+// support returns the amount of evidence for each category, from 0 to 1. It combines the weights like independent
+// probabilities.
 func (c *finding) support() map[mcpv1.Category]float64 {
 	out := make(map[mcpv1.Category]float64)
 	for _, e := range c.evidence {
@@ -72,9 +74,10 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 	return out
 }
 
-// weigh returns the strictest category with more than half as much evidence as the best supported one, and the
-// confidence. Without evidence the category is Execute, because the effect of an unknown tool depends at least on its
-// arguments.
+// weigh returns the category and the confidence. The category is the strictest one that has more than half as much
+// evidence as the category with the most evidence. If the confidence is below [Unsure], it is the strictest category
+// with any evidence. If there is no evidence, it is Execute, because the effect of an unknown tool depends at least on
+// its arguments.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Endings of forms. Participles ("eliminado", "gelöscht") are things and are left out.
+// endings has the endings of a verb's forms by the mark in translations. It has no participles ("eliminado",
+// "gelöscht"), because they describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
 	'f': {"e", "er", "ez", "ent", "ant", "ation", "s", "t", "re"},
@@ -23,19 +24,19 @@ var endings = map[byte][]string{
 type foreign struct{ form, english string }
 
 type foreignVerbs struct {
-	// latin are forms without diacritics, and split ones by their first word.
+	// latin maps forms without diacritics to English verbs. split has the verbs with two parts by the first part.
 	latin map[string]string
 	split map[string][]foreign
-	// stems are the beginnings of words in Cyrillic letters. ideograms are parts of texts without blanks. Both are
-	// sorted, the longest first.
+	// stems has beginnings of words in Cyrillic letters. ideograms has parts of texts in languages without spaces. Both
+	// are sorted by descending length.
 	stems, ideograms []foreign
 }
 
-// foreignForms returns the verbs of all translations. It is computed on the first use, because only some processes
-// classify.
+// foreignForms returns the verbs of all translations. It computes them at the first call, because only some processes
+// classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreign)}
-	mildest := func(a, b string) int { // so that a form of two verbs means the stricter one
+	mildest := func(a, b string) int { // if two verbs have the same form, the stricter one is added last and wins
 		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
 	}
 	for _, english := range slices.SortedFunc(maps.Keys(translations), mildest) {
@@ -91,10 +92,10 @@ func plain(word string) string {
 	return word
 }
 
-// participles are endings of Russian words for things that something was done to.
+// participles are endings of Russian participles, which describe things.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translated finds the English verb that a word of another language means.
+// translated returns the English verb for a word of another language, and reports whether there is one.
 func translated(word string) (string, bool) {
 	r := []rune(word)
 	if len(r) == 0 {
@@ -120,13 +121,13 @@ func translated(word string) (string, bool) {
 // inEnglish are words that are common in English texts and rare in others.
 var inEnglish = set("the of and to with for from this is are or your by if it")
 
-// speaksEnglish reports whether the description begins in English. Words of other languages are then not looked up.
+// speaksEnglish reports whether the description begins with English. If so, words of other languages are not searched.
 func (c *finding) speaksEnglish() bool {
 	begin := c.text[:min(len(c.text), maxEnglish)]
 	return near(begin, len(begin), inEnglish)
 }
 
-// maxEnglish is how many words of a description are checked for English.
+// maxEnglish is the number of words of a description that are checked for English.
 const maxEnglish = 40
 
 // speaksUnknown reports whether the description is in a script without known verbs, or is a sentence in Latin letters
@@ -138,12 +139,12 @@ func (c *finding) speaksUnknown() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !near(c.text, len(c.text), inAnyEnglish)
 }
 
-// inAnyEnglish are words of which every English text of four words or more contains one.
+// inAnyEnglish has frequent English words. Every English text of four words or more contains at least one of them.
 var inAnyEnglish = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verbs of another language in the name: the first word if it is one, otherwise the last
-// verb.
+// translatedName returns the verbs of another language in the name. It returns the first word if it is a verb, and
+// otherwise the last verb.
 func (c *finding) translatedName() []weighed {
 	var found []weighed
 	speaksEnglish := c.speaksEnglish()
@@ -172,7 +173,7 @@ func (c *finding) translatedName() []weighed {
 	return found[max(0, len(found)-1):]
 }
 
-// translatedText returns the verbs of another language at the start of the description, the leading verb first.
+// translatedText returns the verbs of another language at the start of the description. The leading verb comes first.
 func (c *finding) translatedText() []weighed {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
@@ -203,13 +204,14 @@ func (c *finding) translatedText() []weighed {
 	return out
 }
 
-// maxLead is how many words may be before the verb of a description in another language: "Esta herramienta permite".
+// maxLead is the largest number of words before the verb of a description in another language, for example "Esta
+// herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
-// meaning returns the English verb that a word of a sentence means, including separable German and French verbs, whose
-// second part comes later.
+// meaning returns the English verb for a word of a sentence. It supports German and French verbs whose second part
+// comes later in the sentence.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
 	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
@@ -228,8 +230,8 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The first verb leads in Chinese,
-// the last in the others.
+// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The leading verb is the first one
+// in Chinese, and the last one in Japanese and Korean.
 func (c *finding) inSentence() []weighed {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -262,10 +264,10 @@ func (c *finding) inSentence() []weighed {
 	return out
 }
 
-// maxObject is how many bytes may be between a verb and its object: two ideograms.
+// maxObject is the largest distance between a verb and its object in bytes. It is the length of two ideograms.
 const maxObject = 6
 
-// maxSentence is how many bytes of a description are searched for verbs of languages without blanks.
+// maxSentence is the number of bytes of a description that are searched for verbs of languages without spaces.
 const maxSentence = 1200
 
 // joinsIdeograms reports whether the text between two verbs is a conjunction.
@@ -274,7 +276,7 @@ func joinsIdeograms(between string) bool {
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text of a language without blanks, in their order.
+// inIdeograms returns the verbs in a text of a language without spaces, in their order.
 func inIdeograms(text string) []said {
 	var out []said
 	forms := foreignForms().ideograms
@@ -291,7 +293,7 @@ func inIdeograms(text string) []said {
 		f := forms[i]
 		at += len(f.form)
 		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
-			continue // a participle means a thing
+			continue // a participle describes a thing
 		}
 		out = append(out, said{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
 	}

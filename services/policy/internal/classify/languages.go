@@ -1,9 +1,11 @@
 package classify
 
-// translations are verbs of other languages, by the English verb that has the same meaning and therefore the same
-// sense. Latin words have no diacritics. A mark after a stem gives its forms: /a verbs of Spanish, Portuguese and
-// Italian in -ar and -are, /f French ones in -er, /d German ones. Others are whole forms. Russian words are stems;
-// Chinese, Japanese and Korean ones are parts of a sentence.
+// translations has verbs of other languages, by the English verb with the same meaning.
+//
+// Latin words have no diacritics. A stem with a mark represents its forms; see [endings]. The mark /a is for verbs of
+// Spanish, Portuguese and Italian in -ar and -are, /f for French verbs in -er, and /d for German verbs. A slash before
+// anything else separates the two parts of a verb. Other Latin words are whole forms. Russian words are stems. Chinese,
+// Japanese and Korean words are parts of a sentence.
 var translations = map[string]string{
 	"get": `obten/a obtiene obtener obtenga obtem obter ottiene ottenere consegue recuper/a recuper/f recupere obtient obtenir obtenez ruft/ab abrufen holt holen
 		hol/d ermittel/d beschaff/d получ извлека верн возвраща 获取 取得 獲取 取得します 가져 조회 보내줍`,

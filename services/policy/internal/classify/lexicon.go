@@ -19,11 +19,11 @@ const (
 // sense is what a verb means in a tool's name or at the beginning of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak says that the word is often a noun, or has several meanings, so that another verb counts more.
+	// weak reports whether the word is often a noun or has several meanings. Other verbs then count more.
 	weak bool
 }
 
-// verbs are the known verbs in their base form. A word with ~ is weak.
+// verbs has the known verbs in their base form. In the lists, ~ marks a weak verb.
 var verbs = lexicon(map[mcpv1.Category]string{
 	read: `
 		get list read search find fetch retrieve query show view look describe check count browse explore scan analyze
@@ -77,7 +77,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 		for word := range strings.FieldsSeq(text) {
 			base, weak := strings.CutSuffix(word, "~")
 			if _, twice := all[base]; twice {
-				panic("classify: the verb " + base + " stands twice")
+				panic("classify: the verb " + base + " is listed twice")
 			}
 			all[base] = sense{category, weak}
 		}
@@ -85,7 +85,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openers are words before the verb of a description that say nothing about the tool.
+// openers are words that may precede the verb of a description and that say nothing about the tool.
 var openers = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important

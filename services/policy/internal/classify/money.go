@@ -7,26 +7,26 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// moved are words for money that is moved: a tool that makes or changes one moves money.
+// moved are nouns for movements of money. A tool that creates or changes one of them moves money.
 var moved = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
-// mayMove are words that may mean that: a subscription to a list moves no money, one to a plan does.
+// mayMove are nouns that can mean a movement of money: an order can be a purchase or a sequence.
 var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
-// movers are verbs that move something that may be money.
+// movers are verbs that can move money or other things.
 var movers = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// takers are verbs that mean reading unless they concern money.
+// takers are verbs that move money if their object is money, and otherwise read.
 var takers = set("capture take open load return convert place order swap")
 
-// amounts are names of parameters, or parts of them, about money.
+// amounts are words in names of parameters about money.
 var amounts = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
-// about are words of a description about money.
+// about are words in descriptions about money.
 var about = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
 	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
-// byMoney adds evidence for tools that move money.
+// byMoney adds evidence that the tool moves money.
 func (c *finding) byMoney() {
 	lead := c.leads()
 	if lead == read && !takers[verbText(c.inName)] && !takers[verbText(c.inText)] {
@@ -60,19 +60,19 @@ func (c *finding) byMoney() {
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
 
-// behind returns the words of the description after a verb.
+// behind returns the words that follow a verb in the description.
 func (c *finding) behind(s *said) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coins are words for moved money. sent is the name of an invoice that is due.
+// coins are words for money. sent has words for an invoice that is due.
 var (
 	coins = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	sent  = set("sent")
 )
 
-// deals reports whether the description begins with an action on orders.
+// deals reports whether the description begins with a verb about orders.
 func (c *finding) deals() bool {
 	return c.inText != nil && near(c.behind(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -92,10 +92,10 @@ var sums = set("amount amt currency ccy lamports wei cents")
 // dues are verbs that make an invoice due.
 var dues = set("send finalize pay issue approve authorize authorise submit charge collect")
 
-// feeds are words of subscriptions that cost nothing.
+// feeds are things to which a subscription costs nothing.
 var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// news are such words at the beginning of a description.
+// news are more things to which a subscription costs nothing, at the beginning of a description.
 var news = set("changes updates")
 
 func verbText(s *said) string {
@@ -105,12 +105,12 @@ func verbText(s *said) string {
 	return s.base
 }
 
-// isAbout reports whether the name or the description contains one of some words.
+// isAbout reports whether the name or the description contains one of the words.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return near(c.name, len(c.name), any) || near(c.text, len(c.text), any)
 }
 
-// object returns the thing that the tool works on: the last noun of its name before a preposition.
+// object returns the last noun of the name before a preposition. It is the thing that the tool reads or changes.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {
@@ -131,7 +131,7 @@ var (
 	kinds        = set("v1 v2 v3 tool api batch bulk")
 )
 
-// speaksOfMoney reports whether parameters or the description mention money.
+// speaksOfMoney reports whether a parameter or the description mentions money.
 func (c *finding) speaksOfMoney() bool {
 	for _, p := range c.tool.Parameters {
 		for _, w := range nameWords(p.Name) {

@@ -8,15 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// programs are names of parameters that contain what is run.
+// programs are names of parameters that usually contain a program, which the tool runs.
 var programs = set(`command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// sources are names of parameters that contain what is run, unless the verbs say that the tool only looks at it.
+// sources are names of parameters that contain a program which the tool runs, unless the verbs say that the tool only
+// reads it.
 var sources = set("code expression function sourcecode source_code program")
 
-// byParameters adds evidence for parameters that contain what is run, at any level of the schema. It counts whatever
-// name and description say; if both say that the tool reads, the class becomes uncertain.
+// byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
+// description say that the tool reads, the evidence makes the class uncertain.
 func (c *finding) byParameters() {
 	lead := c.leads()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -31,11 +32,12 @@ func (c *finding) byParameters() {
 	}
 }
 
-// surely are the names of programs that mean nothing else.
+// surely are names of parameters that always contain a program.
 var surely = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// runs returns the weight of a parameter that contains what is run; 0 for other parameters.
+// runs returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the parameter does
+// not contain a program.
 func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
@@ -56,27 +58,27 @@ func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 			return 0.45
 		}
 		return 0
-	case sources[name] && lead != execute && lead != unknown && !said: // "code" often is the number of something
+	case sources[name] && lead != execute && lead != unknown && !said: // "code" is often a number
 		return 0
-	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // the parameter may be what the tool works on
+	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // the tool may read or change the program instead of running it
 		return 0.3
 	}
 	return 0.6
 }
 
-// handsOver are other names of parameters that contain what is run if their description says so.
+// handsOver are other names of parameters that contain a program if their description says so.
 var handsOver = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is the longest description that is searched for what a parameter is, in bytes.
+// maxRuns is the largest length in bytes of a parameter's description that is searched for [runnable].
 const maxRuns = 400
 
-// runnable matches words for what is run in a parameter's description.
+// runnable matches words for programs in a parameter's description.
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
 func saysItRuns(description string) bool { return runnable().MatchString(description) }
 
-// asks reports whether a verb puts a query, which may change something.
+// asks reports whether a verb sends a query. A query may change something although the verb is in Read.
 func asks(s *said) bool { return s != nil && s.base == "query" }
 
 // bothRead reports whether name and description both say that the tool reads.
@@ -84,15 +86,15 @@ func (c *finding) bothRead() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// targets are names of parameters, or parts of them, for a place to write to.
+// targets are words in names of parameters for a location to write to. places are words for any location.
 var targets = set("output out destination dest save target")
 
 var places = set("path file filename dir directory folder")
 
-// keeps are verbs that leave something behind or not, depending on a parameter.
+// keeps are verbs that store their result if a parameter names a location.
 var keeps = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// byTargets adds evidence for parameters that say where the tool stores its output.
+// byTargets adds evidence from parameters that say where the tool stores its output.
 func (c *finding) byTargets() {
 	if !slices.ContainsFunc([]*said{c.inName, c.inText}, func(s *said) bool { return s != nil && (keeps[s.base] || keeps[s.text]) }) {
 		return
@@ -115,14 +117,14 @@ func (c *finding) byTargets() {
 	}
 }
 
-// removers are names of parameters that make a reading or writing tool remove something.
+// removers are names of parameters with which a tool that reads or writes removes something.
 var removers = set("delete remove purge wipe clear drop destroy reset prune")
 
 // switches are names of parameters that confirm an action.
 var switches = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovers adds evidence for parameters that make a tool remove something, and for switches if the description
-// mentions removal. If the verb changes something, only a boolean remover adds to that.
+// byRemovers adds evidence from parameters in [removers], and from parameters in [switches] if the description mentions
+// removal. If the leading verb is in Write, only boolean parameters in removers count.
 func (c *finding) byRemovers() {
 	lead := c.leads()
 	if lead > write {
@@ -156,8 +158,8 @@ func (c *finding) byRemovers() {
 	}
 }
 
-// byHints adds evidence for annotations. They are the server's statement, so only a trusted server's annotations can
-// make the classification milder.
+// byHints adds evidence from annotations. Only the annotations of a trusted server can make the classification less
+// strict.
 func (c *finding) byHints() {
 	readOnly, hasReadOnly := c.tool.Hints["readOnlyHint"]
 	ruins, hasRuins := c.tool.Hints["destructiveHint"]
@@ -182,8 +184,8 @@ func (c *finding) byHints() {
 	}
 }
 
-// halves are pairs of parameters that together do more than read: what is stored and where, what is sent and to whom,
-// how much is paid and to whom.
+// halves are pairs of parameters that a tool which only reads does not need: a content and a location, a message and a
+// recipient, an amount and a payee.
 var halves = []struct {
 	one, other map[string]bool
 	category   mcpv1.Category
@@ -194,7 +196,7 @@ var halves = []struct {
 	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
 }
 
-// byHalves adds evidence for such pairs if name and description say that the tool reads.
+// byHalves adds evidence from the pairs in [halves] if name and description say that the tool reads.
 func (c *finding) byHalves() {
 	if c.leads() != read {
 		return
@@ -210,7 +212,7 @@ func (c *finding) byHalves() {
 	}
 }
 
-// byCuts adds evidence for parts that were not read, because parameters there may do anything.
+// byCuts adds evidence if parts of the definition were not read, because parameters in these parts may do anything.
 func (c *finding) byCuts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

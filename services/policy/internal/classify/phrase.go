@@ -14,11 +14,11 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists the categories of the leading verb with which the phrase counts.
+	// of lists categories. The phrase counts only if the leading verb has one of them.
 	of []mcpv1.Category
 }
 
-// phrases are searched in the whole description. A denied phrase ("does not overwrite") does not count.
+// phrases are searched in the whole description. A negated phrase ("does not overwrite") does not count.
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -56,10 +56,10 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// denials are words that deny up to four words after them.
+// denials are words that negate a verb or phrase among the next four words.
 var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
 
-// byPhrases adds evidence for phrases of the description.
+// byPhrases adds evidence from phrases of the description.
 func (c *finding) byPhrases() {
 	lower := lowered(c.tool.Description)
 	lead := c.leads()
@@ -76,15 +76,15 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions adds evidence of the description that contradicts other evidence, so it runs last.
+// byRetractions adds evidence from phrases that contradict other evidence. It must run after the evidence was added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leads())
 	c.onlyReads(lower, c.leads())
 }
 
-// says returns the offset of the first occurrence of text in lower, the description in lower case, that is not part of
-// a longer word and not denied by the words before it. It returns false if there is none.
+// says returns the offset of the first occurrence of text in lower, which is the description in lower case. It skips
+// occurrences that are part of a longer word or negated. It returns false if there is none.
 func (c *finding) says(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -103,7 +103,8 @@ func (c *finding) says(lower, text string) (int, bool) {
 	}
 }
 
-// lowered returns a text with the ASCII letters in lower case, so that offsets stay the same.
+// lowered returns a text with ASCII letters in lower case. Other letters do not change, because their length could
+// change.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {
@@ -116,7 +117,7 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// denied reports whether one of the four words before a place in the description denies it.
+// denied reports whether one of the four words before an offset in the description is in [denials].
 func (c *finding) denied(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {
@@ -135,7 +136,7 @@ func (c *finding) denied(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// lessen reduces the weight of evidence that stronger evidence contradicts.
+// lessen reduces the weights of the evidence for the selected categories, because stronger evidence contradicts it.
 func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -144,13 +145,14 @@ func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// returns are phrases which say that what is removed can be restored.
+// returns are phrases that say that removed things can be restored.
 var returns = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible turns Destructive into Write if the description says that what is removed can be restored.
+// reversible changes evidence for Destructive to evidence for Write if the description says that removed things can be
+// restored.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, gone := c.says(lower, "permanently"); lead != destructive || gone {
 		return
@@ -169,13 +171,14 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// questionsOnly are phrases which say that a query changes nothing.
+// questionsOnly are phrases that say that a query changes nothing.
 var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
 
 // languages are query languages that can't change anything.
 var languages = set("soql sosl promql logql jql nrql")
 
-// onlyReads turns a tool that runs queries into Read if the description says that the queries can't change anything.
+// onlyReads changes the evidence about a tool that runs queries to Read if the description says that the queries can't
+// change anything.
 func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return

@@ -7,21 +7,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf is the risk of a category alone.
+// riskOf is the risk of a tool by its category alone.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// Tags of definitions with text for a model or hidden text.
+// Tags of dishonest definitions: definitions that instruct the model, or that have hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
 )
 
-// risk returns critical for a dishonest definition. Otherwise it returns the risk of the category, raised by one
-// degree if secrets can be returned, if much is touched at once, or if the server itself says that the tool may ruin
-// something.
+// risk returns the risk of the tool. It is critical for a dishonest definition. Otherwise it is the risk of the
+// category, raised by one degree if the tool can return secrets, if one call can affect many things, or if the server
+// has set destructiveHint.
 func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
 	if slices.ContainsFunc(of.GetTags(), func(tag string) bool { return tag == tagSpeaks || tag == tagHidden }) {
 		return policyv1.Risk_RISK_CRITICAL
@@ -46,7 +46,7 @@ var (
 	sends   = set("send post publish reply email message notify broadcast tweet comment")
 )
 
-// sensitivity returns how sensitive the results can be.
+// sensitivity rates how sensitive the results can be.
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
@@ -59,7 +59,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey reports whether the words name a key that opens something.
+// hasKey reports whether the words name a key that gives access, for example "API key".
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
@@ -71,7 +71,7 @@ func hasKey(words []word) bool {
 
 var opensWith = set("api private access secret ssh signing encryption master")
 
-// openWorld returns how far the tool reaches outside its own server.
+// openWorld rates how far the tool reaches beyond its server.
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
@@ -89,7 +89,7 @@ func (c *finding) openWorld() policyv1.Axis {
 	}
 }
 
-// irreversibility returns how hard the tool's effect is to undo.
+// irreversibility rates how hard it is to undo the tool's effect.
 func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	switch {
 	case category == read:
@@ -103,7 +103,7 @@ func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	}
 }
 
-// blastRadius returns how much one call can touch.
+// blastRadius rates how much one call can affect.
 func (c *finding) blastRadius() policyv1.Axis {
 	if near(c.name, len(c.name), much) {
 		return policyv1.Axis_AXIS_HIGH
@@ -121,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags returns the tags, and adds the evidence for them.
+// tags returns the tags of the tool, and adds the evidence for them.
 func (c *finding) tags() []string {
 	var out []string
 	if c.steers() {

@@ -10,21 +10,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a pattern of text that steers its reader instead of describing the tool.
+// A form is a pattern of texts that instruct the model instead of describing the tool.
 type form struct {
-	// any are words of which every text of the form contains one. The expression is only tried near them.
+	// any has words. Every text that the form matches contains one of them, so the expression is tried only near them.
 	any   []string
 	words func() *regexp.Regexp
-	// raw reports whether words matches the text in lower case instead of the folded text.
+	// raw reports whether the form matches the text in lower case instead of the folded text.
 	raw     bool
 	meaning string
 }
 
-// window is how far a form reaches from one of its words, in bytes.
+// window is the largest distance in bytes between a word in form.any and the end of a match.
 const window = 256
 
-// find returns where the form matches in a text, nil if it does not, and the number of bytes on which it was tried:
-// those around the words.
+// find returns the start and the end of the form's first match in a text, or nil if there is none. tried is the number
+// of bytes on which the expression was tried.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.any, func(word string) bool { return strings.Contains(text, word) }) {
@@ -69,7 +69,7 @@ func (f *form) find(text string) (at []int, tried int) {
 	return nil, tried
 }
 
-// upTo3 and upTo6 match some words within a sentence.
+// upTo3 and upTo6 match up to 3 and up to 6 words within a sentence.
 const (
 	upTo3 = `(?:[^\s.!?;:]+ ){0,3}`
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
@@ -87,18 +87,19 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// words returns a form. A \b in its expression only bounds words of ASCII letters.
+// words returns a form for folded texts. any has its words, separated by |.
 func words(meaning, any, expression string) form {
 	return form{any: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
-// compiled returns an expression that is compiled when it is first needed, because compiling all takes 10 ms.
+// compiled returns a function that compiles an expression when it is first called. Compiling all expressions takes 10
+// ms.
 func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering are the English forms, which match folded texts, and the forms of markup. They do not match what real tools
-// say to their users ("you must call X first", "use this tool before Y").
+// steering are the forms of English texts and of markup. They do not match sentences of real tools such as "you must
+// call X first" and "use this tool before Y".
 var steering = []form{
 	words(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -140,26 +141,26 @@ var steering = []form{
 	},
 }
 
-// keptAt are places where secrets are stored, in folded texts.
+// keptAt matches locations of secrets in folded texts.
 const keptAt = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// takes are words for reading or sending something.
+// takes matches words for reading or sending something.
 const takes = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// Bounds of the search for forms. Texts shorter than minForm, in bytes, are skipped. At most maxFolded bytes of a
-// definition's texts are read, and forms are tried on at most maxTried bytes, plus the rest of the text that exceeds
-// it. A definition with more waits for a person.
+// Bounds of the search for forms, in bytes. Texts shorter than minForm are skipped. At most maxFolded bytes of a
+// definition's texts are searched. No further text is searched when expressions were tried on maxTried bytes. A
+// definition with texts that were not searched counts as steering.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
 	maxTried  = 1 << 20
 )
 
-// steers reports whether texts of the definition steer their reader, at any place, and adds one piece of evidence for
-// each meaning.
+// steers reports whether a text of the definition matches a form. It adds one piece of evidence for each meaning of a
+// form that matches.
 func (c *finding) steers() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0
@@ -198,7 +199,7 @@ func (c *finding) steers() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns the end of the character that begins at an offset.
+// lastOf returns the offset after the character that begins at an offset.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -208,10 +209,10 @@ func lastOf(text string, at int) int {
 	return len(text)
 }
 
-// maxQuote is the longest quote of a steering text, in bytes.
+// maxQuote is the largest length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence without a category, for the risk.
+// quote adds a part of a text as evidence without a category. This evidence explains a tag and affects only the risk.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

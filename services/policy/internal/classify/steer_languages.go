@@ -4,8 +4,8 @@ import "slices"
 
 var forms = slices.Concat(steering, steeringElsewhere)
 
-// steeringElsewhere are the forms of other languages, for folded texts, in which an apostrophe is a blank. RE2's \b
-// only knows ASCII words, so it is not used next to other letters.
+// steeringElsewhere are the forms of other languages. They match folded texts, in which an apostrophe is a space. They
+// do not use \b next to letters outside of ASCII, because RE2's \b supports only ASCII.
 var steeringElsewhere = []form{
 	// Spanish, Portuguese, Italian, French
 	words(overrules, "instrucc|instruç|istruzioni|instructions|indicac|indicaç|consignes|reglas|regras|regole|règles|directiv|diretriz|direttive",

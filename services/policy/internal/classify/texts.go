@@ -6,26 +6,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPath is the longest path of a piece of evidence, in bytes. Evidence with a longer path is left out.
+// maxPath is the largest length of the path of a piece of evidence, in bytes. Evidence with a longer path is omitted.
 const maxPath = 1024
 
-// Text is a text at any place of a definition. A client may show a model any of them.
+// Text is a string anywhere in a definition. A client may show any of them to a model.
 type Text struct {
 	Value string
-	// InKey reports whether Value is a member's name, not a value.
+	// InKey reports whether Value is the name of a member instead of a value.
 	InKey bool
 
-	// token is the number of the text's token in the definition, from 1.
+	// token is the number of the JSON token in the definition. The first token has number 1.
 	token int
 }
 
-// textsIn returns the texts in a definition, in its order.
+// textsIn returns the strings in a definition in their order.
 func textsIn(definition jsontext.Value) []Text {
 	var out []Text
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
 	for count := 1; ; count++ {
 		token, err := dec.ReadToken()
-		if err != nil { // its end: it was parsed before
+		if err != nil { // io.EOF; other errors can't happen, because the definition was parsed before
 			return out
 		}
 		if token.Kind() == '"' {
@@ -35,8 +35,9 @@ func textsIn(definition jsontext.Value) []Text {
 	}
 }
 
-// path returns the path of a text of the tool; empty if it is longer than maxPath. It reads the definition again,
-// because the paths of all texts together can be as long as the square of the definition.
+// path returns the JSON Pointer of a text of the tool, or "" if it is longer than maxPath. It parses the definition
+// again. The paths are not stored, because their total length can be proportional to the square of the definition's
+// length.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))
 	for range text.token {

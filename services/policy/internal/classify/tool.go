@@ -1,10 +1,9 @@
-// Package classify classifies a tool by its definition alone: its category and risk, the confidence, and the words
-// that are the evidence. The policy service uses it. It uses no model, no network and no list of known servers, and is
-// deterministic.
+// Package classify determines the category and the risk of a tool from the tool's definition. A classification also has
+// a confidence and the evidence: the words of the definition on which it is based. The policy service uses the package.
+// The package uses no model, no network and no list of known servers. Its results are deterministic.
 //
-// A definition is only the server's statement. A malicious server can write one that looks harmless, so a
-// classification is advice: policy relies on it only for trusted servers and for classifications that a person has
-// accepted (see docs/policy-reference.md).
+// A malicious server can write a definition that looks harmless. Policy therefore relies on a classification only if
+// the server is trusted or if a person has accepted the classification (see docs/policy-reference.md).
 package classify
 
 import (
@@ -16,32 +15,31 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bounds of what is read of a schema: members of an object, values of a parameter, parameters inside of others, and
-// the depth of those.
+// Bounds of the parts of a schema that are read.
 const (
-	maxParameters = 256
-	maxValues     = 64
-	maxNested     = 1024
-	maxDepth      = 16
-	maxParsed     = 8 << 20 // in bytes, because deep or shared parts are parsed more than once
+	maxParameters = 256     // members of an object
+	maxValues     = 64      // values of a parameter
+	maxNested     = 1024    // parameters inside of other parameters
+	maxDepth      = 16      // depth of parameters inside of other parameters
+	maxParsed     = 8 << 20 // bytes; deep or shared parts are parsed, and counted, more than once
 )
 
-// ErrDefinition means that a definition can't be read.
+// ErrDefinition means that a text is not the definition of a tool.
 var ErrDefinition = errors.New("this is not the definition of a tool")
 
 // Tool is the part of a tool's definition that shows what the tool does.
 type Tool struct {
 	Name        string
 	Description string
-	// Parameters are the properties of the input schema, in its order, at most 256.
+	// Parameters are the properties of the input schema in the order of the schema. There are at most 256.
 	Parameters []Parameter
-	// Nested are the properties inside of parameters, at most 1024, at most 16 deep.
+	// Nested are the properties inside of parameters. There are at most 1024, at a depth of at most 16.
 	Nested []Parameter
-	// Cut is the first parameter that was left out because of these bounds; its Path is empty if none was.
+	// Cut is the first parameter that was not read because of these bounds. Its Path is empty if all were read.
 	Cut Parameter
-	// Hints are the annotations of the definition.
+	// Hints are the annotations of the definition by name.
 	Hints map[string]bool
-	// Texts are all texts of the definition, including keys, in its order.
+	// Texts are all strings of the definition, including the names of members, in the order of the definition.
 	Texts []Text
 
 	definition jsontext.Value
@@ -53,16 +51,16 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values are the string values that the schema allows, at most 64; empty if it does not list them.
+	// Values are the string values that the schema allows, at most 64. It is empty if the schema does not list values.
 	Values []string
 	// Cut reports whether the schema may list more values.
 	Cut bool
-	// Path is a JSON Pointer into the definition, which ends with the parameter's name.
+	// Path is a JSON Pointer into the definition. It ends with the parameter's name.
 	Path string
 }
 
-// Read reads a definition from `tools/list` (MCP, Tools, Data Types). It ignores members that do not show what a tool
-// does, with any content, and an invalid schema.
+// Read parses the definition of a tool in the result of `tools/list` (MCP, Tools, Data Types). It ignores an invalid
+// schema and all members that do not show what the tool does.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
 		Name        string         `json:"name"`
@@ -88,14 +86,13 @@ func Read(definition jsontext.Value) (Tool, error) {
 	return t, nil
 }
 
-// schema is an input schema. Parts that are not valid JSON Schema count as absent, and the tool is classified by the
-// rest.
+// schema is an input schema. Parts that are not valid JSON Schema count as absent.
 type schema struct {
 	properties []property
 	choices    []property // anyOf, oneOf and allOf of the schema itself
-	next       string     // the first property beyond the bound
+	next       string     // the first property that was not read because of maxParameters
 	required   map[string]bool
-	// shared are definitions that properties refer to, by their pointers.
+	// shared has the schemas to which properties can refer, by their references.
 	shared map[string]jsontext.Value
 
 	nested   []Parameter
@@ -109,7 +106,7 @@ type property struct {
 	value jsontext.Value
 }
 
-// UnmarshalJSONFrom keeps the order of the properties.
+// UnmarshalJSONFrom implements json.UnmarshalerFrom. It preserves the order of the properties.
 func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	value, err := dec.ReadValue()
 	if err != nil {
@@ -138,13 +135,14 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members returns an object's members in their order, at most maxParameters; nil if the value is not an object.
+// members returns the first maxParameters members of an object, in their order. It returns nil if the value is not an
+// object.
 func members(object jsontext.Value) []property {
 	out, _ := firstMembers(object)
 	return out
 }
 
-// firstMembers returns the members of an object, and the name of the first one beyond the bound; empty if there is
+// firstMembers returns the first maxParameters members of an object, and the name of the next one, or "" if there is
 // none.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
@@ -195,7 +193,7 @@ func (s *schema) leaveOut(path, name string) {
 	}
 }
 
-// parameter reads a property at a path, and the properties inside of it.
+// parameter parses a property at a path, and the properties inside of it.
 func (s *schema) parameter(p property, path string, depth int) Parameter {
 	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
 	if s.parsed += len(p.value); s.parsed > maxParsed {
@@ -237,7 +235,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	return one
 }
 
-// alternatives adds the values and types of alternatives.
+// alternatives adds the values and types that the alternatives of a parameter's schema list.
 func (p *Parameter) alternatives(value jsontext.Value) {
 	for _, alternative := range elements(value) {
 		for _, inner := range members(alternative) {
@@ -251,7 +249,7 @@ func (p *Parameter) alternatives(value jsontext.Value) {
 	}
 }
 
-// inside reads the parameters inside of a schema, at any place.
+// inside parses the parameters inside of a schema, at any depth.
 func (s *schema) inside(described []property, path string, depth int) {
 	for _, member := range described {
 		at := path + pointer(member.name)
@@ -269,10 +267,10 @@ func (s *schema) inside(described []property, path string, depth int) {
 					s.leaveOut(at, p.name)
 					return
 				}
-				place := len(s.nested)
+				index := len(s.nested)
 				s.nested = append(s.nested, Parameter{})
 				one := s.parameter(p, at, depth)
-				s.nested[place] = one
+				s.nested[index] = one
 			}
 			if next != "" {
 				s.leaveOut(at, next)
@@ -287,16 +285,16 @@ func (s *schema) inside(described []property, path string, depth int) {
 	}
 }
 
-// schemas are members of a schema that can contain further parameters.
+// schemas are the members of a schema that can contain more parameters.
 var schemas = set("properties items additionalProperties anyOf oneOf allOf")
 
-// elements returns the elements of an array; nil if the value is not an array.
+// elements returns the elements of an array. It returns nil if the value is not an array.
 func elements(value jsontext.Value) (out []jsontext.Value) {
-	_ = json.Unmarshal(value, &out) // a value that is not an array has no elements
+	_ = json.Unmarshal(value, &out)
 	return out
 }
 
-// texts returns the strings of a list, or a single string.
+// texts returns the strings of an array. For a string, it returns a list with that string.
 func texts(value jsontext.Value) []string {
 	var all []any
 	if json.Unmarshal(value, &all) != nil {

@@ -9,7 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs by their place. One verb gives little confidence, two that agree give enough.
+// Weights of verbs by their position. A single verb gives too little confidence, and two verbs that agree give enough.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -18,7 +18,7 @@ const (
 	weightAlso   = 0.35
 )
 
-// byVerbs adds evidence for the verbs of the name and the description.
+// byVerbs adds evidence from the verbs of the name and of the description.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
 	if len(name) == 0 {
@@ -29,7 +29,7 @@ func (c *finding) byVerbs() {
 		text = c.translatedText()
 	}
 	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
-		name[0].weight /= 2 // a sentence says more than a word of a name
+		name[0].weight /= 2 // the verb in the description is better evidence than a word of the name
 	}
 	if len(name) == 1 && len(text) == 1 {
 		switch { // for example a log that is viewed, and trades that are fetched
@@ -43,7 +43,7 @@ func (c *finding) byVerbs() {
 		name[0].weight /= 2
 	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
-		name[0].sense = text[0].sense // the sentence has the deciding words
+		name[0].sense = text[0].sense // the words after the verb in the description show its sense
 	}
 	for _, s := range name {
 		c.addVerb("/name", "name", s)
@@ -89,7 +89,7 @@ type weighed struct {
 	weight float64
 }
 
-// addVerb adds the evidence of a verb. what names the place for people.
+// addVerb adds a verb as evidence. path is the location of the verb, and what describes the location.
 func (c *finding) addVerb(path, what string, s weighed) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if whether[s.base] {
@@ -98,15 +98,15 @@ func (c *finding) addVerb(path, what string, s weighed) {
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
 
-// whether are verbs that begin a question: is_stopped.
+// whether are verbs at the beginning of names that ask a question, for example is_stopped.
 var whether = set("is has can")
 
-// states are words that mean reading at the end of a name, after any other word: deploy_status. After a verb that
-// changes they may be what is changed: set_status.
+// states are words that mean reading if they are the last word of a name, for example deploy_status. After a verb that
+// changes something, they can be the thing that is changed, for example set_status.
 var states = set("status info list search count stats health history metrics logs report")
 
-// verbsOfName returns the verbs of the name that count, the most important first. Names have the verb first
-// (delete_file), or a thing first and the verb last (file_delete).
+// verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
+// first word (delete_file) or the last word (file_delete).
 func (c *finding) verbsOfName() []weighed {
 	var found []weighed
 	last := len(c.name) - 1
@@ -154,7 +154,7 @@ func (c *finding) verbsOfName() []weighed {
 		return place(a) > place(b)
 	}
 	for _, one := range found[1:] {
-		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order" the second word is the thing that is placed
+		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
 		if !thing && better(one, best) {
 			best = one
 		}
@@ -162,7 +162,7 @@ func (c *finding) verbsOfName() []weighed {
 	return []weighed{best}
 }
 
-// joined returns the verbs of a name on both sides of an "and" or "or", each the nearest: search_and_replace,
+// joined returns the nearest verbs before and after a conjunction in a name, for example in search_and_replace and in
 // find_one_and_delete.
 func (c *finding) joined(found []weighed) []weighed {
 	for _, w := range c.name {
@@ -183,16 +183,15 @@ func (c *finding) joined(found []weighed) []weighed {
 	return nil
 }
 
-// firm are words that are nouns in names, and verbs at the beginning of a description.
+// firm are words that are usually nouns in names, but verbs at the beginning of a description.
 var firm = set("report monitor profile filter classify sample gather")
 
 var joins = set("and or then to by with")
 
-// light are verbs whose object says what is done: to perform a search.
+// light are verbs whose object names the action, as in "perform a search".
 var light = set("perform make do conduct carry execute run handle issue take start process")
 
-// verbsOfText returns the leading verb of the description, and stricter ones of its first sentence that are joined to
-// it.
+// verbsOfText returns the leading verb of the description, and stricter verbs that the first sentence joins to it.
 func (c *finding) verbsOfText() []weighed {
 	words, base, s := c.begin()
 	if len(words) == 0 {
@@ -249,8 +248,8 @@ func (c *finding) verbsOfText() []weighed {
 	return out
 }
 
-// begin returns the first sentence from its first verb on. The verb is after openers at the beginning of the sentence,
-// or after a heading: "Notes - list all notes".
+// begin returns the words of the first sentence from its first verb on. Before the verb there may be openers or a
+// heading, as in "Notes - list all notes".
 func (c *finding) begin() (words []word, base string, _ sense) {
 	sentence := c.sentence()
 	for i, w := range sentence[:min(len(sentence), maxHeading)] {
@@ -265,7 +264,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if from < 0 || from > maxHeading {
 			continue
 		}
-		if from > 0 && articles[rest[from-1].text] { // "The set of …" sets nothing
+		if from > 0 && articles[rest[from-1].text] { // in "The set of …", set is a noun
 			continue
 		}
 		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // "Deleted items" are a thing
@@ -281,15 +280,15 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// whom are openers that are verbs unless the person who is enabled follows.
+// whom are openers that are verbs unless a person follows, as in "enables you to".
 var whom = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading is how many words of a description may be before its verb.
+// maxHeading is the largest number of words of a description before its verb.
 const maxHeading = 14
 
-// sameForm reports whether two verbs have the same form, as joined verbs do.
+// sameForm reports whether two verbs have the same grammatical form. Verbs that are joined by a conjunction have.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
@@ -307,7 +306,7 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// near reports whether one of some words is among the next few.
+// near reports whether one of the first words of a list is in a set.
 func near(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -339,7 +338,7 @@ var (
 	code      = set("javascript script expression function code js snippet")
 )
 
-// context is the sense of a verb if one of words, and none of unless, is among the next few words.
+// context changes the sense of a verb if the next few words contain one of words and none of unless.
 type context struct {
 	verbs         map[string]bool
 	within        int
@@ -371,7 +370,7 @@ var contexts = []context{
 	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
-// inContext returns the sense of a verb, changed if the words after it decide.
+// inContext returns the sense of a verb. The words after the verb can change it; see [contexts].
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
 		if c.verbs[base] && near(next, c.within, c.words) && !near(next, 10, c.unless) && (c.unless == nil || near(next, 8, fromIt)) {
@@ -381,13 +380,13 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// work are words for things that run once they are made.
+// work are words for things that run as soon as they are created.
 var work = set("run job execution deployment build migration rollout")
 
-// starters are verbs that start what they make.
+// starters are verbs that start the work that they create.
 var starters = set("create add submit schedule make queue")
 
-// byWork adds evidence for tools that start work by making it: create_deployment.
+// byWork adds evidence if the tool starts work by creating it, for example create_deployment.
 func (c *finding) byWork() {
 	if c.leads() != write || !starters[verbText(c.inName)] && !starters[verbText(c.inText)] {
 		return
@@ -397,7 +396,7 @@ func (c *finding) byWork() {
 	}
 }
 
-// byActions adds evidence for the values of a parameter that chooses the action. The strictest value counts.
+// byActions adds evidence from the values of a parameter that chooses the action. Only the strictest value counts.
 func (c *finding) byActions() {
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
 		if !choosers[strings.ToLower(p.Name)] || len(p.Values) < 2 {
@@ -416,7 +415,7 @@ func (c *finding) byActions() {
 			if !ok {
 				continue
 			}
-			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // it removes what it added
+			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // then "remove" reverts "add"
 				s.category = write
 			}
 			known++
@@ -444,7 +443,7 @@ func (c *finding) byActions() {
 
 var choosers = set("action operation op command method actiontype action_type mode")
 
-// actionOf returns the sense of a value such as "delete", or "file_delete".
+// actionOf returns the verb in a value such as "delete" or "file_delete".
 func actionOf(value string) (said, bool) {
 	words := nameWords(value)
 	best, ok := said{}, false
@@ -461,12 +460,12 @@ func actionOf(value string) (said, bool) {
 	return best, ok
 }
 
-// pointer returns a step of a JSON Pointer (RFC 6901, section 3).
+// pointer returns a key as a reference token of a JSON Pointer, with its slash (RFC 6901, section 3).
 func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// leads returns the category of the verbs of name and description; unknown if there are none.
+// leads returns the strictest category of the leading verbs of name and description, or unknown if there are none.
 func (c *finding) leads() mcpv1.Category {
 	out := unknown
 	for _, s := range []*said{c.inName, c.inText} {

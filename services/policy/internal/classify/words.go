@@ -6,32 +6,33 @@ import (
 	"unicode/utf8"
 )
 
-// word is a word of a text, in lower case, with its place.
+// word is a word of a text.
 type word struct {
+	// text is the word in lower case, and offset its offset in the text in bytes.
 	text   string
 	offset int
 	// raw is the word as written.
 	raw string
-	// first says that the word begins a sentence. after is the text between it and the word before.
+	// first reports whether the word begins a sentence. after is the text between the previous word and this word.
 	first bool
 	after string
 }
 
-// maxWords is how many words of a text are read.
+// maxWords is the largest number of words of a text that are read.
 const maxWords = 400
 
-// nameWords returns the words of a name. They are separated by characters other than letters and digits, and by
-// capitals.
+// nameWords returns the words of a name. A word ends before a character that is not a letter or digit, and before a
+// capital letter.
 func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords returns the words of a name without prefixes: "delete" and "note" for "mcp__notes__delete_note" and
-// "NotesV1--DeleteNote". A single word after a prefix acts on the prefix, which stays: "payments" and "create" for
-// "payments.create".
+// ownWords returns the words of a name without its prefixes: "delete" and "note" for "mcp__notes__delete_note" and
+// "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is not removed, because the word is
+// about it: "payments" and "create" for "payments.create".
 func ownWords(name string) []word {
-	from := 0 // the start of the last part, and of the part before it
-	before := 0
+	from := 0   // the start of the last part
+	before := 0 // the start of the part before it
 	for _, mark := range [...]string{"__", "--", "::", ".", "/", ":"} {
 		for at := 0; ; {
 			i := strings.Index(name[at:], mark)
@@ -67,7 +68,7 @@ func textWords(text string) []word {
 
 func split(text string, camel bool) []word {
 	var out []word
-	begin, end := -1, 0 // of the current word, and of the last one
+	begin, end := -1, 0 // the start of the current word, or -1; and the end of the previous word
 	flush := func(at int) {
 		if begin < 0 {
 			return
@@ -100,14 +101,15 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// nextIsLower reports whether the second letter of a text is in lower case: in "HTTPServer" the S begins a word.
+// nextIsLower reports whether the second letter of a text is in lower case. If so, a capital first letter begins a
+// word, as the S in "HTTPServer" does.
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
 	r, _ := utf8.DecodeRuneInString(text[n:])
 	return unicode.IsLower(r)
 }
 
-// verbOf returns the base form and the sense of a verb in any of its forms.
+// verbOf returns the base form and the sense of a verb in any of its English forms.
 func verbOf(text string) (base string, s sense, ok bool) {
 	if s, ok := verbs[text]; ok {
 		return text, s, true
@@ -135,7 +137,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// doneBy returns the verb of a noun such as "deletion".
+// doneBy returns the verb from which a noun is made: "delete" for "deletion".
 func doneBy(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {
@@ -149,7 +151,7 @@ func doneBy(noun string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// singular returns a noun without its plural ending.
+// singular returns a noun without its plural ending, if it has one.
 func singular(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "ies") && len(noun) > 4:

@@ -14,20 +14,21 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes bounds the params that conditions read, because a value takes about twenty times the memory of its
-// text.
+// MaxParamsBytes is the largest length of params that conditions read, in bytes. A parsed value takes about twenty
+// times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
-// Arguments are the arguments of one call. They are immutable and safe for concurrent use. No condition holds for the
-// zero Arguments.
+// Arguments has the arguments of one call. It is immutable and safe for concurrent use. Every condition is false for
+// the zero Arguments.
 type Arguments struct {
 	values ref.Val
 }
 
-// ParseArguments reads the `arguments` of a call's params, a JSON object, as strictly as the gateway does: a repeated
-// key is an error. Empty params, and params without arguments or with null, give the empty map. These are errors:
-// arguments that are not an object, a number of more than [maxNumberBytes] or with an enormous exponent, and params of
-// more than [MaxParamsBytes].
+// ParseArguments parses the member `arguments` of a call's params, a JSON object. If params are empty, or the member is
+// absent or null, the arguments are the empty map.
+//
+// ParseArguments returns an error if a key is repeated, if the arguments are not an object, if a number has more than
+// [maxNumberBytes] or an enormous exponent, and if the params are longer than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
 	if params == "" {
 		return Arguments{values: newObject(nil)}, nil
@@ -44,7 +45,7 @@ func ParseArguments(params string) (Arguments, error) {
 		return Arguments{}, errors.New("read the params: " + clip(err.Error()))
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return Arguments{}, errors.New("something follows the params")
+		return Arguments{}, errors.New("the params are followed by more text")
 	}
 	arguments, there := all.(object).Find(types.String("arguments"))
 	if !there || arguments == types.NullValue {
@@ -106,7 +107,8 @@ func readArray(dec *jsontext.Decoder) (ref.Val, error) {
 	return types.NewRefValList(types.DefaultTypeAdapter, out), err
 }
 
-// object is a map that is iterated in the order of its keys. Go's order differs each time, and so could results.
+// object is a map that is iterated in the order of its keys. In Go's random order, the result of a condition could
+// differ from one evaluation to the next.
 type object struct {
 	traits.Mapper
 

@@ -9,9 +9,9 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check refuses what CEL allows and users could misread: expressions that are not boolean, numbers that would be
-// rounded, comparisons that can never be true, patterns from arguments, and string tests of paths or URLs. It returns
-// what the expression reads.
+// check returns what an expression reads. It returns an error for expressions that CEL allows but that users could
+// misread: expressions that are not boolean, numbers that would be rounded, comparisons that can never be true,
+// patterns that are not constant, and string tests of paths or URLs.
 func check(checked *cel.Ast, text string) (*place, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
@@ -30,10 +30,10 @@ func check(checked *cel.Ast, text string) (*place, *TextError) {
 				refuse(e, "numbers with a point or an exponent are rounded", "write decimal(\""+plain(number)+"\"), and decimal(…) on the other side too")
 			}
 		case ast.StructKind:
-			refuse(e, "makes a message, which conditions have no use for", "")
+			refuse(e, "creates a message, which is not supported in conditions", "")
 		case ast.ListKind:
 			if len(e.AsList().OptionalIndices()) > 0 {
-				refuse(e, "has an element that may be missing, which conditions have no use for", "")
+				refuse(e, "has an optional element, which is not supported in conditions", "")
 			}
 			checkMixed(tree, e.AsList().Elements(), refuse)
 		case ast.MapKind:
@@ -45,7 +45,7 @@ func check(checked *cel.Ast, text string) (*place, *TextError) {
 	return trace(tree.Expr(), checkTexts(refuse)), found
 }
 
-// refusing records a problem of an expression, and how to fix it.
+// refusing records a problem of an expression, with a suggestion how to fix it. Only the first problem counts.
 type refusing func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
@@ -92,7 +92,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
 	for _, entry := range m.Entries() {
 		e := entry.AsMapEntry()
 		if e.IsOptional() {
-			refuse(e.Key(), "has an entry that may be missing, which conditions have no use for", "")
+			refuse(e.Key(), "has an optional entry, which is not supported in conditions", "")
 		}
 		if hasDecimal(tree.GetType(e.Key().ID())) {
 			refuse(e.Key(), "a decimal can't be a key", "")
@@ -102,17 +102,16 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts of which some are decimals and others are not, because their common value could not be
-// compared.
+// checkMixed refuses parts if some are decimals and others are not, because no comparison would accept all of them.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {
-			refuse(part, "is a decimal at times and something else at others", "make all of them decimals")
+			refuse(part, "can be a decimal or a value of another type", "make all of them decimals")
 		}
 	}
 }
 
-// hasDecimal reports whether a type is that of decimals, or contains it.
+// hasDecimal reports whether a type is the type of decimals or has it as a parameter.
 func hasDecimal(t *types.Type) bool {
 	if t.IsExactType(decimalType) {
 		return true

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// MaxBytes bounds the text of a condition.
+	// MaxBytes is the largest length of a condition, in bytes.
 	MaxBytes = 2048
-	// maxReason bounds the reason why a condition can't be evaluated, because it may repeat arguments.
+	// maxReason is the largest length in bytes of the reason why a condition can't be evaluated. The reason may contain
+	// arguments of any length.
 	maxReason = 200
 )
 
-// A Condition is a compiled expression. It is immutable and safe for concurrent use.
-// The zero Condition never holds.
+// A Condition is a compiled expression. It is immutable and safe for concurrent use. The zero Condition is never true.
 type Condition struct {
 	program cel.Program
 	reads   *shape // nil if other spellings of keys are accepted
@@ -34,7 +34,7 @@ func Compile(text string) (*Condition, error) {
 	}
 	env, err := environment()
 	if err != nil {
-		return nil, &TextError{Message: "the environment of conditions can't be made: " + err.Error()}
+		return nil, &TextError{Message: "the environment of conditions can't be created: " + err.Error()}
 	}
 	ast, issues := env.Compile(readable(text))
 	if issues != nil && len(issues.Errors()) > 0 {
@@ -50,9 +50,9 @@ func Compile(text string) (*Condition, error) {
 		return nil, &TextError{Message: "its cost can't be estimated: " + err.Error()}
 	}
 	if cost.Max > maxEstimate {
-		return nil, &TextError{Message: "may take too long: it goes through lists in loops in loops"}
+		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
 	}
-	// Without OptOptimize, because its optimized form of `in` has no cost.
+	// OptOptimize is not used, because its optimized form of `in` has no cost.
 	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(append(comparing(), matching)...))
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
@@ -60,12 +60,12 @@ func Compile(text string) (*Condition, error) {
 	return &Condition{program: program, reads: newShape(reads)}, nil
 }
 
-// WithExtra returns the condition without the check for other spellings of the keys that it reads.
+// WithExtra returns a condition that can also be true for arguments with other spellings of the keys that it reads.
 func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
 
 // Holds reports whether the condition is true for arguments. It returns false and an error if the condition can't be
-// evaluated: a key is missing, a key could be taken for one that the condition reads, types don't fit, or it would
-// take too long.
+// evaluated: a key is missing, types don't fit, the evaluation would take too long, or the arguments have another
+// spelling of a key that the condition reads.
 func (c *Condition) Holds(args Arguments) (bool, error) {
 	if c.program == nil || args.values == nil {
 		return false, errors.New("there is no condition, or there are no arguments")
@@ -85,7 +85,7 @@ func (c *Condition) Holds(args Arguments) (bool, error) {
 	return bool(held), nil
 }
 
-// clip shortens a reason, and replaces characters that are not printable.
+// clip shortens a reason to [maxReason], and replaces characters that are not printable.
 func clip(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason] + "…"

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// maxEstimate bounds the estimated cost of a condition for arguments of an ordinary size. maxCost bounds the actual
-	// cost: one for each step, and for each ten bytes of text and each nested value that is visited. The time of CEL's
-	// cost tracking grows with the square of the steps of a loop, and a failing step costs little, so that a higher
-	// bound would allow a tenth of a second.
+	// maxEstimate is the largest estimated cost of a condition for arguments of an ordinary size. maxCost is the
+	// largest actual cost. The cost is one for each step, for each ten bytes of text, and for each nested value that is
+	// visited. A higher maxCost could take a tenth of a second: the time of CEL's cost tracking grows with the square
+	// of the steps of a loop, and a failing step costs little.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// assumedSize is the assumed number of entries, or characters, of each list, map and string of the arguments for
-	// the estimate.
+	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
+	// arguments.
 	assumedSize = 30
 )
 
-// sizes estimates for arguments of an ordinary size.
+// sizes assumes [assumedSize] for all arguments.
 type sizes struct{}
 
 // EstimateSize implements checker.CostEstimator.
@@ -35,8 +35,8 @@ func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNod
 	return nil
 }
 
-// prices returns the actual cost of calls. CEL's own prices depend on types that are known at compile time, which
-// those of arguments are not.
+// prices returns the actual cost of function calls. CEL's cost tracking can't, because it needs types that are known at
+// compile time, and the types of arguments are not.
 type prices struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -52,7 +52,7 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
-	case "size": // characters of a string are counted
+	case "size": // size counts the characters of a string
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(len(text)) / 10
 		}
@@ -64,8 +64,8 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 	return &cost
 }
 
-// weigh returns the size of a value, up to most: the bytes of strings, and ten for any other value and for each
-// container.
+// weigh returns the size of a value. A string has its length in bytes. Any other value has ten, plus the sizes of its
+// elements. weigh stops when the size reaches most.
 func weigh(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

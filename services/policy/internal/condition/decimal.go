@@ -14,10 +14,11 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes bounds the text of a decimal, because the time to parse one grows faster than its length.
+// maxNumberBytes is the largest length of the text of a decimal, in bytes. The time to parse a decimal grows faster
+// than its length.
 const maxNumberBytes = 256
 
-// plainNumber is the form of a number in JSON; leading zeros are allowed.
+// plainNumber matches a number in the form of JSON, except that leading zeros are allowed.
 var plainNumber = regexp.MustCompile(`^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
 var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
@@ -25,8 +26,8 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// number returns a JSON number with its exact value: an int or uint if it is whole and fits 64 bits, otherwise a
-// decimal.
+// number returns the exact value of a JSON number. The value is an int or uint if it is whole and fits 64 bits, and a
+// decimal otherwise.
 func number(text string) (ref.Val, error) {
 	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return types.Int(whole), nil
@@ -44,7 +45,7 @@ func number(text string) (ref.Val, error) {
 	return d, nil
 }
 
-// wholeText returns a whole decimal of at most 20 digits as an integer; empty for any other.
+// wholeText returns the digits of a whole decimal of at most 20 digits. It returns "" for any other decimal.
 func wholeText(value *apd.Decimal) string {
 	var reduced apd.Decimal
 	reduced.Reduce(value)
@@ -66,7 +67,7 @@ func parseDecimal(text string) (decimal, error) {
 	return decimal{value}, nil
 }
 
-// toDecimal implements the function decimal.
+// toDecimal implements the function `decimal` of conditions.
 func toDecimal(arg ref.Val) ref.Val {
 	switch arg := arg.(type) {
 	case decimal:
@@ -86,10 +87,10 @@ func toDecimal(arg ref.Val) ref.Val {
 	}
 }
 
-// plain returns a double as a decimal text.
+// plain returns a double as text without an exponent.
 func plain(number types.Double) string { return strconv.FormatFloat(float64(number), 'f', -1, 64) }
 
-// Compare implements traits.Comparer, with decimals and whole numbers.
+// Compare implements traits.Comparer. The other value may be a decimal or a whole number.
 func (d decimal) Compare(other ref.Val) ref.Val {
 	switch other.(type) {
 	case decimal, types.Int, types.Uint:
@@ -98,7 +99,7 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// Equal implements ref.Val. Values of other types are not equal, as in CEL.
+// Equal implements ref.Val. A value of another type is not equal, as in CEL.
 func (d decimal) Equal(other ref.Val) ref.Val {
 	o, ok := other.(decimal)
 	return types.Bool(ok && d.value.Cmp(o.value) == 0)
@@ -106,7 +107,7 @@ func (d decimal) Equal(other ref.Val) ref.Val {
 
 // ConvertToNative implements ref.Val.
 func (d decimal) ConvertToNative(reflect.Type) (any, error) {
-	return nil, fmt.Errorf("the decimal %s becomes nothing else", d.value)
+	return nil, fmt.Errorf("the decimal %s can't be converted to a Go value", d.value)
 }
 
 // ConvertToType implements ref.Val.
@@ -114,7 +115,7 @@ func (d decimal) ConvertToType(to ref.Type) ref.Val {
 	if to == types.TypeType {
 		return decimalType
 	}
-	return types.NewErr("the decimal %s does not become a %s", d.value, to.TypeName())
+	return types.NewErr("the decimal %s can't be converted to a %s", d.value, to.TypeName())
 }
 
 // Type implements ref.Val.

@@ -3,17 +3,18 @@
 //
 // Conditions have the comparisons of CEL and no arithmetic: == != < <= > >= in && || ! ?:, contains, startsWith,
 // endsWith and matches of strings, size, the macros has, all and exists, and optionals (`args.?force.orValue(false)`).
-// In addition, `decimal(x)` makes an exact decimal of a number or of a string that contains one, and these functions
-// read paths, URLs and addresses as package locator does: path.within, path.base, path.ext, url.scheme, url.host,
-// url.port, url.path, url.under, ip.in, email.domain.
+// In addition, `decimal(x)` converts a number, or a string that contains one, to an exact decimal. These functions read
+// paths, URLs and addresses as package locator does: path.within, path.base, path.ext, url.scheme, url.host, url.port,
+// url.path, url.under, ip.in and email.domain.
 //
-// Compile refuses what could mislead: tests of parts of a path or URL, and patterns that do not match a whole string.
-// No condition holds for arguments with a key that could be taken for a key that the condition reads.
+// Compile refuses expressions that can mislead their author: tests of parts of a path or URL, and patterns that do not
+// match a whole string. A condition is false for arguments with a key that a server may read as another key, if the
+// condition reads that other key.
 //
-// Numbers of arguments are never rounded. A whole number that fits 64 bits is an int or uint, however it is written;
-// any other number is a decimal. There are no doubles.
+// Numbers in arguments are never rounded. A whole number that fits 64 bits is an int or uint, however it is written.
+// Any other number is a decimal. There are no doubles.
 //
-// The same arguments always have the same result: maps are iterated in the order of their keys, and no bound depends
-// on the clock. The cost of an expression is bounded twice: by an estimate for arguments of [assumedSize] when it is
-// compiled, and while it runs on any arguments.
+// The result depends only on the arguments: maps are iterated in the order of their keys, and no bound depends on the
+// clock. The cost of an expression is bounded twice. When the expression is compiled, its estimated cost for arguments
+// of [assumedSize] is checked. When the expression is evaluated, its actual cost is checked.
 package condition

@@ -11,16 +11,16 @@ import (
 
 // TextError says why a text is not a valid condition.
 type TextError struct {
-	// Message says what is wrong, in one line, and at which character.
+	// Message describes the problem in one line, with the position of the character.
 	Message string
-	// Suggestion says how to fix it; may be empty.
+	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
 }
 
 // Error implements error.
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
-// suggestions are for messages of CEL that contain the part.
+// suggestions has suggestions for messages of CEL that contain a part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -40,7 +40,7 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns a problem at a location of a text.
+// problemAt returns the error for a location in a text. It adds a suggestion if there is none.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
@@ -72,7 +72,7 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 // notBefore matches a text that ends with the word not.
 var notBefore = regexp.MustCompile(`\bnot\s+$`)
 
-// around returns the text before and after a location, in its line; both are empty if the location is invalid.
+// around returns the parts of a line before and after a location. Both are empty if the location is invalid.
 func around(at common.Location, text string) (before, behind string) {
 	if at == nil || at.Line() < 1 || at.Column() < 0 {
 		return "", ""

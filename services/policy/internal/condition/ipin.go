@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// CEL's grammar has no function name that ends in the word `in`. So `ip.in(` is replaced by the name below, which has
-// the same length, so that locations in messages stay right.
+// ipInRead replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the word
+// `in`. Both have the same length, so that locations in messages stay correct.
 const (
 	ipInWritten = "ip.in"
 	ipInRead    = "ip.In"
 )
 
-// ipInOrText matches `ip.in(`, and the places where it must not be replaced: comments and strings, including raw and
-// triple-quoted strings.
+// ipInOrText matches `ip.in(`. It also matches comments and strings, including raw and triple-quoted strings, in which
+// `ip.in(` must not be replaced.
 var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|[rR](?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')` +
 	`|"""(?s:(?:\\.|[^\\])*?)"""|'''(?s:(?:\\.|[^\\])*?)'''` +
 	`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'` +
 	`|\bip\s*\.\s*in\s*\(`)
 
-// readable returns the text of an expression in a form that CEL can parse.
+// readable returns the text of an expression with ipInRead in place of ipInWritten.
 func readable(text string) string {
 	return ipInOrText.ReplaceAllStringFunc(text, func(found string) string {
 		if !strings.HasPrefix(found, "ip") {
@@ -30,5 +30,5 @@ func readable(text string) string {
 	})
 }
 
-// asWritten replaces the internal function name in a message by the written one.
+// asWritten returns a message with ipInWritten in place of ipInRead.
 func asWritten(message string) string { return strings.ReplaceAll(message, ipInRead, ipInWritten) }

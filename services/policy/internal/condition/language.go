@@ -14,8 +14,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// known are the functions of CEL's standard library that conditions have. None returns a value larger than its
-// arguments, and none depends on anything else.
+// known lists the functions of CEL's standard library that conditions may use. None of them returns a value larger than
+// its arguments. Their results depend only on their arguments.
 var known = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -23,7 +23,7 @@ var known = []string{
 	"contains", "startsWith", "endsWith", "size",
 }
 
-// environment is the CEL environment, made once because that takes milliseconds.
+// environment returns the CEL environment. It is created once, because that takes milliseconds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
 	for _, name := range known {
@@ -40,13 +40,13 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 const (
-	// maxPattern bounds a regular expression, in instructions of its program. maxMatched bounds the string that it is
-	// matched with, in bytes. The time to match is proportional to both.
+	// maxPattern is the largest size of a regular expression, in instructions of its program. maxMatched is the largest
+	// length of a string that is matched, in bytes. The time of a match is proportional to both.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )
 
-// matching compiles the constant regular expressions (RE2 syntax) of a condition once.
+// matching compiles each constant regular expression (RE2 syntax) of a condition once.
 var matching = &interpreter.RegexOptimization{
 	Function:   "matches",
 	RegexIndex: 1,
@@ -74,13 +74,13 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 		return nil, fmt.Errorf("the pattern %q: %w", pattern, err)
 	}
 	if instructions(parsed) > maxPattern {
-		return nil, fmt.Errorf("the pattern %q is too large: count less, or match less exactly", pattern)
+		return nil, fmt.Errorf("the pattern %q is too large: use smaller counts, or a less exact pattern", pattern)
 	}
 	return regexp.Compile(pattern)
 }
 
-// instructions estimates the number of instructions of a pattern's program without compiling it. For patterns that are
-// far too large it returns less.
+// instructions estimates the number of instructions of a pattern's program without compiling it. The result is at most
+// maxPattern+1.
 func instructions(pattern *syntax.Regexp) int {
 	total := 1 + len(pattern.Rune)
 	if pattern.Op == syntax.OpCharClass {

@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction reads a string as a path, a URL or an address, as package locator does. A string that can't be
-// read is an error.
+// A locatorFunction is a function of conditions that reads a string as a path, a URL or an address, as package locator
+// does. It returns an error if the string can't be read.
 type locatorFunction struct {
 	result *cel.Type
-	// one reads the string; nil if the function compares it with a second one.
+	// one implements a function of one string. It is nil if the function has two strings.
 	one func(text string) (ref.Val, error)
-	// with reads the second string, which is a constant, once, and returns the comparison with the first one; nil if
-	// there is no second string.
+	// with implements a function of two strings. It parses the second string, which is a constant, and returns the
+	// function that compares the first string with it. It is nil if the function has one string.
 	with func(constant string) (func(text string) (bool, error), error)
 }
 
@@ -66,7 +66,7 @@ func ofURL(part func(locator.URL) ref.Val) func(string) (ref.Val, error) {
 
 func urlPort(u locator.URL) ref.Val {
 	if u.Port == 0 {
-		return types.NewErr("url.port: the URL has no port, and its scheme has none of its own")
+		return types.NewErr("url.port: the URL has no port, and its scheme has no default port")
 	}
 	return types.Int(u.Port)
 }
@@ -99,8 +99,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 	}, err
 }
 
-// locators returns the CEL options for the functions. Functions with a constant are bound by [comparing] when an
-// expression is planned.
+// locators returns the CEL options for the functions. The options of functions with a constant have no implementation;
+// [comparing] adds it when a condition is compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -113,7 +113,7 @@ func locators() []cel.EnvOption {
 	return options
 }
 
-// read returns the CEL binding of a function of one string.
+// read returns the CEL implementation of a function of one string.
 func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	return func(arg ref.Val) ref.Val {
 		text, ok := arg.(types.String)
@@ -128,8 +128,8 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// comparing binds the functions of a string and a constant, which is read once. The library offers this for regular
-// expressions, and does not require that the constant is one.
+// comparing returns the implementations of the functions with a constant, which is parsed once for each condition. It
+// uses the library's optimization for regular expressions, which accepts any constant.
 func comparing() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
@@ -162,14 +162,14 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a second string that is not a constant or can't be read.
+// checkLocator refuses a second string that is not a constant or can't be parsed.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
 	if f.with == nil {
 		return
 	}
 	constant := args[1]
 	if constant.Kind() != ast.LiteralKind {
-		refuse(constant, "the second argument is not a constant", "write it out, once for each")
+		refuse(constant, "the second argument is not a constant", "write a constant string; for several strings, join several tests with ||")
 		return
 	}
 	if _, err := f.with(string(constant.AsLiteral().(types.String))); err != nil {

@@ -163,9 +163,9 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 func TestP14WhatTextsAreComparedWith(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`path.within(args.path, args.root)`:                 "is not a constant; write it out",
+		`path.within(args.path, args.root)`:                 "is not a constant; write a constant string",
 		`["/a", "/b"].exists(r, path.within(args.path, r))`: "is not a constant",
-		`path.within(args.path, "../a")`:                    `"../a" climbs above`,
+		`path.within(args.path, "../a")`:                    `"../a" has .. segments`,
 		`path.within(args.path, "")`:                        `"" is empty`,
 		`url.under(args.url, "https://ok@evil")`:            "a user",
 		`url.under(args.url, "https://ok/?q")`:              "a query",

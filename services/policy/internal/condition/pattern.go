@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern only matches a whole string: each of its alternatives is anchored at both ends.
-// With `(?m)` anchors match at lines, so such a pattern is not anchored.
+// anchored reports whether a pattern matches only whole strings, because each of its alternatives is anchored at both
+// ends. A pattern with `(?m)` is not anchored, because its anchors match at the ends of lines.
 func anchored(pattern *syntax.Regexp) bool {
 	return pinned(pattern, syntax.OpBeginText, 0) && pinned(pattern, syntax.OpEndText, -1)
 }
 
-// pinned reports whether a pattern has an anchor at its first (0) or last (-1) position.
+// hasAnchor reports whether a pattern has an anchor at its first position (end is 0) or its last position (end is -1).
 func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:
@@ -30,22 +30,22 @@ func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are characters that make a string another path or URL for some readers. A pattern may name one, but not
-// accept it among other characters.
+// tricks are characters because of which some servers read a string as another path or URL. A pattern may contain one
+// of them literally, but no class of the pattern may contain one.
 const tricks = "\\%@?#\x00\n\t"
 
-// States of a walk through the segments of a path.
+// The states of the walk through a pattern say what the current segment of the path has so far.
 const (
-	segmentStart = iota
-	segmentDot
-	segmentDots // ".." so far
-	segmentName
+	segmentStart = iota // nothing
+	segmentDot          // "."
+	segmentDots         // ".."
+	segmentName         // anything else
 	segmentStates
 )
 
-// admitsTricks reports whether an anchored pattern accepts a string with a segment `..`, or with one of the [tricks]
-// where it accepts several characters. It explores all states of the pattern's program. The pattern must be one that
-// [compilePattern] accepts.
+// admitsTricks reports whether an anchored pattern accepts a string with a segment `..`, or has a class of characters
+// that contains one of the [tricks]. It explores all states of the pattern's program. [compilePattern] must accept the
+// pattern.
 func admitsTricks(pattern *syntax.Regexp) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {
@@ -69,7 +69,8 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 	return false
 }
 
-// walk returns where an instruction leads from a state, or that it accepts a trick.
+// walk returns the instructions and states that follow an instruction in a state. trick reports whether the instruction
+// accepts a trick.
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {
@@ -89,7 +90,7 @@ func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// takes is [walk] for an instruction that consumes a character.
+// walkRune does the work of [walk] for an instruction that consumes a character.
 func takes(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
 	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]

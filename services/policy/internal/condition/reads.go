@@ -8,17 +8,18 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A place is a location in the arguments that an expression reads, with what it reads there.
+// A location is a location in the arguments that an expression reads. Together the locations form a tree, as the
+// arguments do.
 type place struct {
-	// name is the last key on the way here. Elements of a list have the name of the list.
+	// name is the last key of the path to the location. Elements of a list have the name of the list.
 	name string
-	// keys are the keys of an object that are read by name. each is any other value of an object or list; nil if none
-	// is read.
+	// keys are the locations of the values that the expression reads by name. each is the location of all values that
+	// it reads without a name; nil if there are none.
 	keys map[string]*place
 	each *place
 }
 
-// key returns the place of a key of an object.
+// key returns the location of the value of a key.
 func (p *place) key(name string) *place {
 	if p.keys == nil {
 		p.keys = make(map[string]*place)
@@ -29,7 +30,7 @@ func (p *place) key(name string) *place {
 	return p.keys[name]
 }
 
-// any returns the place of all values of an object or list.
+// any returns the location of all values of an object or list.
 func (p *place) any() *place {
 	if p.each == nil {
 		p.each = &place{name: p.name}
@@ -37,17 +38,17 @@ func (p *place) any() *place {
 	return p.each
 }
 
-// A variable is what a loop's variable stands for: the elements of a list, or the keys of an object.
+// A variable has the locations of the values that a loop's variable can have: elements of lists, or keys of objects.
 type variable struct{ elements, keysOf []*place }
 
-// A tracer finds what an expression reads of the arguments.
+// A tracer finds the locations in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each test of a string's parts, with the places that the string and the tested text come
-	// from.
+	// tested is called for each expression that tests a part of a string, with the locations from which its operands
+	// can come.
 	tested func(e ast.Expr, from []*place)
 }
 
-// trace returns the place of the arguments with all that is read there.
+// trace returns the location of the arguments, with all locations below it that the expression reads.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
 	args := &place{}
 	t := tracer{tested: tested}
@@ -55,7 +56,7 @@ func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
 	return args
 }
 
-// visit returns the places that an expression's value may come from.
+// visit returns the locations from which an expression's value can come.
 func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*place {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read nothing
 	case ast.IdentKind:
@@ -92,15 +93,15 @@ func (t *tracer) visitAll(all []ast.Expr, scope map[string]variable) []*place {
 }
 
 func (t *tracer) visitLoop(loop ast.ComprehensionExpr, outer map[string]variable) []*place {
-	gone := t.visit(loop.IterRange(), outer)
-	elements := gone
+	ranged := t.visit(loop.IterRange(), outer)
+	elements := ranged
 	if !writtenOut(loop.IterRange()) {
-		elements = eachOf(gone)
+		elements = eachOf(ranged)
 	}
 	t.visit(loop.AccuInit(), outer)
 	scope := maps.Clone(outer)
 	scope[loop.AccuVar()] = variable{}
-	scope[loop.IterVar()] = variable{elements: elements, keysOf: gone}
+	scope[loop.IterVar()] = variable{elements: elements, keysOf: ranged}
 	return t.visitAll([]ast.Expr{loop.LoopCondition(), loop.LoopStep(), loop.Result()}, scope)
 }
 
@@ -144,8 +145,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
 	return nil
 }
 
-// nameKeys records the keys that a loop's variable, which may stand for keys, is compared with, because they are read
-// by name.
+// nameKeys records the keys with which a loop's variable is compared. If the variable iterates over keys, the
+// expression reads these keys by name.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return
@@ -177,7 +178,8 @@ func eachOf(from []*place) []*place {
 	return out
 }
 
-// writtenOut reports whether an expression is a list or map literal. Its places are already those of its elements.
+// isCollectionLiteral reports whether an expression is a list or map literal. For a literal, visit returns the
+// locations of its elements.
 func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 
 func isText(e ast.Expr) bool {

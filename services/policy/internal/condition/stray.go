@@ -12,21 +12,22 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxKeys bounds how many keys and elements are checked.
+// maxKeys is the largest number of keys and elements that are checked.
 const maxKeys = 20_000
 
-var errTooManyKeys = errors.New("the arguments have too many keys to look through")
+var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
-// A shape is what an expression reads of a value, ready to be compared with a value. The nil shape reads nothing by
-// name.
+// A shape has the keys that an expression reads by name in a value. The nil shape has none.
 type shape struct {
+	// keys are the keys that the expression reads in the value, with the shapes of their values.
 	keys map[string]*shape
-	// alike maps folded keys to the keys.
+	// alike maps each key, as fold returns it, to the key.
 	alike map[string]string
-	each  *shape
+	// each is the shape of all values of the object or list.
+	each *shape
 }
 
-// newShape returns the shape of a place; nil if no key is read by name there.
+// newShape returns the shape of a location in the arguments, or nil if no key is read by name there.
 func newShape(p *place) *shape {
 	if p == nil {
 		return nil
@@ -42,9 +43,9 @@ func newShape(p *place) *shape {
 	return s
 }
 
-// check returns an error if an object that is read has a key that is not read but that a reader could take for one
-// that is, by case, `_` or `-`. The server may be such a reader, and would then act on another value than the one that
-// the condition held for.
+// check returns an error if an object in value has another spelling, by case, `_` or `-`, of a key that the expression
+// reads. A server might accept that spelling, and would then use another value than the value that the condition
+// tested. left is the number of keys and elements that may still be checked.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil
@@ -74,7 +75,7 @@ func (s *shape) checkObject(o object, left *int) error {
 		name := string(key.(types.String))
 		below, read := s.keys[name]
 		if known, alike := s.alike[fold(name)]; alike && !read {
-			return fmt.Errorf("the key %s may be taken for %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
+			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 		}
 		for _, deeper := range []*shape{below, s.each} {
 			if err := deeper.check(o.Get(key), left); err != nil {
@@ -85,7 +86,7 @@ func (s *shape) checkObject(o object, left *int) error {
 	return nil
 }
 
-// fold returns the same text for all keys that readers may confuse.
+// fold returns the same text for all spellings of a key that differ only by case, `_` or `-`.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -10,11 +10,11 @@ import (
 // A server that reads Amount for amount would get a million although the condition held for one.
 func TestP14KeysThatNobodyNamed(t *testing.T) {
 	t.Parallel()
-	const taken = " may be taken for "
+	const taken = " may be read as "
 	for _, tt := range []struct{ text, args, want string }{
 		{`args.amount <= 100`, `{"amount":1}`, "true"},
 		{`args.amount <= 100`, `{"amount":1,"note":"x","Note":"y"}`, "true"},
-		{`args.amount <= 100`, `{"amount":1,"Amount":1000000}`, `the key "Amount" may be taken for "amount"`},
+		{`args.amount <= 100`, `{"amount":1,"Amount":1000000}`, `the key "Amount" may be read as "amount"`},
 		{`args.amount <= 100`, `{"Amount":1}`, taken},
 		{`args["amount"] <= 100`, `{"amount":1,"AMOUNT":2}`, taken},
 		{`args.?amount.orValue(0) <= 100`, `{"aMount":200}`, taken},

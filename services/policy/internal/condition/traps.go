@@ -11,18 +11,19 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// A kind is what a string is used as, by its name or by what it is compared with.
+// A kind is the meaning of a string. It is guessed from the string's name and from the text that the string is compared
+// with.
 type kind int
 
 const (
 	plainText kind = iota
 	pathText
 	urlText
-	hostText // results of url.host and email.domain
-	mailText
+	hostText // a result of url.host or email.domain
+	mailText // an email address
 )
 
-// instead says, for each kind, what to use instead of a string test.
+// instead has a suggestion for each kind: what to use instead of a string test.
 var instead = map[kind]string{
 	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -30,7 +31,7 @@ var instead = map[kind]string{
 	mailText: `compare email.domain(x) with ==`,
 }
 
-// why says, for each kind, what a string test would accept.
+// why has an example for each kind: a string that a string test would wrongly accept.
 var why = map[kind]string{
 	pathText: `"/srv/../etc" begins with "/srv"`,
 	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -38,7 +39,8 @@ var why = map[kind]string{
 	mailText: `"a@evil, b@example.com" ends with "@example.com"`,
 }
 
-// checkTexts refuses tests of parts of a string that is a path or URL, and patterns that do not match a whole string.
+// checkTexts returns a function that refuses tests of parts of a string that is a path or URL, and patterns that do not
+// match a whole string.
 func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 	return func(e ast.Expr, from []*place) {
 		function, of, with, ok := tested(e.AsCall())
@@ -58,8 +60,9 @@ func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 	}
 }
 
-// tested returns the function, the string that a call tests, and the text that it is tested with. An order comparison
-// with a literal counts as a test like startsWith, because strings that start with the literal sort after it.
+// tested returns the function of a call, the string that the call tests, and the text that the string is compared with.
+// An order comparison with a literal counts as a test like startsWith, because strings that start with the literal sort
+// after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -73,28 +76,28 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	}
 }
 
-// checkMatches refuses a pattern without anchors, and for a path or URL a pattern that accepts tricks.
+// checkMatches refuses a pattern without anchors. For a path or URL it also refuses a pattern that accepts tricks.
 func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
-		return // refused elsewhere
+		return // checkPattern refuses it
 	}
 	switch {
 	case !anchored(pattern) && of == plainText:
-		refuse(at, "the pattern has no anchors, so that it matches any text with such a part", "write ^(?:…)$ for the whole text; contains(…) finds a part")
+		refuse(at, "the pattern has no anchors, so it matches any text that contains a match", "write ^(?:…)$ for the whole text; contains(…) finds a part")
 	case !anchored(pattern):
 		refuse(at, "the pattern has no anchors: "+why[of], instead[of])
 	case of != plainText && of != hostText && admitsTricks(pattern):
-		refuse(at, "the pattern lets pass what is another path or URL than it says, by .. or one of \\ % @ ? #", instead[of])
+		refuse(at, "the pattern accepts .. or one of \\ % @ ? #, with which a text can be another path or URL than it seems", instead[of])
 	}
 }
 
 func (k kind) String() string {
-	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an address of mail"}[k]
+	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an email address"}[k]
 }
 
-// kindOfText returns what a string is used as: by the function that returns it, by what it is tested with, or by the
-// argument's name.
+// kindOfText returns the kind of a string: by the function that returns the string, by the text that it is compared
+// with, or by the name of the argument.
 func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
@@ -117,8 +120,9 @@ func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
 	return plainText
 }
 
-// kindOfPart returns the kind by the tested text: the start of a path or URL, or a part of one that is more than a
-// separator, which other strings have too.
+// kindOfPart returns the kind of a string by the text that it is compared with. The text shows the kind if it is the
+// start of a path or URL, or a part of one. A single separator does not show the kind, because other strings have it
+// too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")
@@ -140,8 +144,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords are the last words of argument names that mean paths and URLs. nameEnds are endings that mean them even if
-// they are not words of their own.
+// nameWords has the kinds of arguments by the last words of their names. nameEnds are endings of names that count even
+// if they are only a part of the last word.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
@@ -150,8 +154,8 @@ var (
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )
 
-// kindOfName returns the kind by the name of an argument, which ends in such a word, singular or plural: `filePaths`,
-// `base_url`, `dir`.
+// kindOfName returns the kind of an argument by its name. The last word of the name may be singular or plural:
+// `filePaths`, `base_url`, `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {

@@ -1,15 +1,15 @@
-// Package document reads policy documents: their YAML form, strictly, into rules
-// of the engine.
+// Package document parses policy documents in YAML into documents of package engine. It
+// reports unknown keys and invalid values as errors. A document has this form:
 //
 //	version: 1
-//	name: starter                  # the file's name without its extension where absent
-//	server: claude-flow            # a name or a pattern; every server where absent
+//	name: starter                  # if absent: the file's name without its extension
+//	server: claude-flow            # a name or a pattern; if absent: every server
 //	default: deny                  # deny, allow or by_risk
 //	tools:                         # by name
 //	  wasm_agent_todos:     {action: allow}
 //	  wasm_agent_export:    {rate_limit: {max: 10, window: 60}}
 //	  wasm_agent_terminate: {action: deny, reason: ask the owner to stop the agent instead}
-//	rules:                         # by pattern, and for whom
+//	rules:                         # by patterns for tools, methods and callers
 //	  - name: exports-need-finance
 //	    match: {tool: "*_export", groups: [contractors, "guest-*"]}
 //	    action: require_approval   # allow, deny, hide, require_approval, or none
@@ -22,20 +22,21 @@
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
 //
-// `match` has the keys method, tool, prompt, uri, server, agent, principal, groups and tenant, each
-// a pattern or a list of them; [engine.Match] has the language of patterns. It also knows what
-// the catalog gives a tool: category, risk and tags, each a name or a list of
-// them, and annotations by name. An absent key matches everything, except method:
-// without it a rule concerns only tools/call, or the methods that name a prompt or a URI
-// if it has such a key; `default` always concerns tools/call.
+// The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match`
+// have a pattern or a list of patterns; see [engine.Match]. The keys category, risk and tags
+// have a name or a list of names that the catalog gives to tools. The key annotations has
+// values by name. An absent key matches everything, except for method: a rule without it
+// concerns only tools/call, or, with the key prompt or uri, the methods that name a prompt or
+// a URI. `default` concerns only tools/call.
 //
-// Under `tools` an entry with only a limit allows the tool. Under `rules` a rule
-// without an action decides nothing; its limits hold if something else allows the call.
+// An entry under `tools` that has only a limit allows the tool. A rule under `rules` without
+// an action decides nothing; its limits apply if another rule or a default allows the call.
 //
-// `rate_limit` is one limit or a list of them. Its window is a number of seconds
-// or a duration such as 90s, 1h or 7d; `per` lists session, principal, owner, agent, tenant, server, tool. Without
-// `per`, an entry's limit is counted per session, server and tool, and a rule's per session, shared by all that the
-// rule matches. Other times are written in the same form as windows.
+// `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a
+// duration such as 90s, 1h or 7d. `per` lists the dimensions by which calls are counted
+// separately: session, principal, owner, agent, tenant, server and tool. If `per` is absent,
+// the limit of an entry counts per session, server and tool. The limit of a rule then counts
+// per session, over all calls that the rule matches. Other times have the form of windows.
 package document
 
 import (
@@ -50,12 +51,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxProblems bounds how many problems of one document are reported.
+// maxProblems is the largest number of reported problems of one document.
 const maxProblems = 100
 
 // A File is the text of one document.
 type File struct {
-	// Path names the file in messages, and the document if it has no name.
+	// Path is the file's path in messages. It also gives the document its name if the text has none.
 	Path string
 	// Text is YAML or JSON, at most [strictyaml.MaxBytes].
 	Text []byte
@@ -65,12 +66,13 @@ type File struct {
 type Set struct {
 	// Documents are the documents of the files, in their order.
 	Documents []engine.Document
-	// Warnings are about rules that probably do not do what their author meant. The documents load nevertheless.
+	// Warnings are about rules that probably do not do what their author meant. They do not prevent the documents from
+	// loading.
 	Warnings strictyaml.Errors
 }
 
-// ParseSet reads documents that are to be active together. people are the holders of tokens; nil if they are not
-// known, and then nothing is checked about them. The error is a [strictyaml.Errors] with every problem of every file.
+// ParseSet parses documents that are to be active together. If people is not nil, it also checks whether calls can be
+// approved. The error is a [strictyaml.Errors] with every problem of every file.
 func ParseSet(files []File, people *engine.People) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -85,7 +87,7 @@ func ParseSet(files []File, people *engine.People) (*Set, error) {
 		}
 		if owner, taken := owners[d.Name]; taken {
 			problems = append(problems, r.source.Problem("name",
-				fmt.Sprintf("another document has the name %q: %s", d.Name, owner), "give each a name of its own"))
+				fmt.Sprintf("another document has the name %q: %s", d.Name, owner), "give each document a different name"))
 			continue
 		}
 		owners[d.Name] = f.Path
@@ -93,12 +95,13 @@ func ParseSet(files []File, people *engine.People) (*Set, error) {
 		set.Warnings = append(set.Warnings, r.warnings...)
 	}
 	if len(problems) > 0 {
-		return nil, problems // by file, each sorted
+		return nil, problems // in the order of the files, and sorted for each file
 	}
 	return set, nil
 }
 
-// parse reads one document, and returns it with its reader. The error is a [strictyaml.Errors].
+// parse parses one document. It also returns the reader, which has the positions of the rules. The error is a
+// [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.People) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -112,7 +115,7 @@ func parse(file string, text []byte, people *engine.People) (*reader, engine.Doc
 	var f form
 	r := &reader{source: source}
 	if found, ok := errors.AsType[strictyaml.Errors](source.Decode(&f)); ok {
-		r.problems = found // what could be read is looked at all the same
+		r.problems = found // the parts that could be decoded are checked too
 	}
 	d := r.document(&f)
 	if people != nil && len(r.problems) == 0 {
@@ -126,17 +129,17 @@ func parse(file string, text []byte, people *engine.People) (*reader, engine.Doc
 	return r, d, nil
 }
 
-// A reader turns one form into a document and collects its problems.
+// A reader converts a form to a document and collects problems.
 type reader struct {
 	source   *strictyaml.Source
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
-	// places are the paths of the document's rules.
+	// places has the YAML paths of the document's rules.
 	places []string
 }
 
-// add reports a problem, unless one is known at the same place or inside it, because what could not be read is not
-// also missing.
+// add reports a problem at a path, unless a problem is already known at the path or below it. Otherwise a value that
+// could not be decoded would also be reported as missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -153,7 +156,7 @@ func (r *reader) add(at, message, suggestion string) {
 
 func (r *reader) document(f *form) engine.Document {
 	if f.Default == nil && f.Tools == nil && f.Rules == nil {
-		r.add("", "says nothing", "give it default, tools or rules")
+		r.add("", "has no content", "add default, tools or rules")
 	}
 	r.version(f.Version)
 	d := engine.Document{Name: nameOf(r.source.File()), Default: r.fallback(f.Default)}
@@ -162,10 +165,10 @@ func (r *reader) document(f *form) engine.Document {
 	}
 	if f.Server != nil {
 		d.Server = *f.Server
-		r.filled("server", d.Server != "", "take it out for every server")
+		r.filled("server", d.Server != "", "remove it if the document applies to every server")
 	}
-	r.filled("tools", f.Tools == nil || len(f.Tools) > 0, "take it out")
-	r.filled("rules", f.Rules == nil || len(f.Rules) > 0, "take it out")
+	r.filled("tools", f.Tools == nil || len(f.Tools) > 0, "remove it")
+	r.filled("rules", f.Rules == nil || len(f.Rules) > 0, "remove it")
 	r.rules(f, &d)
 	for _, fault := range d.Faults() {
 		r.fault(fault, f)
@@ -173,11 +176,11 @@ func (r *reader) document(f *form) engine.Document {
 	return d
 }
 
-// fault reports a fault that the engine found in the document.
+// addParseError reports a problem that package engine found in the document.
 func (r *reader) fault(fault engine.Fault, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
-			fault.Suggestion = "the file's name can't be the document's: add name"
+			fault.Suggestion = "the document can't have the file's name: add name"
 		}
 		r.add(fault.Field, fault.Message, fault.Suggestion)
 		return
@@ -193,7 +196,7 @@ func (r *reader) fault(fault engine.Fault, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// filled reports a value that is present but empty.
+// checkFilled reports a value that is present but empty. ok is false if it is.
 func (r *reader) filled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
@@ -225,7 +228,7 @@ func (r *reader) fallback(text *string) engine.Default {
 	return engine.DefaultDeny
 }
 
-// nameOf returns the document name that a file name gives.
+// nameOf returns the name of a document without a name, from its path.
 func nameOf(file string) string {
 	base := path.Base(filepath.ToSlash(file))
 	return strings.TrimSuffix(base, path.Ext(base))

@@ -132,7 +132,7 @@ func TestParseReadsEveryFormOfAWindow(t *testing.T) {
 func TestParseRefusesANameThatTheFileCannotGive(t *testing.T) {
 	t.Parallel()
 	_, err := parse("my policy.yaml", []byte("version: 1\ndefault: deny"))
-	const want = "my policy.yaml:1:1: name: is not a name; the file's name can't be the document's: add name"
+	const want = "my policy.yaml:1:1: name: is not a name; the document can't have the file's name: add name"
 	if err == nil || err.Error() != want {
 		t.Errorf("Parse = %v, want %s", err, want)
 	}
@@ -148,8 +148,8 @@ func TestParseSetNamesTheProblemsOfEveryFile(t *testing.T) {
 		{Path: "d/y.yaml", Text: []byte("version: 1\nname: x\ndefault: deny")},
 	}, nil)
 	const want = `b/bad.yaml:2:10: default: unknown default "maybe"; known are: deny, allow, by_risk
-c/x.yaml:1:1: name: another document has the name "x": a/x.yaml; give each a name of its own
-d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each a name of its own`
+c/x.yaml:1:1: name: another document has the name "x": a/x.yaml; give each document a different name
+d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each document a different name`
 	if err == nil {
 		t.Fatal("ParseSet succeeded")
 	}

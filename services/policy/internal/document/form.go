@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A form is a document as written. Pointers distinguish absent values from empty ones.
+// A form is the YAML form of a document. Pointers distinguish absent values from empty values.
 type form struct {
 	Version *int             `yaml:"version"`
 	Name    *string          `yaml:"name"`
@@ -29,7 +29,7 @@ type namedRule struct {
 	terms `yaml:",inline"`
 }
 
-// A match is what a rule matches.
+// A match is the YAML form of [engine.Match].
 type match struct {
 	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
@@ -47,7 +47,7 @@ type match struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 }
 
-// terms are what an entry under `tools` and a rule have in common.
+// terms has the keys that an entry under `tools` and a rule have in common.
 type terms struct {
 	Action    *string                         `yaml:"action"`
 	Reason    string                          `yaml:"reason"`
@@ -110,7 +110,8 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number units, or a duration that is also out of bounds.
+// saturate returns number times unit. If the product is too large, it returns a smaller duration that is out of bounds
+// too.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit
@@ -131,17 +132,18 @@ func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) {
 // ExplainKey implements strictyaml.Explainer.
 func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	if key == "match" || key == "name" {
-		return fmt.Sprintf("an entry under tools has no %q", key), "it is about the tool that it names; use rules for more", true
+		return fmt.Sprintf("an entry under tools has no %q", key), "an entry applies to the tool that it names; use rules for other conditions", true
 	}
 	return explain(key)
 }
 
-// explain distinguishes a key of the policy language that this version does not support from an unknown key.
+// explain returns a message for a key of the policy language that this version does not support. ok is false for any
+// other key.
 func explain(key string) (message, suggestion string, ok bool) {
-	return fmt.Sprintf("%q is not offered in this version", key), "take it out", slices.Contains(notOffered, key)
+	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notOffered, key)
 }
 
-// notOffered are the keys of the policy language that this version does not support, at any place.
+// notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notOffered = []string{
 	"tests", "mode", // of documents
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules

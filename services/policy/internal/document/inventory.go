@@ -5,8 +5,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// UnknownNames returns warnings for names of servers and tools in documents that the inventory does not have. It skips
-// documents that do not load; [ParseSet] reports those.
+// UnknownNames returns warnings about names of servers and tools in documents that are not in the inventory. It skips
+// documents that do not load.
 func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 	var out strictyaml.Errors
 	for _, f := range files {

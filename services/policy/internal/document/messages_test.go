@@ -98,10 +98,10 @@ var (
 	}
 	elsewhere = map[string]string{
 		"an entry under tools has no name":                  "the form has no such key",
-		"an entry under tools matches its tool alone":       "the form has no such key",
+		"an entry under tools matches only its tool":        "the form has no such key",
 		"another document has the name":                     "TestParseSetNamesTheProblemsOfEveryFile",
-		"give each a name of its own":                       "TestParseSetNamesTheProblemsOfEveryFile",
-		"the file's name can't be the document's: add name": "TestParseRefusesANameThatTheFileCannotGive",
+		"give each document a different name":               "TestParseSetNamesTheProblemsOfEveryFile",
+		"the document can't have the file's name: add name": "TestParseRefusesANameThatTheFileCannotGive",
 		"larger than":              "a file of 1 MiB",
 		"make a YAML loader":       "its options are constants",
 		"unknown anchor":           "how the parser begins a message that is replaced",

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// rules adds the rules of the form to the document, the entries first.
+// addRules adds the rules of the form to the document. The entries under `tools` come first.
 func (r *reader) rules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
-		if tool == "" { // would look like a rule without a name
+		if tool == "" { // the engine would report a rule without a name
 			r.add(at, "is not a tool's name", "")
 			continue
 		}
@@ -44,10 +44,10 @@ func (r *reader) put(d *engine.Document, at string, rule engine.Rule) {
 
 func (r *reader) match(at string, m *match) engine.Match {
 	list := func(key string, patterns []string) []string {
-		r.filled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: take it out, or name something")
+		r.filled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: remove it, or add a pattern")
 		return patterns
 	}
-	r.filled(at+".annotations", m.Annotations == nil || len(m.Annotations) > 0, "take it out, or name one")
+	r.filled(at+".annotations", m.Annotations == nil || len(m.Annotations) > 0, "remove it, or name an annotation")
 	return engine.Match{
 		Category:    list("category", m.Category),
 		Risk:        list("risk", m.Risk),
@@ -66,11 +66,11 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule reads what entries and rules have in common. per has the dimensions of a limit that names none.
+// rule converts the keys that entries and rules have in common. per has the dimensions of limits that name none.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
-	r.filled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "take it out")
-	r.filled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "take it out: then any approver may decide")
+	r.filled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
+	r.filled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "remove it: then any approver may decide")
 	for i := range t.RateLimit {
 		rule.Limits = append(rule.Limits, r.limit(strictyaml.Index(at+".rate_limit", i), &t.RateLimit[i], per))
 	}
@@ -89,7 +89,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	return rule
 }
 
-// time reads a time of an approval. It reports 0, which the engine treats as unset.
+// time converts a time of an approval. It reports a time of 0, because the engine would ignore it.
 func (r *reader) time(at string, w *window) time.Duration {
 	if w == nil {
 		return 0
@@ -108,18 +108,18 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 		r.add(at+".calls", fmt.Sprintf("0 is not between 1 and %d", engine.MaxGrantCalls), "")
 	}
 	if g.Within == nil {
-		r.add(at+".within", "is required", "say how long it holds, for example within: 1h")
+		r.add(at+".within", "is required", "say how long the grant is valid, for example within: 1h")
 	} else {
 		grant.Within = time.Duration(*g.Within)
 	}
 	if g.Where != nil {
 		grant.Where = *g.Where
-		r.filled(at+".where", grant.Where != "", "take it out where the grant covers all calls of the tool")
+		r.filled(at+".where", grant.Where != "", "remove it if the grant covers all calls of the tool")
 	}
 	if g.ExtraArgs != nil {
 		grant.ExtraArgs = true
 		if *g.ExtraArgs != "allow" {
-			r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *g.ExtraArgs), "write allow, or take it out")
+			r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *g.ExtraArgs), "write allow, or remove it")
 		}
 	}
 	return grant
@@ -163,7 +163,7 @@ func (r *reader) dimensions(at string, names []string) []engine.Dimension {
 		case ok:
 			per = append(per, d)
 		case strings.ContainsAny(name, "./[$"):
-			r.add(strictyaml.Index(at, i), "a limit kept by an argument is not offered in this version",
+			r.add(strictyaml.Index(at, i), "a limit that is counted by an argument is not supported by this version",
 				"use "+strings.Join(engine.Dimensions(), ", "))
 		default:
 			r.add(strictyaml.Index(at, i), fmt.Sprintf("unknown dimension %q", name), strictyaml.Suggest(name, engine.Dimensions()))

@@ -1,17 +1,20 @@
 package engine
 
-// Again says for which other calls a decision holds. The zero value means for none.
+// Cacheability says for which other calls a decision may be reused. The zero value means that it may not be reused.
 type Again struct {
-	// Alike says that the decision holds for calls that differ only in their params and in the sessions and runs of
-	// their subjects.
+	// Cacheable reports whether the decision may be reused for calls that differ only in their params, and in the
+	// sessions and runs of their subjects.
 	Alike bool
-	// BySession says that sessions and runs must also be the same.
+	// BySession reports whether sessions and runs must be equal too.
 	BySession bool
 }
 
-// Again returns for which other calls a decision on this call holds while the set and the facts of the tool are the
-// same. A decision that requires approval is made for each call. So is a decision that a tool is unknown or hidden, so
-// that both take the same time. For a tool that can't be called, more may change than the revision shows.
+// Cacheability returns for which other calls the decision d about a call may be reused, while the set and the facts of
+// the tool stay the same.
+//
+// A decision that requires approval may not be reused. Neither may a decision that a tool is unknown or hidden, so that
+// both kinds of decisions take the same time. For a tool that can't be called, the facts may change without a change of
+// the revision, so its decisions may not be reused either.
 func (s *Set) Again(call Call, d Decision) Again {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Standing != Callable || s.Evaluates(call) {
 		return Again{}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// approval checks the keys about approvals.
+// checkApproval checks the keys of a rule about approvals.
 func (c *checker) approval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.unasked(r)
@@ -29,22 +29,22 @@ func (c *checker) approval(r *Rule) {
 	c.grant(r.Grant)
 }
 
-// askable checks that the rule only requires approval for methods for which people can decide. A grant is bound to a
-// tool's definition, which no other method has.
+// checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it has a
+// grant only for tools/call. A grant is bound to a tool's definition, which other methods do not have.
 func (c *checker) askable(r *Rule) {
 	if _, methods := r.Match.about(); !methods {
 		return
 	}
 	if !r.Match.asksWell() {
 		c.add("action", "approval is possible only for "+strings.Join(askable, ", "),
-			"name the methods in match.method, without wildcards; allow or deny other methods by a rule of their own")
+			"name the methods in match.method, without wildcards; allow or deny other methods in another rule")
 	}
 	if r.Grant != (Grant{}) {
-		c.add("grant", "is bound to a tool's definition; other methods need an approval for each call", "take it out, or give tools/call a rule of its own")
+		c.add("grant", "is bound to a tool's definition; other methods need an approval for each call", "remove it, or write a separate rule for tools/call")
 	}
 }
 
-// unasked reports keys that have no effect in a rule that does not require approval.
+// checkNoApproval reports the keys about approvals in a rule that does not require approval, where they have no effect.
 func (c *checker) unasked(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -79,23 +79,23 @@ func (c *checker) approvers(groups []string) {
 	}
 }
 
-// time checks a time of an approval; 0 means none.
+// checkTime checks a time of an approval. Zero means that the rule sets no time.
 func (c *checker) time(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")
 	}
 }
 
-// selfConfirm refuses terms that a confirmation by the person at the agent can't meet.
+// checkSelfConfirm reports keys that contradict self_confirm.
 func (c *checker) selfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
 	case len(r.Approvers) > 0:
-		c.add("self_confirm", "lets the person at the agent confirm, whose groups are not known, but approvers names groups", "take one of them out")
+		c.add("self_confirm", "lets the person at the agent confirm, whose groups are not known, but approvers names groups", "remove one of them")
 	case r.Quorum > 1:
-		c.add("self_confirm", fmt.Sprintf("lets one person confirm, and the quorum is %d", r.Quorum), "take one of them out")
+		c.add("self_confirm", fmt.Sprintf("lets one person confirm, and the quorum is %d", r.Quorum), "remove one of them")
 	case r.Grant != Grant{}:
-		c.add("self_confirm", "confirms one call, and a grant is for more", "take one of them out")
+		c.add("self_confirm", "confirms one call, and a grant is for more", "remove one of them")
 	}
 }
 
@@ -113,7 +113,7 @@ func (c *checker) grant(g Grant) {
 	case g.Where != "":
 		c.condition("grant.where", g.Condition())
 	case g.ExtraArgs:
-		c.add("grant.extra_args", "has no effect without where", "take it out: the grant covers all calls of the tool")
+		c.add("grant.extra_args", "has no effect without where", "remove it: the grant covers all calls of the tool")
 	}
 }
 

@@ -2,23 +2,23 @@ package engine
 
 import "time"
 
-// byRiskName is the rule's name in references to `default: by_risk`. No rule can have this name.
+// byRiskName is the name in a [RuleRef] for `default: by_risk`. No rule of a document can have this name.
 const byRiskName = "default:by_risk"
 
-// byRiskKind is one of the outcomes of `default: by_risk`.
+// byRiskOutcome is an outcome of `default: by_risk`.
 type byRiskKind uint8
 
 const (
-	askPeople byRiskKind = iota // the zero value
-	allowFew
-	allowSome
+	askPeople byRiskKind = iota // requires approval
+	allowFew                    // allows 10 calls a minute
+	allowSome                   // allows 30 calls a minute
 	allowFreely
-	askWhat // the class is uncertain
+	askWhat // requires approval because the class is uncertain
 	kinds
 )
 
-// kindFor returns the outcome for a tool. Names and descriptions are only the server's statements, as annotations are,
-// so nothing is allowed without a limit of its own unless the classification is confirmed.
+// outcomeFor returns the outcome for a tool. Unless the classification is confirmed, it rests on names and descriptions
+// that the server chose, so no call is allowed without a limit.
 func kindFor(f *Facts) byRiskKind {
 	switch {
 	case !f.Sure && f.Risk != "" && f.Risk != "critical":
@@ -34,15 +34,15 @@ func kindFor(f *Facts) byRiskKind {
 	}
 }
 
-// doubt returns what an explanation adds about a tool with an uncertain class.
+// uncertaintyNote returns a sentence that an explanation adds if the class of the tool is uncertain; otherwise "".
 func doubt(f *Facts) string {
 	if kindFor(f) != askWhat {
 		return ""
 	}
-	return " It is not sure what the tool does, so a person is asked."
+	return " The tool's class is uncertain, so an approval is required."
 }
 
-// byRisk are the rules that a document's `default: by_risk` stands for, by kind.
+// byRisk has the rules that implement a document's `default: by_risk`, by outcome.
 type byRisk [kinds]*rule
 
 func newByRisk(d *Document) *byRisk {
@@ -54,8 +54,8 @@ func newByRisk(d *Document) *byRisk {
 	}
 	out := new(byRisk)
 	for kind, source := range [kinds]Rule{
-		askPeople:   {Action: ActionRequireApproval, Reason: "by what is known of the tool, a wrong call can do much harm"},
-		askWhat:     {Action: ActionRequireApproval, Reason: "the tool's definition leaves open what it does"},
+		askPeople:   {Action: ActionRequireApproval, Reason: "a wrong call of this tool can do much harm"},
+		askWhat:     {Action: ActionRequireApproval, Reason: "the tool's definition does not show clearly what the tool does"},
 		allowFew:    allow(minutely(10)),
 		allowSome:   allow(minutely(30)),
 		allowFreely: allow(),

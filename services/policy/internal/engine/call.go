@@ -5,54 +5,54 @@ import (
 	"time"
 )
 
-// A Call is one MCP request, before it is made.
+// A Call is one MCP request or notification, before it is sent to the server.
 type Call struct {
 	// Method is the MCP method. Empty means [MethodToolsCall].
 	Method string
 	// Server is the configured name of the server that the call goes to.
 	Server string
-	// Tool is the name of the tool or, for another method, what its params name: the name of a prompt, the URI of a
-	// resource, or a template of URIs.
+	// Tool is the name of the tool. For another method it is the name of a prompt, the URI of a resource, or the URI
+	// template that the params name.
 	Tool string
-	// Ref says what a completion is for: [RefPrompt] or [RefResource]. A completion without it is matched by rules that
-	// refuse, and not by rules that allow.
+	// Ref is the kind of a completion: [RefPrompt] or [RefResource]. If Ref is empty, rules about prompts or resources
+	// match the completion unless they allow.
 	Ref string
 	// Params is the `params` of the request, a JSON object; empty means none.
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Facts are the facts of the catalog about the tool with the definition that the caller's session has listed. For a
-	// method other than [MethodToolsCall] only Standing is set, to that of the server.
+	// Facts are the catalog's facts about the tool, with the definition that the caller's session has listed. For a
+	// method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 
-	// read caches the readings of the call's URI.
+	// read caches the readings of the call's URI; nil until they are computed.
 	read *readings
 }
 
-// OfTool reports whether the call is of a tool.
+// OfTool reports whether the method is [MethodToolsCall].
 func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsCall }
 
-// A Subject is a caller and the principals behind it. The zero Subject is refused.
+// A Subject is a caller with its chain of principals. Calls of the zero Subject are refused.
 type Subject struct {
 	// Caller is the principal that calls.
 	Caller Principal
-	// Chain lists the principals behind the caller, at most [MaxChain]: first the principal that made the caller, then
-	// the principal that made that one, and so on.
+	// Chain lists the principals for which the caller works, at most [MaxChain]. The first one started the caller, and
+	// each further one started the principal before it.
 	Chain []Principal
 }
 
-// A Principal is a caller, or a principal that made it.
+// A Principal is a caller, or a principal in a caller's chain.
 type Principal struct {
-	// Tenant of the principal. An empty tenant is refused.
+	// Tenant is the tenant of the principal. A call with an empty tenant is refused.
 	Tenant string
-	// Name of the subject, unique in the tenant. An empty name is refused.
+	// Name is the subject, which is unique in the tenant. A call with an empty name is refused.
 	Name string
-	// Agent is the name of the agent that calls; empty for people.
+	// Agent is the name of the calling agent; empty for people.
 	Agent string
 	// Owner is the subject of the person for whom the principal works; empty means the principal itself. Only limits
 	// use it.
 	Owner string
-	// Groups of the subject.
+	// Groups are the groups of the subject.
 	Groups []string
 	// Session is the gateway's session; empty if the protocol has none.
 	Session string
@@ -60,7 +60,7 @@ type Principal struct {
 	Run string
 }
 
-// at returns the principal at an index: 0 is the caller, 1 the nearest behind it.
+// at returns the principal at an index. Index 0 is the caller, and index i is Chain[i-1].
 func (s *Subject) at(i int) *Principal {
 	if i == 0 {
 		return &s.Caller
@@ -86,30 +86,30 @@ func (s *Subject) valid() bool {
 type Decision struct {
 	// Effect says what to do with the call.
 	Effect Effect
-	// Code says why the call is refused or waits; empty with [Allow].
+	// Code says why the call is refused or needs an approval. It is empty with [Allow].
 	Code Code
-	// Message is the reason of the deciding rule, for the model and for people. Empty if the rule gives none, or the
-	// tool is hidden.
+	// Message is the reason of the deciding rule, for the model and for people. It is empty if the rule has no reason
+	// or hides the tool.
 	Message string
-	// Rule is the rule that decided; zero if no rule did.
+	// Rule is the rule that decided. It is zero if no rule decided.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 of that rule's content; zero if no rule decided.
+	// RuleDigest is the SHA-256 of the content of the rule that decided. It is zero if no rule decided.
 	RuleDigest [32]byte
-	// Limits are to be reserved, all or nothing, before the call is sent. No two have the same bucket.
+	// Limits are the limits of which the call must reserve one use each, all or nothing, before it is sent. No two have
+	// the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent says that a call with an unknown outcome may be sent again. It is set if at least one rule decides for
-	// each principal, and every rule that decides says so.
+	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if at least one rule
+	// decides for each principal, and every rule that decides has Idempotent.
 	Idempotent bool
-	// Hidden says that the caller gets the answer for an unknown tool.
+	// Hidden reports whether the caller must get the error for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal whose decision holds: 0 for the caller, otherwise its index in the
-	// chain, from 1.
+	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].
 	ChainIndex int
 }
 
-// Effect says what to do with a call.
+// Effect is what the gateway does with a call.
 type Effect uint8
 
 // The effects.
@@ -118,7 +118,7 @@ const (
 	Deny Effect = iota
 	// Allow sends the call.
 	Allow
-	// RequireApproval lets the call wait until people approve.
+	// RequireApproval holds the call until it is approved.
 	RequireApproval
 )
 
@@ -127,28 +127,28 @@ func (e Effect) String() string {
 	return nameOf([]string{"deny", "allow", "require_approval"}, int(e), "Effect")
 }
 
-// Code says why a call is refused or waits: `sluice.common.v1.Code` in lower case without its prefix.
+// Code says why a call is refused or needs an approval. It is a `sluice.common.v1.Code` in lower case, without the
+// prefix.
 type Code string
 
 // The codes that the engine returns.
 const (
-	// DeniedByRule means that a rule denies.
+	// DeniedByRule means that a rule denies the call.
 	DeniedByRule Code = "denied_by_rule"
 	// DeniedByDefault means that no rule with an action matched.
 	DeniedByDefault Code = "denied_by_default"
 	// ToolUnknown means that the tool is hidden, or that the server's name is not valid.
 	ToolUnknown Code = "tool_unknown"
-	// ToolNameInvalid means that the tool's name breaks the grammar
-	// `^[A-Za-z0-9_./-]{1,128}$`.
+	// ToolNameInvalid means that the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
 	// ToolChanged means that the tool's definition is not accepted.
 	ToolChanged Code = "tool_changed"
-	// ToolQuarantined means that the tool or its server is stopped.
+	// ToolQuarantined means that an operator stopped the tool or its server.
 	ToolQuarantined Code = "quarantined"
-	// ApprovalRequired means that people must approve first.
+	// ApprovalRequired means that the call must be approved first.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], which has no
-	// default, or that a rule hides the method.
+	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], or that a rule
+	// hides the method. These methods have no default.
 	MethodDenied Code = "method_denied"
 	// Unauthenticated means that a principal lacks its tenant or name, or that the chain is too long.
 	Unauthenticated Code = "unauthenticated"
@@ -158,7 +158,7 @@ const (
 type RuleRef struct {
 	// Document is the name of the document.
 	Document string
-	// Rule is the rule's name; "tools." and the tool's name for an entry.
+	// Rule is the rule's name. For an entry under `tools` it is "tools." and the tool's name.
 	Rule string
 }
 
@@ -168,26 +168,26 @@ func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 // IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit is one limit that applies to a call: a sliding window, of which the call uses one.
+// A Limit is one limit that applies to a call. It is a sliding window in which the call counts as one.
 type Limit struct {
 	// Rule is the rule that has the limit.
 	Rule RuleRef
-	// Bucket is the limit's identity, 43 characters. It is the same for every call that shares the limit, and
-	// independent of Max and of the revision.
+	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket,
+	// whatever Max and the revision are.
 	Bucket string
 	// Max is the largest number of calls in Window.
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions by which the bucket is counted.
+	// Per lists the dimensions whose values are part of the bucket.
 	Per []Dimension
-	// Cap reports that the limit is a cap for a principal over all its sessions.
+	// Cap reports whether the limit is a principal's cap over all sessions.
 	Cap bool
-	// SessionKey says what identified the session.
+	// SessionKey says which value identified the session.
 	SessionKey SessionKey
 }
 
-// SessionKey says what identified the session of a call.
+// SessionKey says which value identified the session of a call.
 type SessionKey uint8
 
 // The session keys.
@@ -198,7 +198,7 @@ const (
 	SessionKeyRun
 	// SessionKeySession is the gateway's session.
 	SessionKeySession
-	// SessionKeyPrincipal is the principal, if there is no session.
+	// SessionKeyPrincipal is the principal, if the call has neither a run nor a session.
 	SessionKeyPrincipal
 )
 
@@ -226,7 +226,7 @@ func toolByte(c byte) bool {
 
 func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 
-// uriByte reports whether a byte may be in a plain URI or in a template.
+// uriByte reports whether a byte may be in a plain URI or in a URI template.
 func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
 // validServer reports whether name matches the grammar of server names.

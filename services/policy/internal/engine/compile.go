@@ -13,25 +13,25 @@ import (
 
 // Options are the settings that decisions depend on in addition to the documents.
 type Options struct {
-	// SessionCap is how many times the limit of one session a principal may use over all its sessions: 1 to
+	// SessionCap limits what a principal uses over all its sessions, as a multiple of the limit of one session: 1 to
 	// [MaxSessionCap].
 	SessionCap int
-	// Times are the times of approvals for rules that set none.
+	// Times are the times of approvals for rules that set no time.
 	Times Times
 }
 
 // A Set is a compiled set of documents. It is immutable and safe for concurrent use. Its methods do not retain their
 // arguments.
 type Set struct {
-	rules      []*rule // by document and name
-	others     []*rule // those about other methods than tools/call
-	tools      index   // of the rules about tools, by their names
-	methods    index   // of those about other methods, by the methods
+	rules      []*rule // ordered by the names of document and rule
+	others     []*rule // the rules about methods other than tools/call
+	tools      index   // finds the rules about tools/call by the names of tools
+	methods    index   // finds the rules about other methods by the methods
 	fallbacks  fallbacks
 	revision   string
 	sessionCap int64
 	times      Times
-	// conditional says that some rule has a condition.
+	// conditional reports whether some rule has a condition.
 	conditional bool
 }
 
@@ -39,34 +39,34 @@ type Set struct {
 type rule struct {
 	Rule
 	ref    RuleRef
-	order  int // place in Set.rules
+	order  int // the index in Set.rules
 	digest [32]byte
 	limits []limit
-	where  *condition.Condition // of the grant; nil for none
+	where  *condition.Condition // the condition of the grant; nil if it has none
 
-	home     patterns // the document's servers
+	home     patterns // for the servers that the document applies to
 	homeText []string
 	servers  patterns
 	methods  patterns // never empty
 	tools    patterns
 	prompts  patterns
 	uris     patterns
-	// foldedURIs are uris in lower case.
+	// foldedURIs has the patterns of uris in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
 	groups     patterns
 	tenants    patterns
-	// anyone says that the rule matches every principal.
+	// anyone reports whether the rule matches every principal.
 	anyone bool
-	// classed says that the rule names properties of tools other than their names.
+	// classed reports whether the rule names a category, a risk, a tag or an annotation.
 	classed bool
-	// ofTools and ofMethods say that the rule concerns calls of tools, and other methods.
+	// ofTools reports whether the rule can match tools/call. ofMethods reports whether it can match other methods.
 	ofTools, ofMethods bool
 }
 
-// Compile compiles the documents, whose order does not matter. Without documents the set denies every call. The error
-// lists every fault of every document.
+// Compile compiles documents. Their order does not matter. A set without documents denies every call. The error lists
+// every error of every document.
 func Compile(documents []Document, options Options) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
@@ -100,7 +100,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	return s, nil
 }
 
-// Revision returns the hex SHA-256 of the documents' content: 64 characters. It does not depend on the order of
+// Revision returns the SHA-256 of the documents' content as 64 hexadecimal digits. It does not depend on the order of
 // documents, rules or patterns.
 func (s *Set) Revision() string { return s.revision }
 
@@ -135,7 +135,7 @@ func (f *Fault) describe(d *Document) error {
 	return errors.New(strings.TrimSuffix(strings.Join(parts, ": ")+"; "+f.Suggestion, "; "))
 }
 
-// add compiles the rules of one document, which has no faults.
+// add compiles the rules of one document, which must have no errors.
 func (s *Set) add(d *Document) {
 	var home patterns
 	if d.Server != "" {
@@ -200,7 +200,7 @@ func compileCondition(g Grant) *condition.Condition {
 	}
 	c, err := condition.Compile(g.Where)
 	switch {
-	case err != nil: // Faults has checked it; a condition that is never true is the safe result
+	case err != nil: // can't happen, because Check has compiled the condition; the zero Condition is never true
 		return &condition.Condition{}
 	case g.ExtraArgs:
 		return c.WithExtra()
@@ -211,13 +211,13 @@ func compileCondition(g Grant) *condition.Condition {
 func compilePatterns(texts []string) patterns {
 	var ps patterns
 	for _, text := range texts {
-		g, _, _ := compileGlob(text) // the document has no faults
+		g, _, _ := compileGlob(text) // the document has no errors
 		ps = append(ps, g)
 	}
 	return ps
 }
 
-// about reports whether a rule found by the call's index matches the call, for any caller.
+// matchesCall reports whether the rule matches the call for any principal. The rule must be about the kind of call.
 func (r *rule) about(call *Call) bool {
 	if !r.home.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -228,26 +228,26 @@ func (r *rule) about(call *Call) bool {
 	return r.methods.match(call.Method) && r.aboutName(call)
 }
 
-// concerns reports whether the rule is about a principal.
+// matchesPrincipal reports whether the rule matches a principal.
 func (r *rule) concerns(p *Principal) bool {
 	return r.anyone || r.agents.match(p.Agent) && r.names.match(p.Name) &&
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks are the defaults of the documents, by the servers that they apply to.
+// fallbacks has the defaults of the documents, by the servers that they apply to.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default of some documents, and the first document that has it. The zero fallback is no
-// default.
+// A fallback is the strictest default of some documents, with the name of the first document that has it. The zero
+// fallback means that no document has a default.
 type fallback struct {
 	value    Default
 	document string
 	home     glob
-	// table has the rules of by_risk; nil for other defaults.
+	// table has the rules that implement by_risk. It is nil for other defaults.
 	table *byRisk
 }
 

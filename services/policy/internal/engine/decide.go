@@ -6,15 +6,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Decide decides a call. Its time grows with the number of rules whose names or pattern starts fit the call's tool or
-// method, not with the number of other rules.
+// Decide decides a call. Its time grows with the number of rules whose pattern has a literal prefix, or an exact name,
+// that the name of the call's tool or method starts with. Other rules take no time.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decide(&call)
 	return d
 }
 
-// Evaluates reports whether deciding a call may evaluate conditions on its arguments, which can take thousands of
-// times as long as the rest of a decision.
+// EvaluatesConditions reports whether the decision about a call may evaluate conditions on the call's arguments. The
+// evaluation can take thousands of times as long as the rest of the decision.
 func (s *Set) Evaluates(call Call) bool {
 	if !s.conditional || refusal(&call) != "" {
 		return false
@@ -67,25 +67,25 @@ func refusal(call *Call) Code {
 
 // A verdict is the result of the rules for a call.
 type verdict struct {
-	// action is the winner's action. ActionNone denies, because there is no default.
+	// action is the winning action.
 	action Action
-	// rule is the rule that won; nil if a default did.
+	// rule is the winning rule. It is nil if a default decided.
 	rule *rule
-	// chain is the index of the principal whose verdict this is.
+	// chain is the index of the principal for whom the verdict was made; see [Decision.ChainIndex].
 	chain int
-	// terms are those of all rules that require approval, if action is ActionRequireApproval.
+	// terms satisfies all rules that require approval. It is set if action is ActionRequireApproval.
 	terms *ApprovalTerms
-	// idempotent says that all rules that decide declare the call idempotent.
+	// idempotent reports whether all rules that decide declare the call idempotent.
 	idempotent bool
-	// unopened is a rule that requires approval and only matches because the call's URI could be taken for one that it
-	// names, if no rule allows the URI; otherwise nil.
-	unopened *rule
-	// conflict has two rules without a common approver group.
+	// inexact is a rule with ActionRequireApproval that matches the call only because a server could read the call's
+	// URI as one that the rule names. It is set if no rule admits the call.
+	inexact *rule
+	// conflict has two rules whose lists of approvers have no group in common; nil if there are none.
 	conflict [2]*rule
 }
 
-// judge combines the rules, which match the call. If none has an action, a call of a tool gets the default, a
-// notification of the protocol passes, and any other method is denied.
+// combine returns the verdict of the rules that match a call. If none of them has an action, tools/call gets the
+// default, a notification of the protocol passes, and any other method is denied.
 func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -94,7 +94,7 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 			own = verdict{action: ActionDeny}
 		}
 		if own.action == ActionRequireApproval && !isOpened(rules, call, call.Subject.at(i)) {
-			own = verdict{unopened: own.rule}
+			own = verdict{inexact: own.rule}
 		}
 		own.chain = i
 		if own.action == ActionNone {
@@ -118,8 +118,8 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// advised returns the rule for `default: by_risk`, if that is the default and no rule with an action concerns some
-// principal; otherwise nil.
+// byRiskRule returns the rule of `default: by_risk`. It returns nil if the default is another one, or if for every
+// principal of the call a rule with an action matches.
 func (s *Set) advised(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -133,7 +133,8 @@ func (s *Set) advised(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the verdict of the rules on one principal: ActionNone if no rule that concerns it has an action.
+// strictest returns the verdict of the rules for one principal. Its action is ActionNone if no rule that matches the
+// principal has an action.
 func strictest(rules []*rule, p *Principal) verdict {
 	var best verdict
 	for _, r := range rules {
@@ -160,7 +161,8 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action returns what a default does. No default denies; by_risk is decided by a rule of its own.
+// action returns the action of a default. It is ActionDeny for by_risk too, because [Set.byRiskRule] replaces that
+// default by a rule.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
@@ -168,11 +170,11 @@ func (f fallback) action() Action {
 	return ActionDeny
 }
 
-// opens reports whether a default may allow something or require approval for it.
+// permits reports whether a default may allow calls or require approval for them.
 func (f fallback) opens() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// decision turns a verdict into a decision without limits. A method can't be hidden as a tool can, because the
-// specification makes it known.
+// decision converts a verdict to a decision without limits. Only tools can be hidden: methods are known from the
+// specification, so hiding a method denies it.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -182,7 +184,7 @@ func (v verdict) decision(call *Call) Decision {
 	case v.conflict[0] != nil:
 		d.Code = DeniedByRule
 		d.Message = v.conflict[0].ref.String() + " and " + v.conflict[1].ref.String() +
-			" ask for approval by groups that have none in common"
+			" require approval, and their lists of approvers have no group in common"
 	case v.action == ActionAllow:
 		d.Effect, d.Idempotent = Allow, v.idempotent
 	case v.action == ActionRequireApproval:
@@ -199,19 +201,19 @@ func (v verdict) decision(call *Call) Decision {
 	return d
 }
 
-// A Visibility says whether a tool is listed. The zero value hides it.
+// A Visibility is the decision about a tool in a list. The zero value omits the tool.
 type Visibility struct {
-	// Visible says that the tool is listed.
+	// Visible reports whether the tool is listed.
 	Visible bool
-	// Code says why a call would be refused or would wait; empty if it would be allowed.
+	// Code is the code with which a call would be refused or held for approval. It is empty if a call would be allowed.
 	Code Code
 	// Rule is the rule that decided; zero if no rule did.
 	Rule RuleRef
 }
 
-// Visible reports whether a subject may see a tool of a server in a list. A tool is shown if a call could be allowed,
-// and if a rule denies it with a reason, so that the model can learn the reason. A rule that hides wins over one that
-// gives a reason. A definition that is not accepted is never shown.
+// Visible decides whether a subject sees a tool in a server's list. The tool is visible if a call could be allowed. It
+// is also visible if the deciding rule denies it with a reason, so that the model can learn the reason. A tool whose
+// definition is not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts}
 	if code := refusal(&call); code != "" {

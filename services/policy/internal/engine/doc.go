@@ -1,23 +1,35 @@
-// Package engine decides calls by policy documents. The policy service uses it. It is pure: it does no I/O, has no
-// clock and stores nothing.
+// Package engine decides calls by policy documents. The policy service uses it. The package does no I/O, has no clock
+// and stores nothing.
 //
-// The rules of all documents that apply to a server are collected, and their order never matters. Of the rules that
-// match a call the strictest action wins: hide wins over deny, deny over require_approval, require_approval over
-// allow. Every limit of every matching rule applies. If no rule with an action matches, the strictest default of the
-// documents that apply counts; without a default the call is denied. Two sets of documents can therefore be merged in
-// any order, and a merge never allows what a rule of either set refuses.
+// # Rules
 //
-// A caller with principals behind it is decided as itself and as each of them. The strictest decision holds. A limit
-// applies to the principal that its rule matches and to every principal behind that one, so a caller gains nothing by
-// starting agents.
+// The engine applies the rules of all documents that apply to a server. The order of rules and documents never matters.
+// If several rules match a call, the strictest action wins: hide wins over deny, deny over require_approval, and
+// require_approval over allow. Every limit of every matching rule applies. If no matching rule has an action, the
+// strictest default of the documents that apply decides. Without a default the call is denied. Two sets of documents
+// can therefore be merged in any order, and the merged set never allows a call that a rule of either set refuses.
 //
-// Among the rules with the winning action, a decision names a rule with a reason before one without, then a rule for
-// the caller before one for the principals behind it, then the first by the names of document and rule. If several
-// rules require approval, all of them must be satisfied: the largest quorum and the shortest times hold, and only
-// groups that every list of approvers names may decide. The person at the agent may confirm, or a grant be given, only
-// if every one of these rules says so, and the smallest grant holds. If no group is left, the call is denied. A call
-// with an unknown outcome may be sent again only if every rule that decides on it says so.
+// # Chains
 //
-// A rule concerns `tools/call` unless it names methods. Other methods have no default: what no rule allows is denied.
-// Methods that always pass are let through before policy is asked.
+// If a caller has a chain of principals, the call is decided for the caller and for each principal of the chain, and
+// the strictest decision wins. A limit applies to the principal that its rule matches and to all principals that come
+// after that principal in the chain. A caller therefore gains nothing by starting agents.
+//
+// # The rule that a decision names
+//
+// A decision names one of the rules with the winning action. A rule with a reason comes before a rule without one.
+// After that, a rule for the caller comes before a rule for a principal of the chain. After that, rules are ordered by
+// the names of document and rule.
+//
+// # Approvals
+//
+// If several rules require approval, all of them must be satisfied. The largest quorum and the shortest times apply,
+// and only groups that every list of approvers names may decide. If the lists have no group in common, the call is
+// denied. The person at the agent may confirm the call only if every one of these rules has self_confirm. A grant may
+// be given only if every one of these rules has a grant, and then the smallest grant applies.
+//
+// # Methods
+//
+// A rule concerns `tools/call` unless it names methods. Other methods have no default: they are denied unless a rule
+// allows them. The gateway lets some methods pass without asking for a decision.
 package engine

@@ -34,9 +34,9 @@ const (
 	MaxGrantTime  = 7 * 24 * time.Hour
 	// MaxSessionCap is the largest cap, in sessions.
 	MaxSessionCap = 1_000_000
-	// MaxChain is the largest number of principals behind a caller.
+	// MaxChain is the largest number of principals in a caller's chain.
 	MaxChain = 4
-	// MaxLimits is the largest number of limits of one call: as many as one reservation can have.
+	// MaxLimits is the largest number of limits of one call. A reservation can't have more.
 	MaxLimits = 64
 )
 
@@ -48,7 +48,8 @@ type Document struct {
 	// Name is unique among the documents of a set: a letter or digit, then letters, digits, `_`, `.` and `-`, at most
 	// [MaxNameBytes].
 	Name string
-	// Server is a pattern for the servers that the document applies to. Empty: every server.
+	// Server is a pattern for the servers that the document applies to. If it is empty, the document applies to every
+	// server.
 	Server string
 	// Default is the action for calls that no rule with an action matches.
 	Default Default
@@ -56,7 +57,7 @@ type Document struct {
 	Rules []Rule
 }
 
-// A Rule says what happens to the calls that it matches. It has either a Name or a Tool.
+// A Rule decides about the calls that it matches. It has either a Name or a Tool.
 type Rule struct {
 	// Name is unique in the document, in the form of a document's name. It must not start with "tools.", which names
 	// entries.
@@ -67,47 +68,49 @@ type Rule struct {
 	Match Match
 	// Action is what the rule does with the calls.
 	Action Action
-	// Reason is shown to the caller if the rule decides and does not hide.
+	// Reason is shown to the caller if the rule decides, unless Action is [ActionHide].
 	Reason string
 	// Limits apply to every matching call that is not denied: at most [MaxRuleLimits].
 	Limits []RateLimit
-	// Approvers are the groups whose members may approve. Empty: any approver. Only for [ActionRequireApproval].
+	// Approvers are the groups whose members may approve. If it is empty, any approver may. Only for
+	// [ActionRequireApproval].
 	Approvers []string
 	// Quorum is how many distinct people must approve: 1 to [MaxQuorum], 0 means 1. Only for [ActionRequireApproval].
 	Quorum int
-	// DecideWithin is how long people have to decide, and ExecuteWithin how long the approved call may wait to be made:
-	// [MinTime] to [MaxTime], 0 means the configured time. Only for [ActionRequireApproval].
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
+	// made. Both are between [MinTime] and [MaxTime]; 0 means the configured time. Only for [ActionRequireApproval].
 	DecideWithin, ExecuteWithin time.Duration
-	// SelfConfirm lets the person at the agent confirm. Only for [ActionRequireApproval], without Approvers and Grant,
-	// and with a quorum of 1.
+	// SelfConfirm lets the person at the agent confirm the call. Only for [ActionRequireApproval], without Approvers
+	// and Grant, and with a quorum of 1.
 	SelfConfirm bool
-	// Grant makes one approval cover more calls. Only for [ActionRequireApproval], and only in rules about calls of
-	// tools.
+	// Grant makes one approval cover several calls. Only for [ActionRequireApproval], and only in rules about
+	// tools/call.
 	Grant Grant
-	// Idempotent says that a call with an unknown outcome may be sent again. Only for [ActionAllow] and
+	// Idempotent reports whether a call with an unknown outcome may be sent again. Only for [ActionAllow] and
 	// [ActionRequireApproval].
 	Idempotent bool
 }
 
-// Grant is an approval that covers more than one call. The zero Grant means none.
+// Grant lets one approval cover several calls. The zero Grant means that each call needs an approval.
 type Grant struct {
 	// Calls is the number of calls: 1 to [MaxGrantCalls].
 	Calls int64
 	// Within is how long the grant is valid, from the decision: [MinTime] to [MaxGrantTime].
 	Within time.Duration
-	// Critical says that the grant also covers calls of the most dangerous tools: destructive or financial ones, those
-	// of critical risk, and those without a class.
+	// Critical reports whether the grant also covers the most dangerous tools: tools that are destructive or financial,
+	// tools of critical risk, and tools without a class.
 	Critical bool
-	// Where is a condition on the arguments, in the language of package condition. The grant covers calls for which it
-	// holds, and only such a call can start a grant. Empty: all calls of the tool.
+	// Where is a condition on the arguments, in the language of package condition. The grant covers only calls for
+	// which the condition is true, and only the approval of such a call gives a grant. If Where is empty, the grant
+	// covers all calls of the tool.
 	Where string
-	// ExtraArgs says that Where also holds for calls that have other spellings of the keys that it reads. It has no
-	// effect without Where.
+	// ExtraArgs reports whether Where can be true for calls whose arguments contain other spellings of the keys that
+	// Where reads. It has no effect without Where.
 	ExtraArgs bool
 }
 
-// Condition returns Where and ExtraArgs as one text, which is also a condition: ExtraArgs becomes a comment in it.
-// Empty: all calls of the tool.
+// Condition returns Where, with a comment that records ExtraArgs. The result is a condition of the same language. It is
+// empty if the grant covers all calls of the tool.
 func (g Grant) Condition() string {
 	if g.ExtraArgs {
 		return g.Where + extraArgsNote
@@ -115,17 +118,22 @@ func (g Grant) Condition() string {
 	return g.Where
 }
 
-// extraArgsNote is the comment for ExtraArgs.
+// extraArgsNote is the comment that records ExtraArgs in a condition.
 const extraArgsNote = " // extra_args: allow"
 
-// Match matches if each of its lists does. An empty list always matches; another matches if one of its patterns does.
-// A pattern is anchored at both ends and case-sensitive: `*` matches any run of characters, `?` one, and `\` before a
-// character that character itself. Square and curly brackets have no meaning and are refused without `\`.
+// Match selects calls. It matches if each of its lists matches. An empty list matches every call; any other list
+// matches if one of its patterns does.
+//
+// A pattern is case-sensitive and must match the whole text. `*` matches any number of characters, `?` matches one
+// character, and `\` before a character matches that character itself. Square and curly brackets have no meaning and
+// are refused without `\`.
 type Match struct {
-	// Method are patterns for the MCP method of a request, including unknown methods. Policy is not asked about methods
-	// that always pass. Unlike other lists, an empty Method matches only [MethodToolsCall]. Keys about a tool, its name
-	// or its properties, match no other method. Approval can be required for prompts/get and resources/read as the only
-	// other methods, by rules that name them without wildcards or by prompt or URI.
+	// Method are patterns for the MCP method of a request, including unknown methods. Unlike other lists, an empty
+	// Method matches only [MethodToolsCall], unless Prompt or URI is set. Lists about a tool's name or properties match
+	// no other method.
+	//
+	// Besides [MethodToolsCall], only prompts/get and resources/read can require approval. A rule that requires it must
+	// name these methods without wildcards, or have Prompt or URI.
 	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string
@@ -134,33 +142,35 @@ type Match struct {
 	// resources/read, resources/subscribe, resources/unsubscribe and completion/complete. Method, if set, restricts
 	// these.
 	//
-	// A rule that allows matches only URIs that have a single spelling; see package locator. Any other rule also
-	// matches URIs that a reader could take for one that it names, in any case, and every URI for which that is
-	// unknown. A rule that requires approval opens what it would match if it allowed; it adds approval to the rest if
-	// other rules allow that.
+	// Servers read URIs in different ways. A rule with [ActionAllow] therefore matches only plain URIs, which have a
+	// single reading; see package locator. Any other rule also matches a URI if a server could read it, in any case, as
+	// a URI that the rule names, and it matches every URI that is not plain. A rule with [ActionRequireApproval] admits
+	// only the URIs that it would match with [ActionAllow]. For the other URIs that it matches, it adds approval if
+	// another rule allows the call.
 	Prompt, URI []string
 	// Server are patterns for the server's name, in addition to the document's.
 	Server []string
-	// Agent are patterns for the name of the agent that calls; people have none.
+	// Agent are patterns for the name of the calling agent. A person's agent name is empty.
 	Agent []string
 	// Principal are patterns for the subject.
 	Principal []string
-	// Groups are patterns. One of them must match one of the subject's groups.
+	// Groups are patterns for groups. One of the patterns must match one of the subject's groups.
 	Groups []string
 	// Tenant are patterns for the subject's tenant.
 	Tenant []string
 
-	// Category and Risk are values of [Categories] and [Risks] that the catalog gives the tool; Tags are tags of which
-	// the tool has one. They are not patterns.
+	// Category and Risk list values of [Categories] and [Risks]. They match if the catalog gives the tool one of the
+	// values. Tags match if the tool has one of them. These values are not patterns.
 	Category, Risk, Tags []string
-	// Annotations are the hints of the tool by name, which only count from trusted servers.
+	// Annotations are the tool's annotations by name, for example "readOnlyHint". All of them must be equal to the
+	// tool's. Annotations of servers that are not trusted are unknown.
 	//
-	// If a property of a tool is not known, Category, Risk, Tags and Annotations match in every rule except one that
-	// allows.
+	// If a property of a tool is unknown, the lists about that property match in every rule except rules with
+	// [ActionAllow].
 	Annotations map[string]bool
 }
 
-// methods returns the patterns for the method, with the defaults applied.
+// methods returns the patterns for the method. If Method is empty, they depend on Prompt and URI.
 func (m *Match) methods() []string {
 	switch {
 	case len(m.Method) > 0:
@@ -173,7 +183,7 @@ func (m *Match) methods() []string {
 	return []string{MethodToolsCall}
 }
 
-// about reports whether the match concerns calls of tools, and whether it concerns other methods.
+// scope reports whether the match can match tools/call, and whether it can match other methods.
 func (m *Match) about() (tools, methods bool) {
 	if m.named() {
 		named := promptMethods
@@ -195,25 +205,25 @@ type RateLimit struct {
 	Max int64
 	// Window is [MinWindow] to [MaxWindow].
 	Window time.Duration
-	// Per is what the limit is counted by, each dimension once, at least one. The tenant always counts. No two limits
-	// of a rule have the same Window and the same Per.
+	// Per lists the dimensions by which calls are counted separately: at least one, each once. Tenants are always
+	// counted separately. No two limits of a rule have the same Window and the same Per.
 	Per []Dimension
 }
 
-// Action is what a rule does. A greater action is stricter and wins.
+// Action is what a rule does with the calls that it matches. A greater action is stricter and wins.
 type Action uint8
 
 // The actions.
 const (
-	// ActionNone decides nothing; the rule's limits apply if something else allows the call.
+	// ActionNone decides nothing. The rule's limits apply if another rule or a default allows the call.
 	ActionNone Action = iota
 	// ActionAllow allows the call.
 	ActionAllow
-	// ActionRequireApproval lets the call wait until people approve.
+	// ActionRequireApproval holds the call until it is approved.
 	ActionRequireApproval
-	// ActionDeny refuses the call. With a reason the tool stays listed.
+	// ActionDeny refuses the call. The tool stays listed if the rule has a reason.
 	ActionDeny
-	// ActionHide refuses the call as a call of an unknown tool. The tool is never listed.
+	// ActionHide refuses the call with the error for an unknown tool. The tool is never listed.
 	ActionHide
 )
 
@@ -222,7 +232,7 @@ var actionNames = [...]string{"none", "allow", "require_approval", "deny", "hide
 // String returns the action as documents write it.
 func (a Action) String() string { return nameOf(actionNames[:], int(a), "Action") }
 
-// ParseAction returns the action that documents write as name, and whether there is such an action.
+// ParseAction returns the action that documents write as name, and reports whether name is an action.
 func ParseAction(name string) (Action, bool) {
 	for i, known := range actionNames {
 		if known == name && i > 0 {
@@ -235,7 +245,7 @@ func ParseAction(name string) (Action, bool) {
 // Actions returns the names of the actions that documents may write.
 func Actions() []string { return []string{"allow", "deny", "hide", "require_approval"} }
 
-// Default is the action if no rule with an action matches. A greater default is stricter and wins.
+// Default is the action for calls that no rule with an action matches. A greater default is stricter and wins.
 type Default uint8
 
 // The defaults.
@@ -244,10 +254,13 @@ const (
 	DefaultNone Default = iota
 	// DefaultAllow allows calls.
 	DefaultAllow
-	// DefaultByRisk decides by the tool's risk. If the classification is confirmed, low risk is allowed, medium 30
-	// times a minute in each session, high 10 times, and critical or unknown risk requires approval. Otherwise low risk
-	// is allowed 30 times a minute, and all others require approval. An uncertain class requires approval in both
-	// cases.
+	// DefaultByRisk decides by the tool's risk and requires approval if the tool's class is uncertain.
+	//
+	// If the classification is confirmed, calls of low risk are allowed. Calls of medium risk are allowed 30 times a
+	// minute in each session, and calls of high risk 10 times a minute. Critical or unknown risk requires approval.
+	//
+	// If the classification is not confirmed, calls of low risk are allowed 30 times a minute in each session. Any
+	// other risk requires approval.
 	DefaultByRisk
 	// DefaultDeny refuses calls.
 	DefaultDeny
@@ -258,7 +271,7 @@ func (d Default) String() string {
 	return nameOf([]string{"none", "allow", "by_risk", "deny"}, int(d), "Default")
 }
 
-// Dimension is a property that a limit is counted by.
+// Dimension is a property of a call. A limit counts calls with different values of the property separately.
 type Dimension uint8
 
 // The dimensions.
@@ -267,18 +280,18 @@ const (
 	PerSession Dimension = iota + 1
 	// PerPrincipal counts each subject separately.
 	PerPrincipal
-	// PerAgent counts each agent's name separately, and people, who have none, together.
+	// PerAgent counts each agent name separately, and all people together, because people have no agent name.
 	PerAgent
-	// PerTenant counts all principals of a tenant together. It adds nothing to other dimensions, because every limit is
-	// counted per tenant.
+	// PerTenant counts all principals of a tenant together. With other dimensions it has no effect, because every limit
+	// counts tenants separately.
 	PerTenant
 	// PerServer counts each server separately.
 	PerServer
-	// PerTool counts each tool's name separately, and each other method.
+	// PerTool counts each tool name separately. For methods other than tools/call it counts each method separately.
 	PerTool
-	// PerOwner counts each person separately, together with all principals that work for that person: agents that the
-	// person made, agents that those made, and all tokens with that owner. A principal without an owner is its own
-	// owner.
+	// PerOwner counts each person separately, together with all principals that work for that person: the agents that
+	// the person started, the agents that these agents started, and all tokens with that owner. A principal without an
+	// owner counts as its own owner.
 	PerOwner
 )
 
@@ -288,7 +301,7 @@ var dimensionNames = [...]string{"none", "session", "principal", "agent", "tenan
 // String returns the dimension as documents write it.
 func (d Dimension) String() string { return nameOf(dimensionNames[:], int(d), "Dimension") }
 
-// ParseDimension returns the dimension that documents write as name, and whether there is such a dimension.
+// ParseDimension returns the dimension that documents write as name, and reports whether name is a dimension.
 func ParseDimension(name string) (Dimension, bool) {
 	for i, known := range dimensionNames {
 		if known == name && i > 0 {

@@ -90,7 +90,7 @@ func TestCompileRefuses(t *testing.T) {
 		},
 		{
 			"two rules of one name", []engine.Document{{Name: "a", Rules: []engine.Rule{rule, rule}}}, options,
-			`document "a": rule "r": name: another rule has the name "r"; give each rule its own name`,
+			`document "a": rule "r": name: another rule has the name "r"; give each rule a different name`,
 		},
 		{
 			"an entry with a name and a match",
@@ -98,7 +98,7 @@ func TestCompileRefuses(t *testing.T) {
 				Name: "r", Tool: "t", Match: engine.Match{Agent: []string{"*"}}, Action: engine.ActionDeny,
 			}}}}, options,
 			"document \"a\": rule \"tools.t\": name: an entry under tools has no name\n" +
-				`document "a": rule "tools.t": match: an entry under tools matches its tool alone; use rules`,
+				`document "a": rule "tools.t": match: an entry under tools matches only its tool; use rules`,
 		},
 		{
 			"values that are none",

@@ -13,41 +13,41 @@ import (
 type Explanation struct {
 	// Decision is what [Set.Decide] returns.
 	Decision Decision
-	// Rules are all rules of all documents, by the names of document and rule, each once for the caller and once for
-	// each principal behind it. Empty if the call is refused before any rule is consulted.
+	// Rules has an entry for each rule of each document and each principal of the call. The rules are ordered by the
+	// names of document and rule. Rules is empty if the call is refused before any rule is evaluated.
 	Rules []Considered
-	// Why says in one sentence why the winner won.
+	// Why says in one sentence why the call is decided in this way.
 	Why string
 }
 
-// A Considered is the result of one rule for a call of one principal.
+// A ConsideredRule is the result of one rule for one principal of a call.
 type Considered struct {
 	// Rule is the rule.
 	Rule RuleRef
-	// Matched says that every check except grant.where held.
+	// Matched reports whether every check held. The check "grant.where" does not count.
 	Matched bool
-	// Checks are the comparisons of the rule.
+	// Checks are the comparisons that the rule made.
 	Checks []Check
 	// Action is the rule's action.
 	Action Action
-	// ChainIndex is the index of the principal: 0 for the caller.
+	// ChainIndex is the index of the principal; see [Decision.ChainIndex].
 	ChainIndex int
 }
 
 // A Check is one comparison of a rule.
 type Check struct {
-	// Name is a key of `match`, "document.server", or "grant.where", which is checked only if the others held and does
-	// not affect the match.
+	// Name is a key of `match`, "document.server" or "grant.where". The condition of a grant is checked only if the
+	// rule matches.
 	Name string
 	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
-	// Got is what the call has, in the same form; for a condition "true", "false", or why it can't be evaluated.
+	// Got is the call's value. For a condition it is "true", "false", or the reason why it can't be evaluated.
 	Got string
-	// Held says that one of the patterns matched, or that the condition holds.
+	// Held reports whether one of the patterns matched, or whether the condition is true.
 	Held bool
 }
 
-// Explain decides a call as [Set.Decide] does and says why. Its time grows with the number of rules.
+// Explain decides a call as [Set.Decide] does, and returns the reasons. Its time grows with the number of rules.
 func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decide(&call)
 	e := Explanation{Decision: d}
@@ -100,7 +100,7 @@ func (r *rule) consider(call *Call, chain int) Considered {
 	return c
 }
 
-// considerNames checks the prompt or the resource that the call names.
+// checkNames compares the prompt or the resource that the call names.
 func (r *rule) considerNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
 	switch call.naming() {
@@ -119,14 +119,14 @@ func (r *rule) considerNames(call *Call, check func(name string, want []string, 
 	check("uri", r.Match.URI, has, r.aboutName(call))
 }
 
-// considerClass checks the tool's class. A property that is not known matches in every rule except one that allows.
+// checkProperties compares the category, risk, tags and annotations of the tool, each by itself.
 func (r *rule) considerClass(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
 		part := rule{Rule: Rule{Action: r.Action, Match: m}, classed: true}
 		return call.OfTool() && part.fits(f)
 	}
-	has := "not believed, for the server is not trusted"
+	has := "ignored, because the server is not trusted"
 	if f.Hints != nil {
 		has = strings.Join((&Match{Annotations: f.Hints}).hints(), ", ")
 	}
@@ -136,8 +136,8 @@ func (r *rule) considerClass(call *Call, check func(name string, want []string, 
 	check("annotations", r.Match.hints(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// considerGrant reports whether the grant would cover a call with these arguments, or why they can't be read. It does
-// not affect whether the rule matches.
+// checkGrant checks whether the condition of the rule's grant is true for the arguments of a call. unread is the error
+// of reading the arguments.
 func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	if unread != nil {
@@ -154,11 +154,11 @@ func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
 func refusalWhy(code Code) string {
 	switch code { //nolint:exhaustive // the others come from rules
 	case Unauthenticated:
-		return "A principal lacks its tenant or its name, or too many stand behind the caller."
+		return "A principal has no tenant or no name, or the caller's chain has too many principals."
 	case ToolUnknown:
-		return "The server's name is not one that a server can have."
+		return "The server's name is not valid."
 	default:
-		return "The tool's name is not one that a tool can have."
+		return "The tool's name is not valid."
 	}
 }
 
@@ -166,7 +166,7 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	server, facts := call.Server, &call.Facts
 	whose := "the caller"
 	if v.chain > 0 {
-		whose = fmt.Sprintf("principal %d behind the caller", v.chain)
+		whose = fmt.Sprintf("principal %d of the caller's chain", v.chain)
 	}
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
@@ -184,13 +184,13 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	}
 	f := s.fallbacks.find(server)
 	if d.Effect == Allow && !call.OfTool() {
-		return fmt.Sprintf("No rule with an action is about the notification %s and matches %s; those of the protocol pass where no rule denies them, as far as what they are about does.", strconv.Quote(call.Method), whose)
+		return fmt.Sprintf("No rule with an action matches the notification %s for %s; notifications of the protocol pass unless a rule denies them or the resource that they concern.", strconv.Quote(call.Method), whose)
 	}
-	if v.unopened != nil {
-		return fmt.Sprintf("Rule %s asks people about URIs as they are written, and this one could merely be taken for one of them; no rule allows it to %s.", v.unopened.ref, whose)
+	if v.inexact != nil {
+		return fmt.Sprintf("Rule %s requires approval only for URIs exactly as it names them; this URI could only be read as one of them, and no rule allows it for %s.", v.inexact.ref, whose)
 	}
 	if !call.OfTool() {
-		return fmt.Sprintf("No rule with an action is about the method %s and matches %s, and defaults are about tools/call alone.", strconv.Quote(call.Method), whose)
+		return fmt.Sprintf("No rule with an action matches the method %s for %s, and defaults apply only to tools/call.", strconv.Quote(call.Method), whose)
 	}
 	if f.value == DefaultNone {
 		return fmt.Sprintf("No rule with an action matches %s, and no document for the server has a default.", whose)

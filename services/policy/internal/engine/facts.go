@@ -7,50 +7,51 @@ import (
 	"strings"
 )
 
-// Facts are what the catalog knows of a tool's definition. The zero Facts are those of an unknown tool, which no
-// caller may call.
+// Facts is what the catalog knows about a tool with a certain definition. The zero Facts describes an unknown tool,
+// which no caller may call.
 type Facts struct {
-	// Standing says whether a tool with this definition may be called at all.
+	// Status says whether a tool with this definition may be called at all.
 	Standing Standing
-	// Category and Risk are from [Categories] and [Risks]; both empty if they are not known.
+	// Category and Risk are from [Categories] and [Risks]. Both are empty if the tool has no classification.
 	Category, Risk string
-	// Tags are the tags of the definition and those that people added.
+	// Tags are the tags that the classification gives the tool, and the tags that operators added.
 	Tags []string
-	// Hints are the annotations of the definition, with the specification's defaults for absent ones; nil if the server
-	// is not trusted.
+	// Hints are the annotations of the definition by name. Absent annotations have the defaults of the specification.
+	// Hints is nil if the server is not trusted.
 	Hints map[string]bool
-	// Believed says that the classification is confirmed: the server is trusted, or a person has accepted the
-	// definition or set the class. Otherwise only the server states it.
+	// Believed reports whether the classification is confirmed: the server is trusted, or an operator has accepted the
+	// definition or set the class. Otherwise the classification rests on the server's statements alone.
 	Believed bool
-	// Sure says that the class is certain enough, or that a person has set it. The zero value makes `default: by_risk`
-	// require approval regardless of the risk.
+	// Sure reports whether the class is certain enough, or was set by an operator. If it is false, `default: by_risk`
+	// requires approval regardless of the risk.
 	Sure bool
 
-	// whatever means that the facts stand for every possible tool.
+	// whatever reports whether the facts represent every possible tool.
 	whatever bool
 }
 
-// Standing says whether a tool may be called with a definition.
+// Status says whether a tool may be called with a definition.
 type Standing uint8
 
-// The standings.
+// The values of Status.
 const (
-	// Unlisted means that no known list has the tool. It is the zero value.
+	// Unlisted means that no list contained the tool. It is the zero value.
 	Unlisted Standing = iota
-	// Callable means that only rules decide about the call.
+	// Callable means that the rules decide about calls.
 	Callable
-	// Changed means that the definition, or another definition of the tool, waits for a person.
+	// Changed means that this definition, or another definition of the tool, waits for an operator's decision.
 	Changed
-	// Quarantined means that the tool or its server is stopped.
+	// Quarantined means that an operator stopped the tool or its server.
 	Quarantined
 )
 
-// String returns the standing's name.
+// String returns the name of the status.
 func (s Standing) String() string {
-	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Standing")
+	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
-// refusal returns why a tool with that standing can't be called, and what to do, for a tool of the server.
+// refusal returns the code and the message of a refused call of a tool of the server. The code is empty if the tool is
+// [Callable].
 func (s Standing) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
@@ -58,14 +59,14 @@ func (s Standing) refusal(server string) (Code, string) {
 	case Changed:
 		return ToolChanged, "the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff " + server + "`"
 	case Quarantined:
-		return ToolQuarantined, "the tool, or its server, is stopped until an operator lets it go on"
+		return ToolQuarantined, "an operator has stopped the tool or its server; it can't be called until an operator ends the quarantine"
 	case Unlisted:
 		return ToolUnknown, ""
 	}
 	return ToolUnknown, ""
 }
 
-// Categories returns the categories of tools, the mildest first.
+// Categories returns the categories of tools, the least dangerous first.
 func Categories() []string {
 	return []string{"read", "write", "execute", "destructive", "financial"}
 }
@@ -79,13 +80,13 @@ func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant must state that it covers such a tool. An unclassified tool is dangerous.
+// dangerous reports whether only a grant with Critical covers the tool. A tool without a class is dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }
 
-// fits reports whether a tool with the facts has the properties that a rule names. An unknown property counts against
-// the caller: it does not match in a rule that allows, and matches in any other.
+// matchesProperties reports whether a tool with the facts has the properties that a rule names. An unknown property
+// counts against the caller: it does not match in a rule with ActionAllow, and it matches in any other rule.
 func (r *rule) fits(f *Facts) bool {
 	if !r.classed {
 		return true
@@ -93,21 +94,21 @@ func (r *rule) fits(f *Facts) bool {
 	if f.whatever {
 		return r.Action == ActionAllow || r.Action == ActionRequireApproval
 	}
-	doubt := r.Action != ActionAllow
+	unknownMatches := r.Action != ActionAllow
 	in := func(wanted []string, has string) bool {
-		return len(wanted) == 0 || has == "" && doubt || slices.Contains(wanted, has)
+		return len(wanted) == 0 || has == "" && unknownMatches || slices.Contains(wanted, has)
 	}
 	if !in(r.Match.Category, f.Category) || !in(r.Match.Risk, f.Risk) {
 		return false
 	}
-	if len(r.Match.Tags) > 0 && (f.Category != "" || !doubt) &&
+	if len(r.Match.Tags) > 0 && (f.Category != "" || !unknownMatches) &&
 		!slices.ContainsFunc(f.Tags, func(tag string) bool { return slices.Contains(r.Match.Tags, tag) }) {
 		return false
 	}
-	return len(r.Match.Annotations) == 0 || f.Hints == nil && doubt || f.hint(r.Match.Annotations)
+	return len(r.Match.Annotations) == 0 || f.Hints == nil && unknownMatches || f.hint(r.Match.Annotations)
 }
 
-// hint reports whether the annotations are those that a rule requires.
+// hasHints reports whether the annotations have the values that a rule requires.
 func (f *Facts) hint(wanted map[string]bool) bool {
 	for name, want := range wanted {
 		if has, known := f.Hints[name]; !known || has != want {
@@ -117,12 +118,12 @@ func (f *Facts) hint(wanted map[string]bool) bool {
 	return true
 }
 
-// classed reports whether a match names properties of tools other than their names.
+// hasProperties reports whether a match names a category, a risk, a tag or an annotation.
 func (m *Match) classed() bool {
 	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
 }
 
-// hints returns the annotations that a match requires as texts, sorted.
+// hintTexts returns the annotations that a match requires, in the form "name: value", sorted.
 func (m *Match) hints() []string {
 	out := make([]string, 0, len(m.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
@@ -131,7 +132,7 @@ func (m *Match) hints() []string {
 	return out
 }
 
-// classes checks the keys of a match about properties of tools.
+// checkProperties checks the category, risk, tags and annotations of a match.
 func (c *checker) classes(m *Match) {
 	one := func(key string, values, known []string) {
 		for i, value := range values {

@@ -10,21 +10,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A Fault is something wrong with a document.
+// A ParseError is a problem in a document.
 type Fault struct {
-	// Rule is the index of the rule in Rules, or -1 for the document itself.
+	// Rule is the index in Rules of the rule with the problem, or -1 if the document itself has it.
 	Rule int
-	// Field is what is wrong, as documents write it: `match.tool[0]`. Empty for the rule or the document itself.
+	// Field is the path of the field with the problem, for example `match.tool[0]`. It is empty if the rule or the
+	// document as a whole has the problem.
 	Field string
-	// Message says what is wrong.
+	// Message describes the problem.
 	Message string
-	// Suggestion says how to fix it; may be empty.
+	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
-	// Warning says that the document loads nevertheless.
+	// Warning reports whether the document loads in spite of the problem.
 	Warning bool
 }
 
-// Faults returns everything wrong with the document, in the order of its rules. A document compiles if it has only
+// Check returns all problems of the document, in the order of its rules. A document compiles if all of them are
 // warnings.
 func (d *Document) Faults() []Fault {
 	c := &checker{rule: -1}
@@ -44,7 +45,7 @@ func (d *Document) Faults() []Fault {
 		r := &d.Rules[i]
 		c.rule = i
 		if r.label() != "" && seen[r.label()] {
-			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each rule its own name")
+			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each rule a different name")
 		}
 		seen[r.label()] = true
 		c.check(r)
@@ -53,8 +54,9 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
-// misspelt returns how the protocol spells the start of a pattern, if it differs only by case from a method, or from
-// the part of a method up to its last slash; otherwise "". The gateway refuses such a request before policy is asked.
+// correctSpelling returns the protocol's spelling of a method whose name, or the part of whose name up to the last
+// slash, differs from the start of a pattern only by case. Otherwise it returns "". The gateway refuses requests with a
+// wrong spelling, so such a pattern never matches.
 func misspelt(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -71,8 +73,8 @@ func misspelt(prefix string) string {
 	return ""
 }
 
-// open warns of a rule that refuses everything to some callers and does not cover the other methods that another rule
-// of the document allows.
+// warnOpenMethods warns about a rule that refuses all tools to some callers, if another rule of the document allows
+// methods other than tools/call and no rule refuses those methods to the same callers.
 func (c *checker) open(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.about()
@@ -90,7 +92,7 @@ func (c *checker) open(d *Document) {
 		}
 		c.faults = append(c.faults, Fault{
 			Rule: i, Field: "match", Warning: true,
-			Message:    "concerns only tools/call: the other methods that this document allows stay allowed",
+			Message:    "concerns only tools/call: other methods that this document allows remain allowed",
 			Suggestion: `add method: "*" if it should concern all methods`,
 		})
 	}
@@ -108,7 +110,7 @@ func (r *Rule) sameButMethod(o *Rule) bool {
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
 }
 
-// label returns the rule's name in references.
+// label returns the name of the rule in a [RuleRef].
 func (r *Rule) label() string {
 	if r.Tool != "" {
 		return "tools." + r.Tool
@@ -116,9 +118,9 @@ func (r *Rule) label() string {
 	return r.Name
 }
 
-// A checker collects the faults of one document.
+// A checker collects the problems of one document.
 type checker struct {
-	rule   int
+	rule   int // the index of the rule that is checked, or -1
 	faults []Fault
 }
 
@@ -140,7 +142,7 @@ func (c *checker) check(r *Rule) {
 		c.name("name", r.Name)
 	}
 	if r.Tool != "" && !r.Match.empty() {
-		c.add("match", "an entry under tools matches its tool alone", "use rules")
+		c.add("match", "an entry under tools matches only its tool", "use rules")
 	}
 	c.match(&r.Match)
 	c.naming(r)
@@ -149,7 +151,7 @@ func (c *checker) check(r *Rule) {
 		c.add("action", r.Action.String()+" is unknown", "")
 	}
 	if r.Action == ActionNone && len(r.Limits) == 0 {
-		c.add("", "says nothing: it has neither an action nor a rate_limit", "give it one, or take it out")
+		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
 	}
 	c.reason(r.Reason)
 	c.limits(r.Limits)
@@ -159,7 +161,7 @@ func (c *checker) check(r *Rule) {
 	}
 }
 
-// tool reports a tool's name that breaks the grammar.
+// addToolName reports that a tool's name is not valid.
 func (c *checker) tool(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
@@ -192,23 +194,23 @@ func (c *checker) match(m *Match) {
 		}
 	}
 	tools, methods := m.about()
-	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // reported by naming
+	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // reported by checkNames
 	switch {
 	case tools || methods || both:
 	case m.named():
-		c.add("match.method", "can never match: none of its methods names such a thing", "take method out, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
+		c.add("match.method", "can never match: none of these methods has a prompt or URI that the rule requires", "remove match.method, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
 	default:
-		c.add("match.method", "can never match: only tools/call has what the rule requires of a tool", "take out method, or the keys about the tool")
+		c.add("match.method", "can never match: the rule has keys about a tool, and only tools/call has a tool", "remove match.method, or the keys about the tool")
 	}
 	for i, pattern := range m.Method {
 		field := fmt.Sprintf("match.method[%d]", i)
 		g, message, _ := compileGlob(pattern)
 		switch known := misspelt(g.prefix); {
-		case message != "": // reported by pattern
+		case message != "": // reported by checkPattern
 		case known != "":
 			c.add(field, "is not how a method is spelled", "write "+known)
 		case g.exact && slices.Contains(mcpmethod.Unasked(), g.prefix):
-			c.add(field, "names a method that passes, or is refused, without a rule", "take it out")
+			c.add(field, "names a method that always passes or is always refused, whatever the rules are", "remove it")
 		}
 	}
 }
@@ -236,8 +238,8 @@ func (c *checker) reason(reason string) {
 	}
 }
 
-// unprintable reports whether a character could forge a line or hide text where a reason is shown. Line breaks are
-// allowed.
+// unprintable reports whether a reason must not contain a character, because it could hide text from a reader. Line
+// breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) limits(limits []RateLimit) {
@@ -271,7 +273,7 @@ func (c *checker) limits(limits []RateLimit) {
 	}
 }
 
-// A grammar says which characters a name may have. The zero grammar allows all.
+// A grammar says which characters a name may have. The zero grammar allows all characters.
 type grammar struct {
 	allows     func(byte) bool
 	what, help string

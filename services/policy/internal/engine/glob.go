@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// A glob is a compiled pattern; see [Match] for its language.
+// A glob is a compiled pattern. [Match] describes the language.
 type glob struct {
-	// prefix is what every match starts with, and the whole match if exact.
+	// prefix is the literal text before the first wildcard.
 	prefix string
-	exact  bool
-	// rest is what follows the prefix, as characters, anyRun and anyOne.
+	// exact reports whether the pattern has no wildcard, so that it matches only prefix.
+	exact bool
+	// rest is the pattern from the first wildcard on. It has anyRun for `*` and anyOne for `?`.
 	rest []rune
 }
 
@@ -22,7 +23,7 @@ const (
 	anyOne
 )
 
-// compileGlob returns the compiled pattern, or what is wrong with the pattern and how to fix it.
+// compileGlob compiles a pattern. If the pattern is not valid, it returns a message and a suggestion how to fix it.
 func compileGlob(pattern string) (g glob, message, suggestion string) {
 	if message, suggestion = checkText(pattern); message != "" {
 		return glob{}, message, suggestion
@@ -61,7 +62,7 @@ func compileGlob(pattern string) (g glob, message, suggestion string) {
 	return g, "", ""
 }
 
-// checkText returns what is wrong with a text as a pattern, and how to fix it.
+// checkText returns a message and a suggestion if a text can't be a pattern. Otherwise both are empty.
 func checkText(pattern string) (message, suggestion string) {
 	switch {
 	case pattern == "":
@@ -77,7 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a character that every match would contain although fits refuses it.
+// stray returns a literal character of the pattern that fits does not accept, and reports whether there is one. A name
+// can't match such a pattern.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -97,8 +99,8 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether s matches g. On a mismatch it lets only the last run take one more character, because an
-// earlier run could not help a later one. The time is at most proportional to len(s) times the length of the pattern.
+// match reports whether s matches g. After a mismatch it extends only the text of the last `*`, because extending an
+// earlier one can't help. The time is at most proportional to len(s) times the length of the pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix
@@ -131,7 +133,7 @@ func (g *glob) match(s string) bool {
 	return p == len(g.rest)
 }
 
-// patterns are globs of which one must match. An empty list matches everything.
+// patterns is a list of globs. It matches a text if one of the globs does, or if it is empty.
 type patterns []glob
 
 func (ps patterns) match(s string) bool {

@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxWhere bounds the number of conditions of one grant, because each takes time.
+// maxWhere is the largest number of conditions of one grant, because each condition takes time to evaluate.
 const maxWhere = 8
 
-// poolGrants returns the smallest of the grants and their conditions, if every rule gives a grant that covers such a
-// tool and every condition holds for the call; otherwise the zero Grant. A condition that can't be evaluated does not
-// hold.
+// poolGrants combines the grants of rules. The result has the fewest calls, the shortest time, and all conditions. It
+// is the zero Grant if a rule has no grant, if a rule's grant does not cover the tool, or if a condition is not true
+// for the call. A condition that can't be evaluated is not true.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]*condition.Condition)

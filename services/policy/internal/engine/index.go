@@ -5,23 +5,24 @@ import (
 	"slices"
 )
 
-// An index finds the rules about the name of a tool or method on a server without trying every rule: by the server's
-// name if a rule names one, and by the name or its start in the rule's pattern. Only patterns whose start fits the
-// name are tried one by one.
+// An index finds the rules that may match a tool's name or a method on a server, without trying every rule.
 type index struct {
-	exact    map[indexKey][]*rule
+	// exact has the rules by the names in their patterns without wildcards.
+	exact map[indexKey][]*rule
+	// prefixes has the rules by the prefixes of their patterns with wildcards.
 	prefixes map[indexKey][]*rule
-	lengths  []int // of the prefixes, ascending
+	// lengths are the lengths of the prefixes in bytes, ascending.
+	lengths []int
 }
 
-// An indexKey has an empty server for rules about any server.
+// An indexKey is a server and a name, or the prefix of a name. The server is empty for rules about any server.
 type indexKey struct{ server, name string }
 
 func newIndex() index {
 	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
 }
 
-// add adds a rule by its patterns for the name. Rules must be added in their order.
+// add adds a rule with its patterns for tools or methods. Rules must be added in the order of Set.rules.
 func (x *index) add(r *rule, names patterns) {
 	for _, server := range r.namedServers() {
 		if len(names) == 0 {
@@ -50,7 +51,7 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers that a rule names, or one empty name.
+// namedServers returns the servers that a rule names without wildcards. If there are none, it returns one empty name.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.home, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
@@ -65,7 +66,8 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules about a call to found, which must be empty, each once and in order.
+// find appends the rules that match a call, for any principal, to found, which must be empty. The rules are in the
+// order of Set.rules, without duplicates.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

@@ -9,16 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An Inventory has the names of the tools that each configured server lists; nil for a server whose tools are not
-// known.
+// An Inventory maps each configured server to the names of the tools that it lists. The names are nil if they are
+// unknown.
 type Inventory map[string][]string
 
 // ownTools are the mesh's own tools, which no server lists.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
-// Faults returns warnings about names in a document that match no configured server or no listed tool. The document
-// must have no faults. Rules for methods other than tools/call, and patterns that begin with `*` or `?`, are not
-// checked.
+// Check returns warnings about names in a document that match no configured server or no listed tool. The document must
+// have no errors. Rules for methods other than tools/call are not checked, nor are patterns that begin with `*` or `?`.
 func (in Inventory) Faults(d *Document) []Fault {
 	home := in.among(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
@@ -31,12 +30,12 @@ func (in Inventory) Faults(d *Document) []Fault {
 	return faults
 }
 
-// among returns the servers that match a pattern; all of them if it is empty.
+// matching returns the servers that match a pattern, or all servers if the pattern is empty.
 func (in Inventory) among(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
 	}
-	g, _, _ := compileGlob(pattern) // the document has no faults
+	g, _, _ := compileGlob(pattern) // the document has no errors
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { return !g.match(name) })
 }
 
@@ -48,7 +47,7 @@ func (in Inventory) noServer(rule int, field, pattern string) Fault {
 	}
 }
 
-// ruleFaults checks the names in one rule of a document for the servers of home.
+// checkRule checks the names in one rule of a document. home lists the servers that the document applies to.
 func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
 	r := &d.Rules[rule]
 	if r.Tool != "" {
@@ -66,7 +65,7 @@ func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
 		}
 		fault := in.noServer(rule, strictyaml.Index("match.server", i), pattern)
 		if len(in.among(slices.Collect(maps.Keys(in)), pattern)) > 0 {
-			fault.Message = fmt.Sprintf("the document is about %q alone, so the rule matches no call of %q", d.Server, pattern)
+			fault.Message = fmt.Sprintf("the document is only about %q, so the rule matches no call of %q", d.Server, pattern)
 			fault.Suggestion = "move the rule into a document for that server"
 		}
 		faults = append(faults, fault)
@@ -77,9 +76,10 @@ func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
 	return faults
 }
 
-// toolFaults checks the name of a tool, or a pattern, in a rule for the servers.
+// checkTool checks the name of a tool, or a pattern for tools, in a rule for the servers. An empty field means that
+// pattern is a name under `tools`.
 func (in Inventory) toolFaults(rule int, field, pattern string, servers []string) []Fault {
-	g, _, _ := compileGlob(pattern) // the document has no faults
+	g, _, _ := compileGlob(pattern) // the document has no errors
 	if field == "" {
 		g = glob{prefix: pattern, exact: true}
 	}
@@ -96,7 +96,7 @@ func (in Inventory) toolFaults(rule int, field, pattern string, servers []string
 	f := Fault{Rule: rule, Field: field, Warning: true}
 	server, tool, joint := strings.Cut(pattern, "__")
 	if _, configured := in[server]; joint && configured {
-		f.Message = fmt.Sprintf("%q is a name at /mcp, where the names of servers stand before those of their tools; rules have the server's own name, so this matches no call", pattern)
+		f.Message = fmt.Sprintf("%q is a tool's name at /mcp, which begins with the server's name; rules use the name that the server lists, so this matches no call", pattern)
 		f.Suggestion = fmt.Sprintf("write the tool as %q, for the server %q", tool, server)
 		return []Fault{f}
 	}

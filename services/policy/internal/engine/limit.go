@@ -15,18 +15,19 @@ type limit struct {
 	max    int64
 	window time.Duration
 	own    counter
-	// cap bounds the principal over all its sessions; nil if own is not counted per session.
+	// cap counts the calls of a principal over all sessions. It is nil if own does not count sessions separately.
 	cap *counter
 }
 
-// A counter says what a bucket is counted by.
+// A counter computes the identities of the buckets of one limit.
 type counter struct {
 	per []Dimension // sorted
-	// start is the common start of the identities of all buckets.
+	// start is the part of a bucket's identity that is the same for all calls.
 	start []byte
 }
 
-// bucketFormat changes only with the form of identities. A change makes every bucket start empty.
+// bucketFormat is the version of the form of identities. If it changes, every bucket gets a new identity and starts
+// empty.
 const bucketFormat = "sluice.bucket.v1"
 
 func compileLimit(ref RuleRef, l RateLimit) limit {
@@ -52,20 +53,20 @@ func newCounter(ref RuleRef, window time.Duration, role string, per []Dimension)
 	return counter{per: per, start: b}
 }
 
-// per returns the dimensions sorted.
+// per returns l.Per sorted.
 func (l RateLimit) per() []Dimension { return slices.Sorted(slices.Values(l.Per)) }
 
 func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends a part with its length before it, so that no two sequences of parts are equal.
+// appendPart appends the length of a part and the part, so that different sequences of parts give different results.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
-// bucket returns the identity of the bucket that a principal's call counts in. It always contains the tenant, and the
-// principal for a session, because the name of a session is not secret and may be chosen by the client.
+// bucket returns the identity of the bucket in which a principal's call is counted. It always depends on the tenant. If
+// sessions are counted separately, it also depends on the principal, because a client may choose the name of a session.
 func (c *counter) bucket(p *Principal, call *Call) string {
 	var space [512]byte
 	b := appendPart(append(space[:0], c.start...), p.Tenant)
@@ -87,7 +88,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 		case PerTool:
 			if call.OfTool() {
 				b = appendPart(b, call.Tool)
-			} else { // no tool has an empty name
+			} else { // the empty name distinguishes methods from tools
 				b = appendPart(appendPart(b, ""), call.Method)
 			}
 		}
@@ -98,7 +99,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 	return string(text[:])
 }
 
-// sessionOf returns what identifies the principal's session, and its name.
+// sessionOf returns which value identifies the principal's session, and the value.
 func sessionOf(p *Principal) (SessionKey, string) {
 	switch {
 	case p.Run != "":
@@ -110,8 +111,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits of the rules, which match the call: those of each rule for the principals that it concerns
-// and for all principals behind them.
+// limits returns the limits that the rules, all of which match the call, impose on it. A rule's limits apply to the
+// first principal that the rule matches, and to all principals after that one in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -130,7 +131,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// reach is a call and the first of its principals that a rule concerns.
+// limitScope is a call, with the index of its first principal to which a rule's limits apply.
 type reach struct {
 	call  *Call
 	first int
@@ -155,7 +156,8 @@ func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to reach) []Limit {
 	return found
 }
 
-// appendNew appends a limit unless found has its bucket from index start on, because principals may share a bucket.
+// appendNew appends a limit, unless found[start:] already has a limit with the same bucket. Principals of a chain may
+// share a bucket.
 func appendNew(found []Limit, start int, l Limit) []Limit {
 	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
 		return found

@@ -49,7 +49,7 @@ func TestModelAsk_IsForAgentsOfTheMesh(t *testing.T) {
 				d := set.Decide(call)
 				return d.Effect != engine.Deny, d
 			}
-			if got, d := opens(person); got != c.person || !got && !strings.Contains(d.Message, "agents of the mesh alone") {
+			if got, d := opens(person); got != c.person || !got && !strings.Contains(d.Message, "only agents of the mesh") {
 				t.Errorf("a person's call: %+v", d)
 			}
 			if got, d := opens(own); got != c.own {

@@ -166,9 +166,9 @@ func modelByRisk(f engine.Facts) engine.Rule {
 	n, allowed := most[f.Risk]
 	switch known := f.Risk == "low" || f.Risk == "medium" || f.Risk == "high"; {
 	case known && !f.Sure:
-		r.Action, r.Reason = engine.ActionRequireApproval, "the tool's definition leaves open what it does"
+		r.Action, r.Reason = engine.ActionRequireApproval, "the tool's definition does not show clearly what the tool does"
 	case !allowed:
-		r.Action, r.Reason = engine.ActionRequireApproval, "by what is known of the tool, a wrong call can do much harm"
+		r.Action, r.Reason = engine.ActionRequireApproval, "a wrong call of this tool can do much harm"
 	case n > 0:
 		r.Limits = []engine.RateLimit{{Max: n, Window: time.Minute, Per: []engine.Dimension{engine.PerSession, engine.PerServer, engine.PerTool}}}
 	}

@@ -22,16 +22,18 @@ const (
 	RefResource = "ref/resource"
 )
 
-// promptMethods and uriMethods are the methods that a rule with a prompt, or with a uri, can concern.
+// promptMethods are the methods that a rule with Match.Prompt can match. uriMethods are the methods that a rule with
+// Match.URI can match.
 var (
 	promptMethods = []string{methodGetPrompt, methodComplete}
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// askable are the methods that can require approval: requests that run once and name what they concern.
+// approvableMethods are the methods that can require approval. Each of their requests has a single effect or result,
+// and names a tool, a prompt or a resource that an approver can judge.
 var askable = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
-// asksWell reports whether every method that the match concerns can require approval.
+// allApprovable reports whether every method that the match can match can require approval.
 func (m *Match) asksWell() bool {
 	patterns := compilePatterns(m.methods())
 	if !m.named() {
@@ -41,7 +43,7 @@ func (m *Match) asksWell() bool {
 	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
 }
 
-// naming is the kind of thing that a call names.
+// nameKind says whether a call names a prompt or a resource.
 type naming uint8
 
 const (
@@ -49,7 +51,7 @@ const (
 	namesNone naming = iota
 	namesPrompt
 	namesResource
-	// namesUnknown means a completion that does not state its kind.
+	// namesUnknown means that the call is a completion without a valid kind.
 	namesUnknown
 )
 
@@ -71,15 +73,15 @@ func (c *Call) naming() naming {
 	return namesNone
 }
 
-// readings are the URIs that readers could take the URI of a call for.
+// uriReadings are the URIs as which servers could read the URI of a call.
 type readings struct {
-	// plain says why the URI is not plain; nil if it is plain.
+	// notPlain says why the URI is not plain. It is nil if the URI is plain.
 	plain error
-	// folded are the readings of a plain URI, in lower case.
+	// folded are the readings of a plain URI in lower case.
 	folded []string
 }
 
-// uri returns the readings of the call's URI, computed once.
+// uri returns the readings of the call's URI. It computes them once.
 func (c *Call) uri() *readings {
 	if c.read != nil {
 		return c.read
@@ -100,12 +102,11 @@ func (c *Call) uri() *readings {
 	return c.read
 }
 
-// named reports whether the rule distinguishes prompts or resources.
+// hasNames reports whether the match has Prompt or URI.
 func (m *Match) named() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
-// aboutName reports whether a call of a method other than [MethodToolsCall] names what the rule requires. Each server
-// reads URIs in its own way. A rule that allows therefore matches only plain URIs exactly as written; any other rule
-// also matches what a reader could take for a URI that it names, and every URI that is not plain.
+// matchesName reports whether the prompt or URI of a call matches the rule. The call's method must not be
+// [MethodToolsCall]. See [Match] for how URIs are compared.
 func (r *rule) aboutName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
 		return true
@@ -130,14 +131,15 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.plain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesWritten reports whether the URI of a call is plain and matches the rule exactly as written.
+// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns with its case and
+// spelling unchanged.
 func (r *rule) matchesWritten(call *Call) bool {
 	return call.uri().plain == nil && r.uris.match(call.Tool)
 }
 
-// isOpened reports whether one of the rules, which match the call, allows it to a principal, or requires approval for
-// a URI that it names as written. A rule that requires approval does not open what could merely be taken for such a
-// URI; it only adds approval if another rule allows it.
+// isAdmitted reports whether one of the rules, all of which match the call, admits it for a principal. A rule with
+// ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
+// [rule.matchesExactURI] is true.
 func isOpened(rules []*rule, call *Call, p *Principal) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesWritten(call))
@@ -160,24 +162,24 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// A Listed is the kind of entry that a list or a notification contains.
+// An EntryKind is the kind of names that a list or a notification contains.
 type Listed uint8
 
 // The kinds of entries.
 const (
-	// ListedPrompt is the name of a prompt, decided as prompts/get.
+	// EntryPrompt is the name of a prompt. It is decided like prompts/get.
 	ListedPrompt Listed = iota
-	// ListedResource is the URI of a resource, decided as resources/read.
+	// EntryResource is the URI of a resource. It is decided like resources/read.
 	ListedResource
-	// ListedTemplate is a template of URIs.
+	// EntryTemplate is a URI template.
 	ListedTemplate
-	// ListedUpdate is the URI of a changed resource, decided as resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. It is decided like resources/subscribe.
 	ListedUpdate
 )
 
-// Shows reports whether a subject may see an entry of a server's list, or be notified of it: whether a call that names
-// it is allowed or requires approval. A template is shown unless the part before its first expression shows that every
-// URI of it is denied.
+// ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may if
+// a call that names the entry is allowed or requires approval. A template is shown unless the text before its first
+// expression proves that all URIs of the template are denied.
 func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {
@@ -200,13 +202,13 @@ func (s *Set) Shows(subject Subject, server string, what Listed, name string, fa
 	return s.judge(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// Could reports whether some call of a method could be allowed or wait for approval, whatever the call names. It errs
-// towards true. The method must not be [MethodToolsCall].
+// CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
+// all calls are denied. The method must not be [MethodToolsCall].
 func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
 
-// could reports whether a call that names something with the start could be allowed or wait for approval.
+// couldAllow does the work of CouldAllow for calls with names or URIs that begin with start.
 func (s *Set) could(call *Call, start string) bool {
 	if code, _ := call.Facts.Standing.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -234,29 +236,29 @@ func (s *Set) could(call *Call, start string) bool {
 	return true
 }
 
-// opens reports whether a rule that allows, or requires approval, may open something with the start.
+// mayAdmit reports whether a rule that allows or requires approval may admit a URI that begins with start.
 func (r *rule) opens(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
 	})
 }
 
-// closes reports whether a rule that denies concerns everything with the start that a call of the method may name.
+// deniesAll reports whether a rule that denies matches every call of the method whose name or URI begins with start.
 func (r *rule) closes(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
 		return true
-	case method == methodComplete: // which may be for a prompt or a resource
+	case method == methodComplete: // a completion may name a prompt or a resource
 		return false
-	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // which does not name such a thing
+	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // the method has no name of the rule's kind
 		return false
 	}
 	all := func(g glob) bool { return g.open() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// alike reports whether no rule distinguishes prompts, and whether none distinguishes resources, of a server for a
-// subject.
+// namesAlike reports whether no rule about a server distinguishes prompts by name for a subject, and whether no rule
+// distinguishes resources by URI.
 func (s *Set) alike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// naming checks the prompts and resources of a match.
+// checkNames checks the prompts and URIs of a match.
 func (c *checker) naming(r *Rule) {
 	m := &r.Match
 	for i, text := range m.URI {
@@ -26,7 +26,7 @@ func (c *checker) naming(r *Rule) {
 		case r.Action == ActionAllow && !g.exact && endsInHost(g.prefix):
 			c.faults = append(c.faults, Fault{
 				Rule: c.rule, Field: field, Warning: true,
-				Message: "also allows other hosts whose names begin like this", Suggestion: "put a / before the first * or ?",
+				Message: "also allows other hosts, whose names begin with this text", Suggestion: "put a / before the first * or ?",
 			})
 		}
 	}
@@ -35,11 +35,11 @@ func (c *checker) naming(r *Rule) {
 	case len(m.Prompt) > 0 && len(m.URI) > 0:
 		c.add("match.uri", "can never match: no request names both a prompt and a URI", "make it two rules")
 	case len(m.Tool) > 0 || m.classed():
-		c.add("match", "can never match: only tools/call has what it requires of a tool, and tools/call names neither prompt nor URI", "make it two rules")
+		c.add("match", "can never match: only tools/call has a tool, and tools/call has neither a prompt nor a URI", "make it two rules")
 	}
 }
 
-// endsInHost reports whether a text that begins URLs ends within a host, or at the end of a host.
+// endsInHost reports whether the start of a URL ends within the host or directly after it.
 func endsInHost(start string) bool {
 	scheme, rest, has := strings.Cut(start, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)

@@ -82,7 +82,7 @@ func TestNamesAreExplained(t *testing.T) {
 		want []engine.Check
 	}{
 		{engine.Call{Method: "prompts/get", Tool: "pp"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "pp", Held: true}, {Name: "uri", Want: "x:*", Got: "pp"}}},
-		{engine.Call{Method: "resources/read", Tool: "X:y"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "X:y"}, {Name: "uri", Want: "x:*", Got: "X:y (which begins with no scheme in lower case and a colon)"}}},
+		{engine.Call{Method: "resources/read", Tool: "X:y"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "X:y"}, {Name: "uri", Want: "x:*", Got: "X:y (which does not begin with a scheme in lower case and a colon)"}}},
 		{engine.Call{Method: "completion/complete", Tool: "x:{y}", Ref: engine.RefResource}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "x:{y}"}, {Name: "uri", Want: "x:*", Got: "x:{y}", Held: true}}},
 		{engine.Call{Method: "completion/complete"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "unknown"}, {Name: "uri", Want: "x:*", Got: "unknown"}}},
 	} {

@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// People are the holders of tokens: those who may decide, and those whose calls may wait. If the holders are not
-// known, the pointer is nil.
+// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. If the holders of
+// tokens are unknown, a nil pointer is used.
 type People struct {
-	// Deciders are the operators and approvers, one for each token.
+	// Deciders are the holders of operator and approver tokens, one entry for each token.
 	Deciders []Principal
-	// Callers are the agents, one for each token.
+	// Callers are the holders of agent tokens, one entry for each token.
 	Callers []Owned
-	// OwnersMay says that owners may decide on the calls of their agents.
+	// OwnersMayApprove reports whether the owner of an agent may decide about the agent's calls.
 	OwnersMay bool
 }
 
-// Owned is an agent and the subject of the person for whom it works; empty if there is none.
+// OwnedAgent is an agent, with the subject of the person for whom it works. Owner is empty if the agent has no owner.
 type Owned struct {
 	Principal
 
 	Owner string
 }
 
-// Faults returns which rules require more people than there are, and as warnings the callers whose calls could not be
-// approved although those of others can. Each rule is checked by itself. The document must have no other faults.
-// Suggestions name people.
+// Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
+// under which the calls of some agents can't be approved, although the calls of others can. Each rule is checked by
+// itself. The document must have no other errors. The suggestions name people.
 func (p *People) Faults(d *Document) []Fault {
 	var faults []Fault
 	for i := range d.Rules {
@@ -64,7 +64,7 @@ func (p *People) faultOf(r *rule) (Fault, bool) {
 	}
 }
 
-// able returns the subjects that the rule lets decide, by tenant, each once and sorted.
+// eligible returns the subjects who may approve calls under a rule, by tenant, sorted and without duplicates.
 func (p *People) able(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
@@ -81,7 +81,7 @@ func (p *People) able(r *rule) map[string][]string {
 	return out
 }
 
-// stuck returns a warning about callers whose calls too few people may approve.
+// checkCallers returns a warning if some callers have too few approvers. able has the eligible subjects by tenant.
 func (p *People) stuck(r *rule, quorum int, able map[string][]string) (Fault, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -101,7 +101,8 @@ func (p *People) stuck(r *rule, quorum int, able map[string][]string) (Fault, bo
 	}, true
 }
 
-// left returns how many people may decide on the calls of a caller.
+// countFor returns how many of the eligible people may decide about the calls of a caller. Callers may not approve
+// their own calls.
 func (p *People) left(c *Owned, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {
@@ -113,7 +114,7 @@ func (p *People) left(c *Owned, able []string) int {
 	return n
 }
 
-// wanted describes the people that a rule requires.
+// requiredText describes the people that a rule requires.
 func wanted(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -136,7 +137,7 @@ func counted(n int) string {
 	}
 }
 
-// named names the known people. Not every reader of findings may see it.
+// namesText lists people for a suggestion.
 func named(names []string) string {
 	switch len(names) {
 	case 0:
@@ -148,16 +149,16 @@ func named(names []string) string {
 	}
 }
 
-// advice says how to get more people.
+// moreApproversText says how to get more approvers for a rule.
 func advice(r *rule) string {
 	text := "give more people a token with role approver or operator"
 	if len(r.Approvers) > 0 {
-		text += ", and such a group"
+		text += ", in one of these groups"
 	}
 	return text
 }
 
-// some returns the first names of a list that may be long.
+// firstNames returns the first five names of a list, and how many more there are.
 func some(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -14,7 +14,7 @@ func somebody(tenant, name string, groups ...string) engine.Principal {
 
 const (
 	noPeople = "give more people a token with role approver or operator"
-	noGroup  = noPeople + ", and such a group"
+	noGroup  = noPeople + ", in one of these groups"
 )
 
 // What a rule requires is compared with the people who exist.

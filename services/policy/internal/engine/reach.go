@@ -2,24 +2,25 @@ package engine
 
 import "slices"
 
-// A Reach says what a subject may do on a server, with any method, tool and arguments. The zero value says that it may
-// do nothing, and that something may be hidden from it.
+// An Access summarizes what a subject may do on a server, over all methods, tools and arguments. The zero value means
+// that every call is denied, and that some tool may be hidden.
 type Reach struct {
-	// Some says that some call could be allowed or wait for approval. If it is false, [Set.Decide] denies every call of
-	// the subject on the server except the protocol's notifications, which must not reach the server for such a
-	// subject. If it is true, every call may still be denied.
+	// CouldAllow reports whether some call could be allowed or require approval. If it is false, [Set.Decide] denies
+	// every call of the subject on the server except the protocol's notifications, and the gateway must drop those. If
+	// it is true, every call may still be denied.
 	Some bool
-	// HidesNone says that no rule hides a tool of the server from the subject or from a principal behind it.
+	// HidesNone reports whether no rule hides a tool of the server from a principal of the subject.
 	HidesNone bool
-	// Lists says that a list of the server's tools could show the subject a tool: see [Set.Visible].
+	// CouldList reports whether a tool of the server could be visible to the subject; see [Set.Visible].
 	Lists bool
-	// PromptsAlike says that no rule distinguishes prompts of the server by name for the subject or a principal behind
-	// it. ResourcesAlike says the same of resources and their URIs.
+	// PromptsAlike reports whether no rule distinguishes the server's prompts by name for a principal of the subject.
+	// ResourcesAlike reports the same for resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
-// Reach returns what a subject may do on a server. It errs towards "some": a pattern counts unless one deny covers all
-// of it. Its time grows with the number of rules, and with nothing that a caller controls.
+// Access returns what a subject may do on a server. CouldAllow and CouldList may be true although every call is denied,
+// because a pattern that allows counts unless a single denied pattern covers it. The time grows with the number of
+// rules, and with nothing that a caller controls.
 func (s *Set) Reach(subject Subject, server string) Reach {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Standing: Callable, whatever: true}}
 	if refusal(&call) != "" {
@@ -35,8 +36,8 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	return out
 }
 
-// listsDenied reports whether a tool that is denied to the subject could be listed, because the refusal gives a
-// reason. It errs towards true: a pattern counts unless one rule that hides covers all of it.
+// couldListDenied reports whether a tool that is denied to the subject could be visible because the refusal has a
+// reason. It may return true although no tool is visible: a pattern counts unless a single hidden pattern covers it.
 func (s *Set) listsDenied(call *Call) bool {
 	hiding := s.wallsOf(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -58,7 +59,7 @@ func (s *Set) listsDenied(call *Call) bool {
 	return false
 }
 
-// saysWhy reports whether a refusal of a tool's call gives a reason.
+// hasReason reports whether the decision about a tool's call has a message.
 func (s *Set) saysWhy(call *Call, tool string) bool {
 	of := *call
 	of.Tool = tool
@@ -67,7 +68,7 @@ func (s *Set) saysWhy(call *Call, tool string) bool {
 	return v.decision(&of).Message != ""
 }
 
-// opensToAll reports whether each principal of the subject has a pattern that is not denied as a whole.
+// permitsEach reports whether w.permits is true for each principal of the subject.
 func (w *walls) opensToAll(subject *Subject) bool {
 	for i := range subject.size() {
 		if !w.opensTo(subject.at(i)) {
@@ -77,23 +78,27 @@ func (w *walls) opensToAll(subject *Subject) bool {
 	return true
 }
 
-// walls are the rules about a server that concern a subject, with the names that they deny.
+// denials has the patterns that are denied to a subject on a server, and the rules that permit something there. The
+// patterns are for the names of tools, or for methods.
 type walls struct {
-	// names returns the patterns of a rule that count here: for tools, or for methods.
+	// names returns the patterns of a rule for tools, or for methods.
 	names func(*rule) patterns
-	// judged says that names without a wildcard are decided one by one.
+	// judged reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of them.
 	judged bool
-	// opening are the rules that allow something to a principal of the subject or require approval for it.
+	// opening are the rules that allow calls of a principal of the subject, or require approval for them.
 	opening []*rule
-	// starts are the starts of names that are denied whatever follows, and same the other denied patterns.
+	// starts has the denied prefixes: each name that starts with one of them is denied. same has the keys of the denied
+	// patterns that are not only a prefix.
 	starts map[string]bool
 	same   map[string]bool
-	// shortest and longest bound the lengths of starts, in bytes.
+	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
 	shortest, longest int
-	hides             bool
+	// hides reports whether a rule hides one of the names.
+	hides bool
 }
 
-// wallsOf sorts the rules about a server that have patterns for some names.
+// denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns of a
+// rule to collect.
 func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) patterns) *walls {
 	w := &walls{names: names, starts: make(map[string]bool), same: make(map[string]bool)}
 	for _, r := range s.rules {
@@ -105,7 +110,7 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 			continue
 		}
 		w.hides = w.hides || r.Action == ActionHide
-		if r.classed || r.Match.named() { // these names don't show which tools or calls it denies
+		if r.classed || r.Match.named() { // the rule denies only some of the calls with these names
 			continue
 		}
 		for _, g := range names(r) {
@@ -115,8 +120,8 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 	return w
 }
 
-// toolPatterns returns the patterns for the tools that a rule concerns: one for all tools if it names none, nil if it
-// concerns no tool.
+// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is one
+// pattern that matches all. If the rule matches no tool, the result is nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.ofTools:
@@ -127,7 +132,7 @@ func (r *rule) toolPatterns() patterns {
 	return r.tools
 }
 
-// methodPatterns returns the patterns for the methods other than tools/call that a rule concerns.
+// methodPatterns returns the patterns for the methods other than tools/call that a rule matches.
 func (r *rule) methodPatterns() patterns {
 	if !r.ofMethods {
 		return nil
@@ -149,7 +154,7 @@ func (w *walls) deny(g *glob) {
 	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
 }
 
-// covers reports whether one deny concerns every name that g matches.
+// covers reports whether a single denied pattern matches every name that g matches.
 func (w *walls) covers(g *glob) bool {
 	if w.same[g.key()] {
 		return true
@@ -165,7 +170,7 @@ func (w *walls) covers(g *glob) bool {
 	return false
 }
 
-// open reports whether g matches everything that starts with its prefix.
+// isPrefix reports whether g matches every text that starts with g.prefix.
 func (g *glob) open() bool {
 	for _, r := range g.rest {
 		if r != anyRun {
@@ -175,10 +180,10 @@ func (g *glob) open() bool {
 	return !g.exact
 }
 
-// key is the same for globs that are written alike.
+// key returns a text that is equal for equal globs and different for others.
 func (g *glob) key() string { return g.prefix + "\x00" + string(wildcards(g.rest)) }
 
-// wildcards returns the rest of a pattern with its wildcards as characters that no pattern contains.
+// encodeWildcards returns the rest of a pattern with control characters, which no pattern contains, for the wildcards.
 func wildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -194,8 +199,8 @@ func wildcards(rest []rune) []rune {
 	return out
 }
 
-// opensTool reports whether a call of a tool that an opening rule names would not be denied. Such tools are decided as
-// a call of them would be.
+// permitsNamedTool reports whether a call of a tool would not be denied, for a tool that a rule in w.opening names
+// without wildcards. It decides a call of each of these tools.
 func (s *Set) opensTool(w *walls, call *Call) bool {
 	for _, r := range w.opening {
 		for _, g := range r.tools {
@@ -206,7 +211,7 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.judge(rules, call)
-			// Two rules without a common approver group may concern different tools.
+			// Rules that conflict may match different tools if one of them depends on the tool's properties.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.classed })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -216,8 +221,8 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 	return false
 }
 
-// opensPattern reports whether each principal of the subject has a pattern, or a default, that is not denied as a
-// whole. It does not check that the patterns have a name in common.
+// permitsPattern reports whether for each principal of the subject a default or a pattern permits names that no single
+// denied pattern covers. It does not check whether one name is permitted for all principals.
 func (s *Set) opensPattern(w *walls, call *Call) bool {
 	all := anything()
 	byDefault := s.fallbacks.find(call.Server).opens() && !w.covers(&all)
@@ -229,7 +234,8 @@ func (s *Set) opensPattern(w *walls, call *Call) bool {
 	return true
 }
 
-// opensTo reports whether a pattern of an opening rule that concerns the principal is not denied as a whole.
+// permits reports whether a rule in w.opening that matches the principal has a pattern that no single denied pattern
+// covers.
 func (w *walls) opensTo(p *Principal) bool {
 	for _, r := range w.opening {
 		if !r.concerns(p) {

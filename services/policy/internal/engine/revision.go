@@ -8,10 +8,11 @@ import (
 	"strconv"
 )
 
-// A canon is the canonical form of documents: parts with their lengths, lists sorted. The format strings change only
-// with the form.
+// A canonicalForm is the canonical form of a rule or of documents, from which digests are computed. Each part has its
+// length before it, and lists are sorted.
 type canon []byte
 
+// The versions of the canonical forms. A new version changes every digest.
 const (
 	ruleFormat     = "sluice.rule.v1"
 	revisionFormat = "sluice.revision.v1"
@@ -28,7 +29,7 @@ func (c *canon) list(list []string) {
 	}
 }
 
-// digestOf returns the SHA-256 of a rule's content and of what its document adds to it.
+// digestOf returns the SHA-256 of a rule's content, and of the name and the servers of its document.
 func digestOf(d *Document, r *Rule) [32]byte {
 	var c canon
 	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
@@ -56,8 +57,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// classes appends the methods and tool properties of a match, each part under its name and only if it is set, so that
-// other rules keep their digests.
+// properties appends the methods, names and tool properties of a match. Each part has its name and is appended only if
+// it is set, so that the digests of rules without these parts do not change.
 func (c *canon) classes(m *Match) {
 	for _, key := range []struct {
 		name   string
@@ -70,8 +71,8 @@ func (c *canon) classes(m *Match) {
 	}
 }
 
-// options appends what was added to the language later, each part under its name and only if it is set, so that other
-// rules keep their digests.
+// options appends the parts of a rule that were added to the language later. Each part has its name and is appended
+// only if it is set, so that the digests of rules without these parts do not change.
 func (c *canon) options(r *Rule) {
 	for _, option := range []struct {
 		name  string
@@ -104,7 +105,7 @@ func flag(set bool) int64 {
 	return 0
 }
 
-// revisionOf returns the hex SHA-256 of documents, which must be sorted, and their rules.
+// revisionOf returns the hex SHA-256 of documents and their rules. Both must be sorted.
 func revisionOf(documents []Document, rules []*rule) string {
 	var c canon
 	c.text(revisionFormat)

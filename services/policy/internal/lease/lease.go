@@ -1,5 +1,7 @@
-// Package lease records until when gateways may use decisions that were made before a change. The policy service uses
-// it. It makes no decisions and has no clock of its own.
+// Package lease records epoch leases. Decisions of one epoch come from the same policies and the same catalog. An epoch
+// lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the policy
+// service uses this package to wait until no gateway can reuse older decisions. The package has no clock: callers pass
+// the time.
 package lease
 
 import (
@@ -12,14 +14,15 @@ import (
 // Longest is the longest lease.
 const Longest = time.Second
 
-// ErrDisorder means that a holder has taken a response that was not sent.
-var ErrDisorder = errors.New("the response that was taken was never sent")
+// ErrDisorder means that a holder acknowledged a response that was not sent.
+var ErrDisorder = errors.New("the gateway acknowledged a response that was not sent")
 
-// A Register holds all leases. Epochs are numbers that grow. It is safe for concurrent use.
+// A Register records all leases. Epochs are numbers; a later epoch has a greater number. A Register is safe for
+// concurrent use.
 type Register struct {
 	mu      sync.Mutex
 	holders map[*Holder]struct{}
-	// freed is closed, and replaced, when a holder gives up a lease.
+	// freed is closed and replaced when a holder gives up a lease.
 	freed chan struct{}
 }
 
@@ -28,22 +31,26 @@ func New() *Register {
 	return &Register{holders: make(map[*Holder]struct{}), freed: make(chan struct{})}
 }
 
-// A Holder receives epochs in numbered responses.
+// A Holder is a gateway that receives epochs, in numbered responses.
 type Holder struct {
 	register *Register
-	// last is the number of the last response, and taken that of the newest response that the holder has taken.
+	// last is the number of the last response. taken is the number of the newest response that the holder has
+	// acknowledged.
 	last, taken uint64
-	grants      []grant
-	gone        bool
+	// grants are ordered by epoch, one for each epoch.
+	grants []grant
+	// gone reports whether the holder has left.
+	gone bool
 }
 
-// A grant says until when decisions of an epoch may be used, as of a response.
+// A grant is a lease on the decisions of an epoch. response is the newest response that had the epoch. until is the end
+// of the lease; zero if none was given.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
 }
 
-// Enter adds a holder without a lease, and removes holders that have left and whose leases are over.
+// Enter adds a holder without a lease. It also removes holders that have left and whose leases have ended.
 func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,26 +64,28 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave says that the holder gets no more responses. Its leases stay until they are over.
+// Leave records that the holder gets no more responses. Its leases remain valid until they end.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.gone = true
 }
 
-// Tell numbers the next response. It calls active under the register's lock for the content: the current epoch, and
-// until when it may be used; the zero time does not extend the lease. A change that happens before [Register.Before]
-// is thus either sent here, or the lease is seen there.
+// Record records the next response to the holder and returns its number. It calls active, with the register locked, for
+// the current epoch and the end of the lease. The zero time does not extend the lease.
+//
+// The lock orders Record and [Register.OlderUntil]: if the active epoch changes before OlderUntil is called, either
+// this response has the new epoch, or OlderUntil returns the end of this lease.
 func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.last++
-	if n := len(h.grants); n > 1 { // a holder that takes nothing must not accumulate leases that are over
+	if n := len(h.grants); n > 1 { // remove ended leases, which would accumulate if the holder acknowledged nothing
 		over := func(g grant) bool { return !g.until.After(now) }
 		h.grants = append(slices.DeleteFunc(h.grants[:n-1], over), h.grants[n-1])
 	}
 	epoch, until := active()
-	if n := len(h.grants); n > 0 && h.grants[n-1].epoch == epoch { // one entry for each epoch
+	if n := len(h.grants); n > 0 && h.grants[n-1].epoch == epoch {
 		h.grants[n-1].response = h.last
 		if until.After(h.grants[n-1].until) {
 			h.grants[n-1].until = until
@@ -87,7 +96,8 @@ func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Tim
 	return h.last
 }
 
-// Took says that the holder has taken a response, and uses only decisions of that response's epoch.
+// Acknowledge records that the holder has processed a response, and from then on uses only decisions of the response's
+// epoch. It returns [ErrDisorder] if the response was not sent.
 func (h *Holder) Took(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -98,8 +108,8 @@ func (h *Holder) Took(response uint64) error {
 		return nil
 	}
 	h.taken = response
-	// Epochs are in order, each as one entry with its newest response. Entries before the one that the response belongs
-	// to, or belonged to, are not used any more.
+	// Each grant has the newest response of its epoch. The holder does not use epochs whose newest response is older
+	// than the acknowledged one.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -112,8 +122,9 @@ func (h *Holder) Took(response uint64) error {
 	return nil
 }
 
-// Before returns until when a holder may use decisions of an epoch before this one, as far as is known now; zero if
-// none may. freed is closed when a holder gives up a lease.
+// OlderUntil returns the latest end of a lease on an epoch before the given one. It returns the zero time if there is
+// no such lease at the time now. The channel freed is closed when a holder gives up a lease, so that until may be
+// earlier.
 func (r *Register) Before(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,9 @@
-// Package locator reads what requests name: paths, URLs, URIs, and addresses of hosts and people. Rules compare the
-// results, while the called server reads the text with a reader of its own. A text that two readers could understand
-// differently is therefore an error, never a guess. Packages engine and condition use it.
+// Package locator parses the paths, URLs, URIs, IP addresses and email addresses in requests. Packages engine and
+// condition use it to compare them with rules.
 //
-// Nothing is looked up, neither files nor host names. All functions are pure, safe for concurrent use, and take a time
-// that is linear in their text, which is bounded.
+// The server that gets the request parses the same text with another parser. Each function therefore returns an error
+// if well-known parsers, which are called readers here, understand the text differently.
+//
+// The package looks up neither files nor host names. All functions depend only on their arguments and are safe for
+// concurrent use. The length of a text is bounded, and the time is linear in the length.
 package locator

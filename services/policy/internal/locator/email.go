@@ -13,9 +13,10 @@ const (
 	maxLabel   = 63
 )
 
-// EmailDomain returns the domain of one bare address, in lower case: a mailbox of RFC 5321 with a dot-string and a
-// domain, in ASCII. Quotes, comments, a name, a list, and an address in brackets are errors. So are % and ! before the
-// @, which can make a server relay the mail elsewhere.
+// EmailDomain returns the domain of an email address in lower case. The text must be a mailbox of RFC 5321 in ASCII: a
+// dot-string, @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a list of addresses
+// and an address in brackets. It also returns an error for % and ! before the @, because they can make a mail server
+// relay the mail to another domain.
 func EmailDomain(text string) (string, error) {
 	if err := checkText(text, maxEmail); err != nil {
 		return "", err
@@ -31,7 +32,7 @@ func EmailDomain(text string) (string, error) {
 	}
 	for part := range strings.SplitSeq(mailbox, ".") {
 		if !every(part, isAtom) {
-			return "", errors.New("is not written as one plain address before the @")
+			return "", errors.New("is not a single plain address before the @")
 		}
 	}
 	domain = lower(domain)
@@ -47,7 +48,7 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom reports whether a character may be before the @ (RFC 5322's atext) and does not route.
+// isAtom reports whether a character may be before the @: RFC 5322's atext without % and !.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0
 }

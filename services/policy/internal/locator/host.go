@@ -10,14 +10,14 @@ import (
 
 var (
 	errHostForm    = errors.New("has a host that is not a plain name")
-	errAddressForm = errors.New("has a host that some take for an IP address: write those in four decimal parts, or in brackets as RFC 5952 does")
-	errPuny        = errors.New("has a host whose letters some read differently")
+	errAddressForm = errors.New("has a host that some readers take for an IP address: write an IP address in four decimal parts, or in brackets as in RFC 5952")
+	errPuny        = errors.New("has a host with letters that some readers convert differently")
 )
 
-// parseHost reads the host of a URL as RFC 3986 and the WHATWG standard do: a name in lower case and ASCII without its
-// final dot, or an IP address in its one usual spelling, for IPv6 without brackets.
+// parseHost returns the host of a URL, if RFC 3986 and the WHATWG standard agree about it. The result is a name in
+// lower case and ASCII without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	if len(text) > 4*maxHost { // up to four bytes for each letter; conversion to ASCII takes quadratic time
+	if len(text) > 4*maxHost { // a letter has up to four bytes; longer texts would take too long, because conversion takes quadratic time
 		return "", errHostForm
 	}
 	if inner, ok := strings.CutPrefix(text, "["); ok {
@@ -28,7 +28,7 @@ func parseHost(text string) (string, error) {
 		}
 		return inner, nil
 	}
-	if endsInNumber(lower(text)) { // also before a final dot
+	if endsInNumber(lower(text)) { // with or without a final dot
 		address, err := netip.ParseAddr(text)
 		if err != nil || !address.Is4() || address.String() != text {
 			return "", errAddressForm
@@ -46,8 +46,8 @@ func parseHost(text string) (string, error) {
 	return ascii, checkName(ascii)
 }
 
-// endsInNumber reports whether the WHATWG standard takes a name for an IPv4 address: its last label is a number,
-// decimal or hexadecimal.
+// endsInNumber reports whether the last label of a name is a decimal or hexadecimal number. The WHATWG standard parses
+// such a name as an IPv4 address.
 func endsInNumber(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -58,8 +58,8 @@ func endsInNumber(name string) bool {
 	return ok && (hex == "" || every(hex, isHex))
 }
 
-// checkName refuses what is not a host name: labels of letters, digits, `-` and `_`, each of at most 63 bytes, in
-// total at most 253. A label in punycode must be the encoding of its letters.
+// checkName returns an error if a text is not a host name. A host name has labels of at most 63 letters, digits, `-`
+// and `_`, and at most 253 bytes. A label in Punycode must be equal to the encoding of its decoded letters.
 func checkName(name string) error {
 	if len(name) > maxHost {
 		return errHostForm
@@ -82,7 +82,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// toASCII returns a name in ASCII if the standards do not map its letters, so that old and new readers agree.
+// toASCII returns a name in ASCII. It returns an error if older or newer versions of the standards map a letter of the
+// name to another one.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
@@ -101,13 +102,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile for names with letters outside of ASCII: UTS 46 as in the WHATWG standard or, with
-// before, as earlier, when ß was ss.
-func letterProfile(before bool) *idna.Profile {
-	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(before))
+// letterProfile returns the profile for names with letters outside of ASCII: UTS #46 as the WHATWG standard uses it,
+// or, if transitional is true, its earlier form, which maps ß to ss.
+func letterProfile(transitional bool) *idna.Profile {
+	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }
 
-// lower returns the text with the ASCII letters in lower case, and all others unchanged.
+// lower returns a text with ASCII letters in lower case. Other letters do not change.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

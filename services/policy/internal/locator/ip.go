@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// ParsePrefix reads a network in CIDR notation, such as 10.0.0.0/8. A network with bits after the prefix, or of IPv4
-// mapped into IPv6, is an error.
+// ParsePrefix parses a network in CIDR notation, for example 10.0.0.0/8. It returns an error if bits after the prefix
+// are set, and for an IPv4 network that is mapped into IPv6.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
@@ -16,13 +16,13 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	case prefix.Addr().Is4In6():
 		return netip.Prefix{}, errors.New("is an IPv4 network mapped into IPv6: write it as IPv4")
 	case prefix.Masked() != prefix:
-		return netip.Prefix{}, fmt.Errorf("has bits behind its prefix: write %s, or %s/%d for the one address", prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
+		return netip.Prefix{}, fmt.Errorf("has bits after its prefix: write %s, or %s/%d for the single address", prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
 	}
 	return prefix, nil
 }
 
-// ParseIP reads an IP address. It returns an IPv4 address for one that is mapped into IPv6. An address with a zone is
-// an error, and so is an IPv4 address that is not four decimal parts.
+// ParseIP parses an IP address. For an IPv4 address that is mapped into IPv6, it returns the IPv4 address. It returns
+// an error for an address with a zone, and for an IPv4 address that is not four decimal numbers.
 func ParseIP(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	switch {

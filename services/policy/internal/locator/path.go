@@ -9,29 +9,32 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Path is a path with slashes, cleaned of empty segments, `.` and `..`. Links on a disk are not known. The zero Path
-// is the relative path ".". It is immutable.
+// A Path is a path with slashes, without empty segments, `.` and `..`. Symbolic links are not resolved. The zero Path
+// is the relative path ".". A Path is immutable.
 type Path struct {
 	absolute bool
 	segments []string
 }
 
 var (
-	errEscape  = errors.New("contains a % with two hex digits, which some decode")
-	errHome    = errors.New("begins with ~, which some take for a home")
-	errDrive   = errors.New("begins with a letter and a colon, which some take for a drive")
-	errShare   = errors.New("begins with two slashes, which some take for the name of a host")
-	errClimb   = errors.New("climbs above its start by .. segments")
-	errDots    = errors.New("has a segment of dots and blanks, which some take for one of . and .. alone")
-	errAlike   = errors.New("has a character that some take for a slash or a dot")
+	errEscape  = errors.New("contains a % with two hex digits, which some readers decode")
+	errHome    = errors.New("begins with ~, which some readers take for a home directory")
+	errDrive   = errors.New("begins with a letter and a colon, which some readers take for a drive")
+	errShare   = errors.New("begins with two slashes, after which some readers expect the name of a host")
+	errClimb   = errors.New("has .. segments that lead above its start")
+	errDots    = errors.New("has a segment of dots and spaces, which some readers take for . or ..")
+	errAlike   = errors.New("has a character that some readers take for a slash or a dot")
 	errBoth    = errors.New("one of the paths is absolute and the other is relative")
-	errNoBase  = errors.New("names no entry of a folder")
-	errBlanked = errors.New("has a segment that begins or ends with a blank, which some take away")
+	errNoBase  = errors.New("has no last segment")
+	errBlanked = errors.New("has a segment that begins or ends with a space, which some readers remove")
 )
 
-// ParsePath reads a path of at most [MaxBytes]. It returns an error if two readers could differ: for unprintable
-// characters, `\`, `%` followed by two hex digits, a leading `~`, drive or double slash, a segment that only some
-// readers take for `.` or `..`, a `..` that climbs above the start, and the empty text.
+// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty text, and if readers differ about
+// the text. They differ about:
+//   - unprintable characters, `\`, and `%` before two hexadecimal digits
+//   - `~`, a drive or two slashes at the start
+//   - a segment that only some readers take for `.` or `..`
+//   - a `..` that leads above the start
 func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return Path{}, err
@@ -72,7 +75,7 @@ func ParsePath(text string) (Path, error) {
 	return p, nil
 }
 
-// checkStart refuses a first segment that has a special meaning at the start of a path.
+// checkStart returns an error if a segment has a special meaning at the start of a path.
 func checkStart(segment string) error {
 	switch {
 	case segment[0] == '~':
@@ -83,7 +86,7 @@ func checkStart(segment string) error {
 	return nil
 }
 
-// checkSegment refuses a segment that some systems read as another one.
+// checkSegment returns an error if some readers take a segment for another one.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -98,7 +101,7 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// foreign returns the characters of a text that are not ASCII.
+// nonASCII returns the characters of a text that are not ASCII.
 func foreign(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < utf8.RuneSelf {
@@ -120,8 +123,8 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is root or below it, by segments. It returns an error if one of them is absolute and the
-// other is relative.
+// Within reports whether p is root or below root. Paths are compared by segments. Within returns an error if one path
+// is absolute and the other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
 		return false, errBoth
@@ -129,7 +132,7 @@ func (p Path) Within(root Path) (bool, error) {
 	return startsWith(p.segments, root.segments), nil
 }
 
-// Base returns the last segment. It returns an error if the path has none.
+// Base returns the last segment. It returns an error if the path has no segments.
 func (p Path) Base() (string, error) {
 	if len(p.segments) == 0 {
 		return "", errNoBase
@@ -137,8 +140,8 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the last dot of the last segment and what follows it, as written; empty if there is no dot. Leading dots
-// don't count: ".profile" has no extension.
+// Ext returns the last segment from its last dot on, or "" if there is no dot. Leading dots don't count: ".profile" has
+// no extension.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

@@ -9,24 +9,29 @@ import (
 )
 
 var (
-	errScheme      = errors.New("begins with no scheme in lower case and a colon")
-	errNothing     = errors.New("has nothing behind its scheme")
-	errFragment    = errors.New("has a fragment, which some take away")
-	errOneSlash    = errors.New("has one slash behind its scheme, where some want two or three")
-	errFileHost    = errors.New("is a file URI with a host, which some take for none")
+	errScheme      = errors.New("does not begin with a scheme in lower case and a colon")
+	errNothing     = errors.New("has nothing after its scheme")
+	errFragment    = errors.New("has a fragment, which some readers remove")
+	errOneSlash    = errors.New("has one slash after its scheme, where some readers expect two or three")
+	errFileHost    = errors.New("is a file URI with a host, which some readers ignore")
 	errUsers       = errors.New("has more than one @ before its path")
-	errHostEnd     = errors.New("has a host that ends with a dot or a colon, which some take away")
-	errDefaultPort = errors.New("names the port that it has without")
-	errDotEnd      = errors.New("has a segment that ends with a dot, which some take away")
-	errComposed    = errors.New("has a character that is written in another way than the usual one (NFC)")
-	errBraces      = errors.New("has a brace without its other one")
+	errHostEnd     = errors.New("has a host that ends with a dot or a colon, which some readers remove")
+	errDefaultPort = errors.New("has the default port of its scheme, which some readers remove")
+	errDotEnd      = errors.New("has a segment that ends with a dot, which some readers remove")
+	errComposed    = errors.New("has a character that is not in its normal form (NFC)")
+	errBraces      = errors.New("has an opening or closing brace without the other")
 )
 
-// CheckResource says why the URI of a resource is not plain; nil if it is plain. The URI may have any scheme. A plain
-// URI has no other spelling that a reader could take for it, except those of [Readings] and of letters in another
-// case. It is what RFC 3986 allows, with a lower-case scheme, without a fragment, without percent-encoding that is not
-// needed or that some readers decode into a separator, without segments that some readers remove, and without parts
-// before its path that some readers ignore.
+// CheckResource returns nil if the URI of a resource is plain. Otherwise the error says why the URI is not plain. The
+// URI may have any scheme.
+//
+// Readers agree about a plain URI, except that some remove or add the parts that [Readings] describes, and that some
+// ignore case. A plain URI conforms to RFC 3986 and has:
+//   - a scheme in lower case
+//   - no fragment
+//   - no percent-encoding that is not needed, or that some readers decode to a separator
+//   - no segments that some readers remove
+//   - no parts before the path that some readers ignore
 func CheckResource(uri string) error {
 	if err := checkText(uri, MaxBytes); err != nil {
 		return err
@@ -65,8 +70,8 @@ func CheckResource(uri string) error {
 	return checkQuery(query)
 }
 
-// behindAuthority checks the part between the scheme and the path, and returns the path, with a slash before it, and
-// the query.
+// pathAndQuery checks the part between the scheme and the path. It returns the path, which begins with a slash, and the
+// query.
 func behindAuthority(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -94,7 +99,7 @@ func behindAuthority(uri, scheme, rest string) (string, error) {
 	return path, nil
 }
 
-// checkURL checks a URL of a scheme that has a host and a port.
+// checkURL checks a URL with one of [schemes].
 func checkURL(uri string) error {
 	u, err := ParseURL(uri)
 	if err != nil {
@@ -112,7 +117,7 @@ func checkURL(uri string) error {
 	return nil
 }
 
-// checkAuthority checks the authority of an unknown scheme.
+// checkAuthority checks the authority of a URI with an unknown scheme.
 func checkAuthority(authority string) error {
 	if strings.Contains(authority, "%") {
 		return errNeedless
@@ -136,7 +141,7 @@ func checkAuthority(authority string) error {
 	return nil
 }
 
-// cutPort splits a host and its port; the port is empty if there is none.
+// cutPort splits a text into the host and the port. The port is empty if the text has none.
 func cutPort(text string) (host, port string) {
 	if colon := strings.LastIndexByte(text, ':'); colon > strings.LastIndexByte(text, ']') {
 		return text[:colon], text[colon+1:]
@@ -144,7 +149,7 @@ func cutPort(text string) (host, port string) {
 	return text, ""
 }
 
-// checkQuery refuses percent-encoding in a query that is not needed.
+// checkQuery returns an error if a query has percent-encoding that is not needed.
 func checkQuery(query string) error {
 	for i := range len(query) {
 		if query[i] != '%' {
@@ -157,7 +162,7 @@ func checkQuery(query string) error {
 	return nil
 }
 
-// decoded returns a text without percent-encoding. Each % in it must begin an escape.
+// decoded returns a text with percent-encoding decoded. Each % in the text must begin an escape.
 func decoded(text string) string {
 	value := func(c byte) byte {
 		if isDigit(c) {
@@ -177,7 +182,8 @@ func decoded(text string) string {
 	return out.String()
 }
 
-// CheckTemplate is [CheckResource] for a template of URIs (RFC 6570), with any values of its expressions.
+// CheckTemplate returns nil if a URI template (RFC 6570) gives plain URIs for all plain values of its expressions. See
+// [CheckResource].
 func CheckTemplate(template string) error {
 	var out strings.Builder
 	for {
@@ -194,9 +200,9 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns a URI or template, and the URIs that some readers make of it by removing or adding parts: its
-// query, parameters of segments, file streams, a fragment (each also with a percent-encoded separator), the user
-// before the host, the port, and a final slash.
+// Readings returns a URI or URI template, and the other URIs as which some readers read it. Some readers remove the
+// user before the host and the port. Some remove or add a final slash. Some remove the query, the parameters of
+// segments, the names of file streams, or a fragment, even if the character before them is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, otherEnd} {
@@ -209,7 +215,7 @@ func Readings(uri string) []string {
 	return out
 }
 
-// upTo returns the text before the first of the ends.
+// upTo returns the text before the first occurrence of any of ends.
 func upTo(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
@@ -233,7 +239,8 @@ func withoutParameters(uri string) string {
 	return path
 }
 
-// withoutStreams removes what some file systems take for a stream of a file: `a.txt::$DATA` is `a.txt`. A drive stays.
+// withoutStreams removes the names of file streams (NTFS) from a file URI: `a.txt::$DATA` becomes `a.txt`. A drive
+// stays.
 func withoutStreams(uri string) string {
 	path, is := strings.CutPrefix(uri, "file:///")
 	if !is {
@@ -255,7 +262,7 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// inAuthority changes the authority of a URI that has one.
+// inAuthority returns a URI in which change was applied to the authority. A URI without an authority does not change.
 func inAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

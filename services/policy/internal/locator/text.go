@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes bounds the text of a path and of a URL: the longest path of most systems.
+// MaxBytes is the largest length of a path or URL, in bytes. It is the longest path on most systems.
 const MaxBytes = 4096
 
 var (
 	errEmpty     = errors.New("is empty")
-	errUnprinted = errors.New("contains an unprintable character, or white space other than a plain blank")
+	errUnprinted = errors.New("contains an unprintable character, or white space other than a space")
 	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
-// checkText refuses what no locator may contain.
+// checkText returns an error if a text can't be a path, a URL or an address.
 func checkText(text string, most int) error {
 	switch {
 	case text == "":
@@ -30,7 +30,7 @@ func checkText(text string, most int) error {
 		switch {
 		case r == '\\':
 			return errBackslash
-		case !unicode.IsPrint(r): // the only printable white space is the plain blank
+		case !unicode.IsPrint(r): // the only printable white space is the space
 			return errUnprinted
 		}
 	}
@@ -50,7 +50,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a text is not empty and of accepts each of its bytes.
+// every reports whether a text is not empty and of returns true for each of its bytes.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

@@ -9,40 +9,45 @@ import (
 // A URL is an absolute URL with a host that RFC 3986 and the WHATWG standard read in the same way. It is immutable.
 // The zero URL is not valid.
 type URL struct {
-	// Scheme is in lower case, without its colon.
+	// Scheme is the scheme in lower case, without the colon.
 	Scheme string
-	// Host is a name in lower case and ASCII without its final dot, or an IP address without brackets.
+	// Host is a host name in lower case and ASCII, without a final dot, or an IP address without brackets.
 	Host string
-	// Port is 1 to 65535: the scheme's if the text has none; 0 if the scheme has none either.
+	// Port is the port, from 1 to 65535. If the text has no port, it is the default port of the scheme, or 0 if the
+	// scheme has no default port.
 	Port int
-	// Path is as written, with percent-encoding in upper case; "/" if the text has none.
+	// Path is the path as written, but with percent-encoding in upper case. It is "/" if the text has no path.
 	Path string
-	// Bare says that the URL has neither a query nor a fragment.
+	// Bare reports whether the URL has neither a query nor a fragment.
 	Bare bool
 }
 
-// schemes are the special schemes of the WHATWG standard that have a host, with their ports.
+// schemes maps the special schemes of the WHATWG standard that have a host to their default ports.
 var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 var (
 	errNoURL     = errors.New("is not an absolute URL: an absolute URL has a scheme, :// and a host")
 	errSlashes   = errors.New("has more or less than two slashes before its host")
 	errUser      = errors.New("has a user before its host")
-	errPort      = errors.New("has a port that is not 1 to 65535, written plainly")
-	errFile      = errors.New("is a file URL, which readers differ in")
-	errCase      = errors.New("has a host in upper case, which is not the same to all in this scheme")
+	errPort      = errors.New("has a port that is not a number from 1 to 65535 without leading zeros")
+	errFile      = errors.New("is a file URL, which readers parse differently")
+	errCase      = errors.New("has a host in upper case, which only some readers convert to lower case in this scheme")
 	errURLChar   = errors.New("contains a character that must be percent-encoded in a URL")
 	errPercent   = errors.New("contains a % without two hex digits")
-	errNeedless  = errors.New("has percent-encoded what some decode: a letter, digit, dot, slash or control character")
-	errDotted    = errors.New("has a path with . or .., which some take out and some don't")
-	errTwoSlash  = errors.New("has a path with an empty segment, which some take out")
+	errNeedless  = errors.New("has a percent-encoded letter, digit, dot, slash or control character, which some readers decode")
+	errDotted    = errors.New("has a path with . or .., which only some readers remove")
+	errTwoSlash  = errors.New("has a path with an empty segment, which some readers remove")
 	errBaseQuery = errors.New("has a query or a fragment")
 )
 
-// ParseURL reads an absolute URL with a host, of at most [MaxBytes]. It returns an error if the two standards, or
-// well-known readers, differ: for a user, `\`, white space and unprintable characters, a number of slashes other than
-// two before the host, a host that is not a plain name or is an IP address in an unusual spelling, a port of 0 or a
-// colon without a port, and a path with parts that some readers remove or decode.
+// ParseURL parses an absolute URL with a host, of at most [MaxBytes]. It returns an error if RFC 3986, the WHATWG
+// standard and well-known readers differ about the text. They differ about:
+//   - a user before the host
+//   - `\`, white space and unprintable characters
+//   - more or less than two slashes before the host
+//   - a host that is not a plain name, or an IP address in an unusual spelling
+//   - port 0, and a colon without a port
+//   - a path with parts that some readers remove or decode
 func ParseURL(text string) (URL, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return URL{}, err
@@ -73,7 +78,7 @@ func isSchemeChar(c byte) bool {
 	return isLetter(c) || isDigit(c) || c == '+' || c == '-' || c == '.'
 }
 
-// readAuthority reads the part between the slashes and the path.
+// readAuthority parses the host and the port.
 func (u *URL) readAuthority(text string) error {
 	if strings.Contains(text, "@") {
 		return errUser
@@ -101,7 +106,7 @@ func (u *URL) readAuthority(text string) error {
 	return nil
 }
 
-// readPort returns the written port, or else the scheme's.
+// readPort returns the port in text. If text is empty, it returns the default port of the scheme.
 func (u *URL) readPort(text string) (int, error) {
 	if text == "" {
 		return schemes[u.Scheme], nil
@@ -113,7 +118,7 @@ func (u *URL) readPort(text string) (int, error) {
 	return int(port), nil
 }
 
-// readRest reads the path, the query and the fragment.
+// readRest parses the path, the query and the fragment.
 func (u *URL) readRest(text string) error {
 	for i := range len(text) {
 		switch {
@@ -148,11 +153,11 @@ func (u *URL) readRest(text string) error {
 	return err
 }
 
-// segments returns the segments of the path; the last one is empty if the path ends with a slash.
+// segments returns the segments of the path. The last one is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with percent-encoding in upper case. It returns an error if some readers decode it and
-// others do not, so that they read different paths.
+// upperEscapes returns the path with percent-encoding in upper case. It returns an error if the decoded path could be
+// another path, because only some readers decode.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -173,7 +178,7 @@ func upperEscapes(path string) (string, error) {
 	return out.String(), checkDecoded(decoded.String())
 }
 
-// checkDecoded refuses a path that is another path, or not a path, for a reader that decodes it.
+// checkDecoded returns an error if a decoded path is not a plain path.
 func checkDecoded(path string) error {
 	if err := checkText(path, MaxBytes); err != nil {
 		return errNeedless
@@ -189,7 +194,8 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under reports whether u has base's scheme, host and port, and a path that is base's or below it, by segments.
+// Under reports whether u has the scheme, host and port of base, and whether the path of u is the path of base or below
+// it. Paths are compared by segments.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false
@@ -201,7 +207,8 @@ func (u URL) Under(base URL) bool {
 	return startsWith(u.segments(), root)
 }
 
-// ParseBase reads a URL that others are compared with. A query or fragment is an error.
+// ParseBase parses a URL that can be the argument of [URL.Under]. It returns an error if the URL has a query or a
+// fragment.
 func ParseBase(text string) (URL, error) {
 	u, err := ParseURL(text)
 	if err == nil && !u.Bare {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// ListedTools returns the names of the tools that each server lists now, from SQLite's file, even while another
-// process has it open. Servers that were never listed are left out. It writes nothing.
+// ListedTools returns the names of the tools in the newest whole lists of each server. It reads a SQLite database,
+// which another process may have open, and writes nothing. The result has no entry for a server without whole lists.
 func ListedTools(ctx context.Context, file string) (tools map[string][]string, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {

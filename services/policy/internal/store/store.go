@@ -21,21 +21,21 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotKept means that a definition's text is not stored.
-var ErrNotKept = errors.New("the definition is not kept")
+// ErrNotStored means that the text of a definition is not stored.
+var ErrNotKept = errors.New("the text of the definition is not stored")
 
 // Config says where the catalog is stored.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of SQLite's file.
+	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database.
 	Source, File string
-	// Log receives messages about migrations; required.
+	// Log receives messages about migrations. It is required.
 	Log *slog.Logger
 }
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct{ db *sqlstore.DB }
 
-// Open opens a store, and creates or migrates its tables. The caller closes it.
+// Open opens a store, and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -51,9 +51,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Since returns the servers that have changed after a version, in no order, and the current version. Version 0 is
-// before the first change. Servers whose classes come from another version of the classifier, or from another trust
-// setting, are classified again in memory.
+// ChangedSince returns the current version of the catalog, and the servers that have changed after a version, in no
+// particular order. Version 0 is before the first change. ChangedSince classifies the tools of a server again, in
+// memory, if their classes come from another version of the classifier or from another trust setting.
 func (s *Store) Since(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -68,7 +68,7 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 				return err
 			}
 			if err := json.Unmarshal(state, server); err != nil {
-				return fmt.Errorf("read a server of the catalogue: %w", err)
+				return fmt.Errorf("read a server of the catalog: %w", err)
 			}
 			if servers = append(servers, server); classifier != classify.Version || server.Trusted != trusted(server.Name) {
 				stale = append(stale, server)
@@ -84,7 +84,7 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 	return version, servers, err
 }
 
-// reclassify computes the classes of a server again.
+// reclassifyStored classifies the tools of a server again, from the stored texts.
 func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -94,7 +94,8 @@ func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted 
 	return nil
 }
 
-// classifyAnew computes the classes of a server from the texts. The caller must be the server's only user.
+// reclassify classifies the tools of a server again, from the texts. It changes server, so no other goroutine may use
+// it.
 func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -106,7 +107,7 @@ func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trust
 	}
 }
 
-// Texts returns the stored definitions of a server.
+// Texts returns the texts of all stored definitions of a server.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = textsOf(ctx, tx, server)
@@ -132,7 +133,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 	return all, err
 }
 
-// Text returns one definition of a server. It returns [ErrNotKept] if the definition is not stored.
+// Text returns the text of one definition of a server. It returns [ErrNotStored] if the text is not stored.
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
@@ -150,22 +151,24 @@ func textOf(ctx context.Context, tx *sqlstore.Tx, server string, digest catalog.
 }
 
 func hexOf(d catalog.Digest) string {
-	text, _ := d.MarshalText() // never fails
+	text, _ := d.MarshalText() // never returns an error
 	return string(text)
 }
 
 // A Change is the result of a change of a server.
 type Change struct {
-	// Server is the new state; the same pointer as before if nothing has changed.
+	// Server is the new state. It is the same pointer as before if nothing has changed.
 	Server *catalog.Server
-	// New are definitions to store, and Gone those to delete.
+	// New has the texts of the definitions to store. Gone has the digests of the definitions to delete.
 	New  map[catalog.Digest]string
 	Gone []catalog.Digest
 }
 
-// Change changes a server with fn, which gets the stored server with classes of this version of the classifier, or an
-// empty server if none is stored. fn may run more than once, and must only use its arguments. Errors are those of fn
-// and [sqlstore.ErrAway]. version is the version that the change made; 0 if fn changed nothing.
+// Change changes a server with fn. fn gets the stored server, with classes of this version of the classifier, or an
+// empty server if none is stored. fn may run more than once, and must use only its arguments.
+//
+// Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
+// nothing. The error is an error of fn, or [sqlstore.ErrAway].
 func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version = 0
@@ -179,9 +182,9 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 		default:
 			before = new(catalog.Server)
 			if err := json.Unmarshal(state, before); err != nil {
-				return fmt.Errorf("read a server of the catalogue: %w", err)
+				return fmt.Errorf("read a server of the catalog: %w", err)
 			}
-			if classifier != classify.Version || before.Trusted != trusted { // what is written has classes of this version
+			if classifier != classify.Version || before.Trusted != trusted { // written classes must come from this version of the classifier
 				texts, err := textsOf(ctx, tx, name)
 				if err != nil {
 					return err
@@ -202,7 +205,7 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 	return after, version, err
 }
 
-// keep writes a change.
+// writeChange writes a change and returns the new version of the catalog.
 func keep(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
 	name := change.Server.Name
 	for digest, text := range change.New {
@@ -217,7 +220,7 @@ func keep(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, e
 	}
 	state, err := json.Marshal(change.Server, json.Deterministic(true))
 	if err != nil {
-		return 0, fmt.Errorf("write a server of the catalogue: %w", err)
+		return 0, fmt.Errorf("write a server of the catalog: %w", err)
 	}
 	if err := tx.QueryRowContext(ctx, "UPDATE changes SET version = version + 1 RETURNING version").Scan(&version); err != nil {
 		return 0, err

@@ -2,30 +2,30 @@ package store
 
 import "time"
 
-// place is the position of a member in an [agenda]. Embed place in the type of the members.
+// slot is the position of a member in a [dueQueue]. The type of the members must embed slot.
 type place struct {
-	index int // in the heap; meaningless if the member is in no agenda
+	index int // the index in the heap; undefined if the member is in no queue
 }
 
 func (p *place) stands() *place { return p }
 
-// agenda is a priority queue by due time: a binary heap whose members know their position, so that any member can be
-// removed.
+// dueQueue is a priority queue by due time. It is a binary heap. Each member has its position, so that any member can
+// be removed.
 type agenda[T interface{ stands() *place }] struct {
 	heap []appointment[T]
 }
 
-// appointment is a member with its due time. The time is here and not in the member, so that comparing does not touch
-// the members' memory.
+// entry is a member with its due time. The due time is not in the member, so that comparisons do not access the memory
+// of members.
 type appointment[T any] struct {
 	due    time.Duration
 	member T
 }
 
-// next returns the member that is due first. The agenda must not be empty.
+// next returns the member that is due first. The queue must not be empty.
 func (a *agenda[T]) next() T { return a.heap[0].member }
 
-// isDue reports whether any member is due at now.
+// isDue reports whether a member is due at now.
 func (a *agenda[T]) isDue(now time.Duration) bool {
 	return len(a.heap) > 0 && a.heap[0].due <= now
 }
@@ -55,7 +55,7 @@ func (a *agenda[T]) remove(x T) {
 	}
 }
 
-// sift moves the appointment at i to its position in the heap.
+// sift moves the entry at index i to its position in the heap.
 func (a *agenda[T]) sift(i int) {
 	moving := a.heap[i]
 	for parent := (i - 1) / 2; i > 0 && moving.due < a.heap[parent].due; parent = (i - 1) / 2 {
@@ -76,7 +76,7 @@ func (a *agenda[T]) sift(i int) {
 	a.put(i, moving)
 }
 
-// put stores an appointment at i, and the position in its member.
+// put stores an entry at index i, and sets the position of its member.
 func (a *agenda[T]) put(i int, x appointment[T]) {
 	a.heap[i] = x
 	x.member.stands().index = i

@@ -2,8 +2,8 @@ package store
 
 import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
-// add adds the verdict of limit i. The answer becomes a refusal by the limit with the longest wait, where a limit that
-// never fits comes first.
+// add adds the verdict for limit i. If some limits do not fit, the result is a refusal by the first limit that never
+// fits, or else by the limit with the longest wait.
 func (a *Answer) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter
@@ -13,7 +13,7 @@ func (a *Answer) add(i int, v window.Verdict) {
 	a.Granted, a.Never, a.RetryAfter, a.Limit = false, v.Never, v.Wait, i
 }
 
-// granted returns the answer after the costs were taken.
+// granted returns the result after the units were taken.
 func (a Answer) granted(limits []Limit) Answer {
 	for i := range limits {
 		a.Remaining[i] -= limits[i].Cost
@@ -22,12 +22,12 @@ func (a Answer) granted(limits []Limit) Answer {
 	return a
 }
 
-// repeat returns the answer to a key that has a lease already. The costs need not fit again.
+// repeat returns the result for a key that has a reservation already. The costs need not fit again.
 func (a Answer) repeat(held Lease) Answer {
 	return Answer{Granted: true, Lease: held, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }
 
-// tightest returns the index of the limit with the least left, the first of equal ones.
+// tightest returns the index of the limit with the fewest remaining units. If several are equal, it returns the first.
 func tightest(remaining []int64) int {
 	least := 0
 	for i, left := range remaining {

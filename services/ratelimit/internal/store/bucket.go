@@ -11,35 +11,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// shards is the number of shards of buckets and of leases, each with a lock. It is the number of bits of a shardSet.
+// shards is the number of shards of buckets, and of shards of reservations. It equals the number of bits of a shardSet.
 const shards = 64
 
-// A bucket is the window of one name. It is guarded by the lock of its shard.
+// A bucket is the window with one name. It is guarded by the lock of its shard.
 type bucket struct {
 	place
 	name  string
 	owner *owner
 	shard uint8
-	kept  bool // false after the bucket was evicted, while leases may still refer to it
+	kept  bool // false after the bucket was evicted; reservations may still refer to it
 	log   window.Log
 }
 
-// bucketShard holds the buckets of some names, guarded by mu.
+// bucketShard has the buckets of some names, guarded by mu.
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  agenda[*bucket] // due when a bucket becomes empty, as estimated earlier
+	idle  agenda[*bucket] // by the instants at which the buckets may become empty
 	all   *buckets
-	seen  time.Duration // latest instant seen
-	_     [64]byte      // keeps shards in separate cache lines
+	seen  time.Duration // latest instant of all calls
+	_     [64]byte      // separates the cache lines of shards
 }
 
-// tick moves the shard's clock to now. The clock never goes back, so a bucket that was evicted as empty stays empty at
-// any later tick.
+// tick moves the shard's clock to now. The clock never goes back. An evicted empty bucket would therefore still be
+// empty at any later instant.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
-// find returns the bucket of a limit, or nil if none has its name. An empty bucket with another window is evicted,
-// because it is equal to no bucket.
+// find returns the bucket of a limit, or nil if it does not exist. It evicts the bucket if the bucket is empty and has
+// another window.
 func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	b := s.named[l.Bucket]
 	if b == nil || b.log.Length() == l.Window {
@@ -61,15 +61,15 @@ func (s *bucketShard) evict(b *bucket) {
 	s.all.room.give(1)
 }
 
-// keep adds a new bucket, for which the quota was taken. Units were already taken from it.
+// store adds a new bucket, from which units were taken. The caller must have taken the quotas for the bucket.
 func (s *bucketShard) keep(b *bucket) {
 	b.kept = true
 	s.named[b.name] = b
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks up to most buckets that may have become empty, and evicts those that are. A bucket in use is checked
-// once per window.
+// sweep checks up to most buckets that may be empty, and evicts the empty ones. A bucket in use is checked once per
+// window.
 func (s *bucketShard) sweep(most int) {
 	for ; most > 0 && s.idle.isDue(s.seen); most-- {
 		b := s.idle.next()
@@ -81,7 +81,7 @@ func (s *bucketShard) sweep(most int) {
 	}
 }
 
-// buckets are all buckets, in shards by the hash of their name.
+// buckets has all buckets, in shards by the hashes of their names.
 type buckets struct {
 	seed   maphash.Seed
 	room   quota
@@ -89,7 +89,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp initializes buckets for a capacity of most buckets.
+// setUp initializes b with a capacity of most buckets.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -100,7 +100,8 @@ func (b *buckets) setUp(most int) {
 	}
 }
 
-// begin takes the quota of n buckets for an owner, or none. It returns nil if n is 0.
+// takeQuota takes the quotas for n new buckets of an owner, or returns an error and takes none. It returns nil if n is
+// 0.
 func (b *buckets) begin(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
@@ -111,12 +112,13 @@ func (b *buckets) begin(owner string, n int64) (*owner, error) {
 	by := b.owners.take(owner, n)
 	if by == nil {
 		b.room.give(n)
-		return nil, fmt.Errorf("%w for %q: of %d buckets an owner may begin %d", ErrFull, owner, b.room.most, b.owners.most)
+		return nil, fmt.Errorf("%w for %q: an owner may create %d of %d buckets", ErrFull, owner, b.owners.most, b.room.most)
 	}
 	return by, nil
 }
 
-// shardSet is a set of shards, one bit each. All callers lock shards from bit 0 upwards, so that there is no deadlock.
+// shardSet is a set of indexes of shards. Shards are locked in ascending order of their indexes, so that there is no
+// deadlock.
 type shardSet uint64
 
 func (b *buckets) lock(set shardSet) {
@@ -136,8 +138,8 @@ func (b *buckets) of(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }
 
-// spots returns the places of the buckets of limits. It appends to into, which saves an allocation if into has
-// capacity.
+// refs returns references to the buckets of limits, and their shards. It appends to into, which saves an allocation if
+// into has capacity.
 func (b *buckets) spots(limits []Limit, into []spot) ([]spot, shardSet) {
 	var set shardSet
 	for i := range limits {
@@ -148,14 +150,14 @@ func (b *buckets) spots(limits []Limit, into []spot) ([]spot, shardSet) {
 	return into, set
 }
 
-// A spot is where the bucket of a limit is, or would be.
+// A bucketRef refers to the bucket of a limit. The bucket may not exist.
 type spot struct {
-	at     uint8
+	at     uint8 // the index of the shard
 	shard  *bucketShard
 	bucket *bucket // nil if the bucket does not exist
 }
 
-// ask finds the bucket and returns the verdict on the limit's cost, without taking it.
+// check finds the bucket and returns the verdict on the limit's cost. It takes no units.
 func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	now := s.shard.seen
 	b, err := s.shard.find(l)
@@ -170,12 +172,12 @@ func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	return b.log.Ask(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost, which fits by an ask under the same lock. A bucket that does not exist is created for an
-// owner, whose quota was taken.
+// take takes the limit's cost. The caller must have called check under the same lock, and the cost must fit. If the
+// bucket does not exist, take creates it for the owner by, whose quota the caller must have taken.
 func (s *spot) take(l *Limit, by *owner) take {
 	b := s.bucket
 	if b == nil {
-		// The clone does not keep the memory of the request alive.
+		// The name is cloned, so that the bucket does not retain the memory of the request.
 		b = &bucket{name: strings.Clone(l.Bucket), owner: by, shard: s.at, log: window.New(l.Window)}
 	}
 	stamp, ok := b.log.Take(s.shard.seen, l.Cost, l.Max)
@@ -188,7 +190,7 @@ func (s *spot) take(l *Limit, by *owner) take {
 	return take{bucket: b, stamp: stamp, cost: l.Cost, max: l.Max}
 }
 
-// A take is what a lease took from one bucket.
+// A charge has the units that a reservation took from one bucket.
 type take struct {
 	bucket *bucket
 	stamp  time.Duration
@@ -196,12 +198,12 @@ type take struct {
 	max    int64
 }
 
-// is reports whether the take was for exactly this limit.
+// matches reports whether the charge is for a limit with the same fields.
 func (t *take) is(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }
 
-// giveBack undoes takes. A bucket that was evicted or reset since then no longer counts and is skipped.
+// giveBack gives the units of charges back. It skips buckets that were evicted or reset.
 func (b *buckets) giveBack(takes []take) {
 	var set shardSet
 	for i := range takes {

@@ -21,7 +21,7 @@ func checkReservation(r *Reservation) error {
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		if l.Cost < 1 {
-			return fmt.Errorf("%w: limit %d: cost %d is not 1 or more", ErrInvalid, i, l.Cost)
+			return fmt.Errorf("%w: limit %d: cost must be at least 1, is %d", ErrInvalid, i, l.Cost)
 		}
 		// With at most 64 limits, comparing all pairs costs less than a map.
 		for j := range i {
@@ -33,7 +33,7 @@ func checkReservation(r *Reservation) error {
 	return nil
 }
 
-// checkLimits checks limits, except for their costs.
+// checkLimits returns an error that wraps ErrInvalid if a field of a limit other than the cost is not valid.
 func checkLimits(limits []Limit) error {
 	if len(limits) < 1 || len(limits) > MaxLimits {
 		return fmt.Errorf("%w: %d limits, want 1 to %d", ErrInvalid, len(limits), MaxLimits)
@@ -52,7 +52,7 @@ func checkLimits(limits []Limit) error {
 	return nil
 }
 
-// checkLease checks the length of a lease.
+// checkLifetime returns an error that wraps ErrInvalid if the lifetime of a reservation is not valid.
 func checkLease(d time.Duration) error {
 	if d < 1 || d > window.MaxLength {
 		return fmt.Errorf("%w: a lease of %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A lease is a grant that is neither settled nor expired. It is guarded by the lock of its shard.
+// A reservation is a grant that is neither settled nor expired. It is guarded by the lock of its shard.
 type lease struct {
 	place
 	Lease
 	key    string
 	number uint64
 	takes  []take
-	few    [2]take // the memory of takes for up to two limits, such as a limit and its cap
+	few    [2]take // the array of charges for up to two limits, for example a limit and its cap
 }
 
-// answers reports whether the lease was granted for exactly these limits.
+// matches reports whether the reservation was granted for the same limits.
 func (l *lease) answers(limits []Limit) bool {
 	if len(limits) != len(l.takes) {
 		return false
@@ -32,16 +32,16 @@ func (l *lease) answers(limits []Limit) bool {
 	return true
 }
 
-// leaseShard holds the leases of some keys, guarded by mu.
+// reservationShard has the reservations of some keys, guarded by mu.
 type leaseShard struct {
 	mu       sync.Mutex
 	keyed    map[string]*lease
 	numbered map[uint64]*lease
 	expiring agenda[*lease]
 	room     *quota
-	last     uint64        // number of the newest lease; its low bits are the index of the shard
-	seen     time.Duration // latest instant seen
-	_        [64]byte      // keeps shards in separate cache lines
+	last     uint64        // number of the newest reservation; its low bits are the index of the shard
+	seen     time.Duration // latest instant of all calls
+	_        [64]byte      // separates the cache lines of shards
 }
 
 // tick moves the shard's clock to now and returns it. The clock never goes back.
@@ -50,16 +50,16 @@ func (s *leaseShard) tick(now time.Duration) time.Duration {
 	return s.seen
 }
 
-// find returns the lease with an ID and the number in it, or nil if the lease has ended.
+// find returns the reservation with an ID, or nil if the reservation has ended. number is the number in the ID.
 func (s *leaseShard) find(id string, number uint64) *lease {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
-		return nil // a number can be written in several ways, an ID in one
+		return nil // the ID has the same number in another spelling
 	}
 	return s.alive(l)
 }
 
-// alive returns l, or removes it and returns nil if it has expired.
+// alive returns l if it has not expired. Otherwise it removes l and returns nil.
 func (s *leaseShard) alive(l *lease) *lease {
 	if l == nil || s.expiring.dueOf(l) > s.seen {
 		return l
@@ -68,14 +68,14 @@ func (s *leaseShard) alive(l *lease) *lease {
 	return nil
 }
 
-// keep adds a new lease, for which the quota was taken.
+// store adds a new reservation. The caller must have taken the quota for it.
 func (s *leaseShard) keep(l *lease, expires time.Duration) {
 	s.keyed[l.key] = l
 	s.numbered[l.number] = l
 	s.expiring.add(l, expires)
 }
 
-// end removes a lease.
+// end removes a reservation and gives its quota back.
 func (s *leaseShard) end(l *lease) {
 	delete(s.keyed, l.key)
 	delete(s.numbered, l.number)
@@ -83,22 +83,22 @@ func (s *leaseShard) end(l *lease) {
 	s.room.give(1)
 }
 
-// sweep removes up to most expired leases.
+// sweep removes up to most expired reservations.
 func (s *leaseShard) sweep(most int) {
 	for ; most > 0 && s.expiring.isDue(s.seen); most-- {
 		s.end(s.expiring.next())
 	}
 }
 
-// leases are all leases, in shards by the hash of their key.
+// reservations has all reservations, in shards by the hashes of their keys.
 type leases struct {
 	seed   maphash.Seed
-	prefix string // the prefix of every ID; no two processes have the same
+	prefix string // the prefix of every ID; different processes have different prefixes
 	room   quota
 	shards [shards]leaseShard
 }
 
-// setUp initializes leases for a capacity of most leases.
+// setUp initializes l with a capacity of most reservations.
 func (l *leases) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
@@ -109,12 +109,12 @@ func (l *leases) setUp(most int) {
 	}
 }
 
-// of returns the shard that a key belongs to.
+// of returns the shard of a key.
 func (l *leases) of(key string) *leaseShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 
-// named returns the shard and the number in an ID. ok is false if this store did not create the ID.
+// parseID returns the shard and the number in an ID. ok is false if this store did not create the ID.
 func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
 	digits, ok := strings.CutPrefix(id, l.prefix)
 	if !ok {
@@ -124,7 +124,7 @@ func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
 	return &l.shards[number%shards], number, err == nil
 }
 
-// nextID returns a new number in s, and the ID that contains it.
+// nextID returns a new number for a reservation in s, and the ID that contains the number.
 func (l *leases) nextID(s *leaseShard) (uint64, string) {
 	s.last += shards
 	buf := make([]byte, 0, 40)

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// Bounds is the capacity of a [Memory]. Beyond it reservations get ErrFull: evicting a bucket in use would let calls
-// pass above their limit. The zero value is refused.
+// Bounds is the capacity of a [Memory]. If it is used up, Reserve returns ErrFull. Buckets in use are not evicted,
+// because calls could then exceed their limits. The zero value is invalid.
 type Bounds struct {
-	// Buckets is how many buckets may be stored, 1 or more. A bucket takes about 250 bytes, and up to 4 KB more when it
-	// is full of exact times.
+	// Buckets is the largest number of stored buckets. It is at least 1. A bucket takes about 250 bytes, and up to 4 KB
+	// more for exact times.
 	Buckets int
-	// Leases is how many leases may be stored, 1 or more. A lease with one limit takes about 400 bytes.
+	// Reservations is the largest number of stored reservations. It is at least 1. A reservation with one limit takes
+	// about 400 bytes.
 	Leases int
 }
 
-// Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close: empty buckets and
-// expired leases are removed when others are added.
+// Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close, because empty buckets
+// and expired reservations are removed when others are added.
 //
-// There are two kinds of locks, both in shards. The lock of a lease's shard is taken first, and only one of them; then
-// those of buckets, in order.
+// Reservations and buckets are divided into shards, each with a lock. A method locks at most one shard of reservations
+// first, and then shards of buckets in the order of their indexes.
 type Memory struct {
-	origin  time.Time // instants count from here, on the monotonic clock
+	origin  time.Time // instants are durations since origin, by the monotonic clock
 	buckets buckets
 	leases  leases
 }
@@ -33,7 +34,7 @@ var _ Store = (*Memory)(nil)
 // NewMemory returns an empty store with a capacity.
 func NewMemory(most Bounds) (*Memory, error) {
 	if most.Buckets < 1 || most.Leases < 1 {
-		return nil, fmt.Errorf("a limit store needs a capacity of at least 1 bucket and 1 lease, not %d and %d", most.Buckets, most.Leases)
+		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", most.Buckets, most.Leases)
 	}
 	m := &Memory{origin: time.Now()}
 	m.buckets.setUp(most.Buckets)
@@ -41,13 +42,14 @@ func NewMemory(most Bounds) (*Memory, error) {
 	return m, nil
 }
 
-// Size returns how many buckets and leases are stored now. Some may be empty or expired and not yet removed.
+// Size returns how many buckets and reservations are stored now. It counts empty buckets and expired reservations that
+// were not yet removed.
 func (m *Memory) Size() Bounds {
 	return Bounds{Buckets: int(m.buckets.room.used.Load()), Leases: int(m.leases.room.used.Load())}
 }
 
-// now reads the monotonic clock, by which the store decides; the wall clock is only for answers. Callers except sweep
-// read it under the locks, so that a caller that waited for them does not use an old time.
+// now returns the current instant by the monotonic clock. Decisions use only this clock; the wall clock is only for
+// results. Callers except sweep must hold their locks, so that the instant does not age while they wait for a lock.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
@@ -65,7 +67,7 @@ func (m *Memory) Reserve(ctx context.Context, r Reservation) (Answer, error) {
 	return answer, err
 }
 
-// reserve is one attempt of Reserve.
+// reserve makes one attempt to reserve.
 func (m *Memory) reserve(r *Reservation) (Answer, error) {
 	home := m.leases.of(r.Key)
 	home.mu.Lock()
@@ -98,11 +100,11 @@ func (m *Memory) reserve(r *Reservation) (Answer, error) {
 	return answer.granted(r.Limits), nil
 }
 
-// ask returns the answer on all limits, and sets the buckets of spots. If the answer is a grant, nothing is taken yet.
+// check returns the result for the limits without taking units. It sets spots[i].bucket to the bucket of limits[i].
 func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
 	for i := range spots {
 		spots[i].shard.tick(now)
-		spots[i].shard.sweep(2) // a limit adds at most one bucket, so sweeping keeps up
+		spots[i].shard.sweep(2) // a limit adds at most one bucket, so two removals suffice
 	}
 	answer := Answer{Granted: true, Remaining: make([]int64, len(limits))}
 	for i := range limits {
@@ -116,7 +118,7 @@ func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
 	return answer, nil
 }
 
-// grant takes the costs, which fit, and creates the lease.
+// grant takes the units, which must fit, and creates the reservation.
 func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots []spot) (Lease, error) {
 	var missing int64
 	for i := range spots {
@@ -146,8 +148,8 @@ func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots [
 	return l.Lease, nil
 }
 
-// sweep removes everything that is empty or expired, and reports whether there is capacity for a lease and a bucket
-// now.
+// sweep removes all empty buckets and all expired reservations. It reports whether there is now capacity for another
+// bucket and another reservation.
 func (m *Memory) sweep() bool {
 	now := m.now()
 	for i := range m.leases.shards {

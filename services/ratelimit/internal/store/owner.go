@@ -2,31 +2,33 @@ package store
 
 import "sync"
 
-// ownerShare is the divisor that gives the quota of one owner: a 20th of all buckets. A caller chooses the names of
-// buckets, for example by calling tools that don't exist, and must not use up the capacity that others need.
+// ownerShare is the number by which the capacity is divided to get the quota of one owner: a 20th of all buckets.
+// Without a quota, a caller could use up the capacity by calling many tools that don't exist, because each name gets a
+// bucket.
 const ownerShare = 20
 
-// An owner is a principal that began buckets which are still stored.
+// An owner is a principal that created stored buckets.
 type owner struct {
 	name string
 	used int64
 }
 
-// owners limits the number of buckets of each owner. Its lock is taken last, and only to begin or remove buckets.
+// owners limits the number of buckets of each owner. Its lock is taken after all other locks, and only to create or
+// remove buckets.
 type owners struct {
 	mu    sync.Mutex
 	most  int64
-	named map[string]*owner // the owners that have buckets
+	named map[string]*owner // the owners with buckets, by name
 }
 
-// setUp initializes owners for a capacity of room buckets.
+// setUp initializes o for a store with a capacity of room buckets.
 func (o *owners) setUp(room int) {
 	o.most = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}
 }
 
-// take takes n buckets for an owner; n is 1 or more. It returns nil, and takes nothing, if the owner would exceed its
-// quota.
+// take adds n new buckets to the count of an owner. n is at least 1. If the owner would exceed the quota, take returns
+// nil and does not change the count.
 func (o *owners) take(name string, n int64) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +46,7 @@ func (o *owners) take(name string, n int64) *owner {
 	return by
 }
 
-// give gives one bucket of an owner back. An owner without buckets is removed.
+// give subtracts one bucket from the count of an owner. It removes an owner without buckets.
 func (o *owners) give(by *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,7 +8,7 @@ type quota struct {
 	used atomic.Int64
 }
 
-// take takes n, or nothing if the maximum would be exceeded. It reports whether it took n.
+// take adds n to the counter, unless the maximum would be exceeded. It reports whether it added n.
 func (q *quota) take(n int64) bool {
 	for {
 		used := q.used.Load()

@@ -1,6 +1,6 @@
-// Package store stores the buckets of rate limits, and leases on them.
+// Package store stores the buckets of rate limits, and the reservations that took units from them.
 //
-// [Memory] stores them in the process. Every store must pass the tests of package storetest.
+// [Memory] stores them in the memory of the process. Every [Store] must pass the tests of package storetest.
 package store
 
 import (
@@ -13,111 +13,123 @@ import (
 const MaxLimits = 64
 
 var (
-	// ErrInvalid means that the request is not valid: a limit is out of range, a bucket is named twice, or a bucket is
-	// in use with another window. Nothing was taken.
+	// ErrInvalid means that the request is not valid: a limit is out of range, two limits have the same bucket, or a
+	// bucket is in use with another window. No units were taken.
 	ErrInvalid = errors.New("invalid request")
-	// ErrReused means that the key belongs to a live lease with other limits. Nothing was taken.
-	ErrReused = errors.New("idempotency key was granted for other limits")
-	// ErrFull means that the store has no capacity for another bucket or lease, or that the owner has begun too many
-	// buckets. Nothing was taken.
+	// ErrReused means that a reservation with the same key and other limits exists. No units were taken.
+	ErrReused = errors.New("idempotency key was used for other limits")
+	// ErrFull means that the store has no capacity for another bucket or reservation, or that the owner has created too
+	// many buckets. No units were taken.
 	ErrFull = errors.New("limiter is full")
-	// ErrNotFound means that the lease does not exist, or that nothing is taken from the bucket.
+	// ErrNotFound means that the reservation does not exist, or that no units are taken from the bucket.
 	ErrNotFound = errors.New("not found")
 )
 
-// Store counts what is taken from buckets. A bucket is a sliding window: at most max units are taken in any closed
-// period of its window, by the store's clock at the time of Reserve. A bucket exists while something is taken from it.
+// Store counts the units that are taken from buckets. A bucket is a sliding window: in any closed period of its window,
+// at most max units are taken, by the store's clock at the time of Reserve. A bucket exists while units are taken from
+// it.
 //
-// On any error the caller must not send the call. In addition to the errors named at the methods there are those of the
-// context and of the connection to the store. All methods are atomic and safe for concurrent use.
+// After any error the caller must not send the call. The methods return the errors that are listed with them, errors of
+// the context, and errors of the connection to the store. All methods are atomic and safe for concurrent use.
 type Store interface {
-	// Reserve takes from all limits of r, or from none. A refusal is an answer, not an error, and stores nothing.
+	// Reserve takes units from all limits of r, or from none. If the units don't fit, the result is a refusal, and
+	// nothing is stored. A refusal is not an error.
 	//
-	// While the lease of a grant lives, Reserve with the same key takes nothing more, and answers with the same lease
-	// and with what is left now. The limits must be the same, in all fields and in order. A refusal is not remembered.
+	// If a reservation with the same key exists, Reserve takes no more units. It returns the existing reservation and
+	// the units that remain now. The limits must be equal to the limits of the existing reservation, in the same order.
 	//
 	// Errors: ErrInvalid, ErrReused, ErrFull.
 	Reserve(ctx context.Context, r Reservation) (Answer, error)
 
-	// Renew makes a lease live for at least another d from now, and returns when the lease ends. It never shortens a
-	// lease. d must be positive. Errors: ErrInvalid; ErrNotFound if the lease has ended.
-	Renew(ctx context.Context, lease string, d time.Duration) (expires time.Time, err error)
+	// Renew extends the reservation with an ID to at least d from now, and returns the time at which it expires. It
+	// never shortens a reservation. d must be positive.
+	//
+	// Errors: ErrInvalid, and ErrNotFound if the reservation has ended.
+	Renew(ctx context.Context, id string, d time.Duration) (expires time.Time, err error)
 
-	// Settle ends a lease and reports whether this call ended it: false if the lease had ended before or never existed.
-	// NeverSent gives back exactly what the lease took, as far as its windows still count it. Errors: ErrInvalid for an
-	// outcome that is neither Sent nor NeverSent.
-	Settle(ctx context.Context, lease string, outcome Outcome) (settled bool, err error)
+	// Settle ends the reservation with an ID. It reports whether this call ended it; it returns false if the
+	// reservation had ended before or never existed. With NeverSent, it gives back the units of the reservation that
+	// still count.
+	//
+	// Errors: ErrInvalid if outcome is neither Sent nor NeverSent.
+	Settle(ctx context.Context, id string, outcome Outcome) (settled bool, err error)
 
-	// Peek returns what is left in the buckets of 1 to MaxLimits limits, in their order, without taking. It ignores
-	// costs, and a bucket may be named twice. Errors: ErrInvalid.
+	// Peek returns the units that remain in the buckets of 1 to MaxLimits limits, in the order of the limits. It takes
+	// no units and ignores the costs. Several limits may have the same bucket.
+	//
+	// Errors: ErrInvalid.
 	Peek(ctx context.Context, limits []Limit) (remaining []int64, err error)
 
-	// Reset empties a bucket. Leases on it live on, but settling them gives nothing back to it. Errors: ErrNotFound if
-	// nothing is taken from the bucket.
+	// Reset empties a bucket. Reservations with units in the bucket remain, but Settle gives no units back to the
+	// bucket.
+	//
+	// Errors: ErrNotFound if no units are taken from the bucket.
 	Reset(ctx context.Context, bucket string) error
 }
 
-// Reservation is a request to take from limits.
+// ReserveRequest is a request to take units from limits.
 type Reservation struct {
-	// Key makes a repeat of the request safe; not empty. All keys are in one name space, so the keys of different
-	// tenants must differ.
+	// Key identifies repeats of the request. It must not be empty. The keys of all tenants are in one name space, so
+	// different tenants must use different keys.
 	Key string
-	// Owner is the principal that buckets which the reservation begins count for. An owner that has begun too many gets
-	// ErrFull before other owners do. All owners are in one name space.
+	// Owner is the principal to whom the buckets that the request creates are charged. An owner with too many buckets
+	// gets ErrFull while other owners do not. The owners of all tenants are in one name space.
 	Owner string
-	// Limits are 1 to MaxLimits limits, each with another bucket.
+	// Limits are 1 to MaxLimits limits with distinct buckets.
 	Limits []Limit
-	// Lease is how long the lease lives without Renew; positive. When the lease ends, what it took stays spent.
+	// Lifetime is how long the reservation exists without Renew. It must be positive. When the reservation expires, its
+	// units are not given back.
 	Lease time.Duration
 }
 
 // Limit is one limit, and the cost to take from it. The zero value is invalid.
 type Limit struct {
-	// Bucket identifies what is counted; not empty. Buckets and keys are separate name spaces.
+	// Bucket identifies the counter. It must not be empty. Buckets and keys are in separate name spaces.
 	Bucket string
-	// Max is how many units may be taken in any period of Window: 0 or more. It may change between calls, and what was
-	// taken stays taken. Up to 256 the count is exact; above, a unit may count up to a 64th of Window too long.
+	// Max is the largest number of units that may be taken in any period of Window. It is at least 0. It may change
+	// from one call to the next; units that are taken remain taken. If Max is at most 256, the count is exact.
+	// Otherwise a unit may count for up to a 64th of Window too long.
 	Max int64
 	// Window is the length of the period: 1 ns to 366 days. It must stay the same while the bucket is in use.
 	Window time.Duration
-	// Cost is how many units to take: 1 or more. A cost above Max is always refused.
+	// Cost is the number of units to take. It is at least 1. A cost above Max is always refused.
 	Cost int64
 }
 
-// Answer is a grant or a refusal. The zero value is a refusal.
+// Result is the result of [Store.Reserve]: a grant or a refusal. The zero value is a refusal.
 type Answer struct {
-	// Granted is true if the costs were taken.
+	// Granted reports whether the units were taken.
 	Granted bool
-	// Lease is the lease of a grant; zero for a refusal.
+	// Reservation is the reservation of a grant. It is zero for a refusal.
 	Lease Lease
-	// Remaining is what is left in each bucket, in the order of the reservation: 0 or more.
+	// Remaining has the units that remain in each bucket, in the order of the request's limits.
 	Remaining []int64
-	// Limit is the index of the most important limit, from 0: for a grant the limit with the least left, for a refusal
-	// the limit with the longest wait. Of equal limits it is the first.
+	// Limit is the index of a limit in the request. For a grant, it is the limit with the fewest remaining units. For a
+	// refusal, it is the limit with the longest wait. If several limits are equal, it is the first of them.
 	Limit int
-	// RetryAfter is how long until the same reservation fits, if nothing else is taken: whole milliseconds, rounded up.
-	// It is zero for a grant, and if Never is set.
+	// RetryAfter is the time after which the same request fits, if no other units are taken. It is rounded up to whole
+	// milliseconds. It is zero for a grant and if Never is true.
 	RetryAfter time.Duration
-	// Never is true if a refused reservation will never fit, because a cost alone is more than its max.
+	// Never reports whether a refused request will never fit, because the cost of a limit is more than its Max.
 	Never bool
 }
 
-// Lease identifies a grant, to renew and to settle it.
+// Reservation identifies a grant for [Store.Renew] and [Store.Settle]. The API calls it a lease.
 type Lease struct {
-	// ID has 1 to 128 bytes. It is never used twice, also not by another process.
+	// ID has 1 to 128 bytes. No two reservations have the same ID, even in different processes.
 	ID string
-	// Granted is when the lease began, by the wall clock.
+	// Granted is when the reservation was granted, by the wall clock.
 	Granted time.Time
-	// Expires is when the lease ends without Renew, by the wall clock.
+	// Expires is when the reservation expires without Renew, by the wall clock.
 	Expires time.Time
 }
 
-// Outcome is the outcome of a call as far as limits are concerned. The zero value is invalid.
+// Outcome says whether the call of a reservation was sent. The zero value is invalid.
 type Outcome int
 
 const (
-	// Sent means that the call, or a part of it, was sent: everything stays spent, whatever the response.
+	// Sent means that the call, or a part of it, was sent. The units remain taken, whatever the response is.
 	Sent Outcome = iota + 1
-	// NeverSent means that the call certainly was not sent: everything is given back.
+	// NeverSent means that no part of the call was sent. The units are given back.
 	NeverSent
 )

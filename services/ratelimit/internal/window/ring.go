@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// firstEntries is the first size of a ring. It is small, because most keys are used once or twice and then never again.
+// firstEntries is the first size of a ring. It is small, because most buckets are used only once or twice.
 const firstEntries = 2
 
 // entry is a number of units that were taken at the same time.
@@ -15,15 +15,15 @@ type entry struct {
 	units int64
 }
 
-// ring is a queue of entries in ascending order of time, with each time once. The zero value is empty and allocates no
-// memory; the buffer grows with the entries.
+// ring is a queue of entries in ascending order of time, with distinct times. The zero value is empty and has no
+// buffer. The buffer grows with the entries.
 type ring struct {
 	buf   []entry
 	head  int // index in buf of the oldest entry
 	count int
 }
 
-// at returns the i-th oldest entry, 0 <= i < count.
+// at returns the entry with index i, from 0 for the oldest entry to count-1.
 func (r *ring) at(i int) *entry {
 	i += r.head
 	if i >= len(r.buf) {
@@ -40,7 +40,8 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds the newest entry. A full buffer doubles, but grows beyond most entries only if it must.
+// push adds an entry, which must be the newest. If the buffer is full, its size doubles, but to at most most entries
+// unless it has as many already.
 func (r *ring) push(e entry, most int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)
@@ -50,7 +51,7 @@ func (r *ring) push(e entry, most int64) {
 	*r.at(r.count - 1) = e
 }
 
-// grow moves the entries to a buffer of the given size.
+// grow moves the entries to a new buffer.
 func (r *ring) grow(size int) {
 	buf := make([]entry, size)
 	n := copy(buf, r.buf[r.head:])
@@ -58,14 +59,14 @@ func (r *ring) grow(size int) {
 	r.buf, r.head = buf, 0
 }
 
-// find returns the index of the entry with the given time.
+// find returns the index of the entry with a time, and reports whether there is one.
 func (r *ring) find(at time.Duration) (int, bool) {
 	return sort.Find(r.count, func(i int) int {
 		return cmp.Compare(at, r.at(i).at)
 	})
 }
 
-// remove removes the i-th oldest entry. Removing the oldest is cheap; any other moves all newer entries.
+// remove removes the entry with index i. Unless it is the oldest, remove moves all newer entries.
 func (r *ring) remove(i int) {
 	if i > 0 {
 		for ; i < r.count-1; i++ {

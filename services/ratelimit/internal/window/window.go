@@ -1,58 +1,58 @@
-// Package window implements a sliding window, for the buckets of rate limits: at most limit units are taken in any
-// closed period of the window's length. Closed means that both ends belong to the period: two units exactly one window
-// apart both count.
+// Package window implements the sliding windows of rate limits. In any closed period of the window's length, at most
+// limit units are taken. Closed means that both ends belong to the period: two units exactly one window apart both
+// count.
 //
 // A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log has the exact
-// times, and its answers are exact to the nanosecond. Above, each time is rounded up to the end of its slot, a 64th of
-// the window, so that the log stays short. This rounding is against the caller: units stop counting up to one slot too
-// late and never too early. So a window may refuse too early, but never admits too many.
+// times, and its results are exact to the nanosecond. For a larger limit, the window is divided into 64 slots, and each
+// time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit may count for
+// up to one slot too long, but never too short. A window may therefore refuse units that fit, but never admits too
+// many.
 //
-// The limit only decides what fits and how a new time is rounded. So it may change between any two calls, and the log
-// stays valid.
+// The limit may change from one call to the next, because a log has only the times and the numbers of units.
 package window
 
 import "time"
 
 const (
-	// MaxExact is the largest limit that is counted to the nanosecond.
+	// MaxExact is the largest limit for which the log has exact times.
 	MaxExact = 256
 	// MaxLength is the largest length of a window.
 	MaxLength = 366 * 24 * time.Hour
 
-	// slots is the number of slots in a window if the limit is above MaxExact.
+	// slots is the number of slots of a window if the limit is above MaxExact.
 	slots = 64
-	// horizon is the last instant that is distinguished, about 100 years. It prevents overflows of sums of times.
+	// horizon is the last instant, about 100 years. Later instants count as horizon, so that sums of times don't
+	// overflow.
 	horizon = 100 * MaxLength
 )
 
-// Log is the window of one bucket. Instants are durations since a moment that the caller chose, the same for all calls,
-// and start at 0. If an instant is before one that the Log has seen, the Log uses the later one, so a clock that jumps
-// back admits nothing extra.
+// Log is the window of one bucket. Instants are durations since a moment that the caller chooses, and are at least 0.
+// If an instant is before the instant of an earlier call, the Log uses the later instant. A clock that jumps back
+// therefore admits no extra units.
 //
-// The zero value fits nothing; use [New]. A Log is not safe for concurrent use.
+// In the zero Log no units fit; use [New]. A Log is not safe for concurrent use.
 type Log struct {
 	length  time.Duration
-	seen    time.Duration // latest instant seen
+	seen    time.Duration // latest instant of all calls
 	used    int64         // sum of the units of entries
-	entries ring          // by ascending time, each time once
+	entries ring          // in ascending order of time, with distinct times
 }
 
-// Verdict is the result of [Log.Ask].
+// Verdict is the result of [Log.Check].
 type Verdict struct {
-	// Fits is true if the units could be taken now.
+	// Fits reports whether the units fit now.
 	Fits bool
-	// Never is true if the units will never fit: the cost alone is more than the limit, or the cost is below 1, or the
-	// length of the window is out of range.
+	// Never reports whether the units will never fit: the cost is more than the limit or less than 1, or the length of
+	// the window is out of range.
 	Never bool
-	// Wait is how long until the units fit, if no others are taken; 0 if Fits or Never is set. At now+Wait they fit. If
-	// the limit is at most MaxExact, they do not fit a nanosecond before.
+	// Wait is the time after which the units fit, if no other units are taken before. If the limit is at most MaxExact,
+	// they do not fit a nanosecond earlier. Wait is 0 if Fits or Never is true.
 	Wait time.Duration
-	// Remaining is how many units are left now, if nothing is taken: 0 to the limit.
+	// Remaining is the number of units that can be taken now: 0 to the limit.
 	Remaining int64
 }
 
-// New returns an empty log for a window of the given length: 1 ns to [MaxLength]. With any other length nothing ever
-// fits.
+// New returns an empty log for a window of a length from 1 ns to [MaxLength]. With any other length, no units fit.
 func New(length time.Duration) Log {
 	return Log{length: length}
 }
@@ -60,7 +60,7 @@ func New(length time.Duration) Log {
 // Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Ask reports whether cost units fit under the limit now, and if not, when they will. It takes nothing.
+// Check reports whether cost units fit under the limit now and, if they do not, when they will. It takes no units.
 func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
 	v := Verdict{Remaining: g.room(limit)}
@@ -75,7 +75,8 @@ func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	return v
 }
 
-// Take takes cost units now if they fit under the limit, and reports whether it did. The stamp is for [Log.Undo].
+// Take takes cost units now if they fit under the limit, and reports whether it took them. The stamp is the argument
+// for [Log.Undo].
 func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, ok bool) {
 	g.advance(now)
 	if g.never(cost, limit) || cost > g.room(limit) {
@@ -83,8 +84,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	}
 	stamp = g.stamp(limit)
 	if last := g.entries.last(); last != nil && last.at >= stamp {
-		// The entry of this slot exists already. Or the last entry ends later than now, because the limit was larger
-		// before. Joining it keeps the times ascending, and errs against the caller.
+		// The last entry is for the same slot, or it has a later time, because the limit was larger before. Its time is
+		// used, so that times stay in ascending order. The units then count for longer, never for shorter.
 		stamp = last.at
 		last.units += cost
 	} else {
@@ -94,8 +95,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	return stamp, true
 }
 
-// Undo gives back what one [Log.Take] took, as if it had not been taken. It must be called at most once for a stamp
-// that Take returned, with the same cost. If the units no longer count, Undo does nothing.
+// Undo gives back the units that one call of [Log.Take] took. It must be called at most once for each such call, with
+// the stamp that Take returned and the same cost. If the units no longer count, Undo does nothing.
 func (g *Log) Undo(stamp time.Duration, cost int64) {
 	i, found := g.entries.find(stamp)
 	if !found || cost < 1 {
@@ -110,13 +111,13 @@ func (g *Log) Undo(stamp time.Duration, cost int64) {
 	}
 }
 
-// Empty reports whether no unit counts at now. An empty log is equal to a new one.
+// Empty reports whether no unit counts at now. An empty log behaves like a new one.
 func (g *Log) Empty(now time.Duration) bool {
 	g.advance(now)
 	return g.entries.count == 0
 }
 
-// EmptyFrom returns the first instant at which the log is empty if nothing more is taken.
+// EmptyFrom returns the first instant at which the log is empty, if no more units are taken.
 func (g *Log) EmptyFrom() time.Duration {
 	last := g.entries.last()
 	if last == nil {
@@ -138,24 +139,24 @@ func (g *Log) advance(now time.Duration) {
 	}
 }
 
-// freed returns the first instant at which e no longer counts. One window after its time e still counts, because the
-// period is closed.
+// freed returns the first instant at which an entry no longer counts. The entry still counts exactly one window after
+// its time, because the period is closed.
 func (g *Log) freed(e *entry) time.Duration {
 	return e.at + g.length + 1
 }
 
-// never reports whether cost can't fit under the limit even in an empty log.
+// neverFits reports whether cost does not fit under the limit even in an empty log.
 func (g *Log) never(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }
 
-// room returns how many units fit. After the limit was lowered, more may be taken than the limit allows.
+// remaining returns how many units fit. It returns 0 if the limit was lowered below the number of units that are taken.
 func (g *Log) room(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 
-// wait returns how long until enough of the oldest units stop counting. The cost must not fit now, and must fit in an
-// empty log.
+// wait returns the time until so many of the oldest units stop counting that cost fits. The cost must not fit now, and
+// must fit in an empty log.
 func (g *Log) wait(cost, limit int64) time.Duration {
 	used := g.used
 	for i := range g.entries.count {
@@ -168,7 +169,7 @@ func (g *Log) wait(cost, limit int64) time.Duration {
 	return g.EmptyFrom() - g.seen
 }
 
-// stamp returns the time to record for units taken now.
+// stamp returns the time to record for units that are taken now.
 func (g *Log) stamp(limit int64) time.Duration {
 	if limit <= MaxExact {
 		return g.seen

@@ -10,20 +10,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// Harness describes a kind of store for the suite.
+// Harness describes the store to test.
 type Harness struct {
-	// New returns an empty store for one test, with a capacity of a million buckets and leases. It cleans up by
-	// t.Cleanup.
+	// New returns an empty store for one test, with a capacity of a million buckets and a million reservations. It
+	// cleans up with t.Cleanup.
 	New func(t *testing.T) store.Store
-	// Within runs one test in an environment in which the store's clock runs: synctest.Test for a store in this
-	// process. Nil runs the test directly.
+	// Within runs one test in the environment that the store's clock needs, for example [synctest.Test]. If it is nil,
+	// the test is run directly.
 	Within func(t *testing.T, test func(*testing.T))
-	// Sleep waits until d has passed by the store's clock. Nil means time.Sleep.
+	// Sleep waits until d has passed by the store's clock. If it is nil, time.Sleep is used.
 	Sleep func(d time.Duration)
-	// Exact is true if exactly d passes in Sleep, and no time at all otherwise. If it is false, the tests that depend
+	// Exact reports whether the store's clock moves only in Sleep, and exactly by d. If it is false, tests that depend
 	// on exact times are skipped.
 	Exact bool
-	// Tick is the smallest time that the store distinguishes: 1 ns to 1 ms.
+	// Tick is the resolution of the store's clock: 1 ns to 1 ms.
 	Tick time.Duration
 }
 
@@ -65,9 +65,9 @@ type testCase struct {
 }
 
 const (
-	// long is a window that does not pass during a test.
+	// long is a window that does not end during a test.
 	long = time.Hour
-	// short is a window that a test waits for.
+	// short is a window whose end a test awaits.
 	short = 500 * time.Millisecond
 )
 
@@ -89,7 +89,7 @@ func (f *fixture) reserve(limits ...store.Limit) store.Answer {
 	return f.reserveAs(fmt.Sprintf("call-%d", f.calls), limits...)
 }
 
-// reserveAs reserves limits under the given key.
+// reserveAs reserves limits under a key.
 func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
@@ -100,7 +100,7 @@ func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
 	return answer
 }
 
-// check checks what holds for every answer.
+// check checks the invariants of every result.
 func (f *fixture) check(a store.Answer, limits int) {
 	f.Helper()
 	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
@@ -122,7 +122,7 @@ func (f *fixture) check(a store.Answer, limits int) {
 	}
 }
 
-// granted reserves limits, and fails the test unless the answer is a grant.
+// granted reserves limits, and fails the test unless the result is a grant.
 func (f *fixture) granted(limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer := f.reserve(limits...)
@@ -132,7 +132,7 @@ func (f *fixture) granted(limits ...store.Limit) store.Answer {
 	return answer
 }
 
-// refused reserves limits, and fails the test unless the answer is a refusal.
+// refused reserves limits, and fails the test unless the result is a refusal.
 func (f *fixture) refused(limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer := f.reserve(limits...)
@@ -142,7 +142,7 @@ func (f *fixture) refused(limits ...store.Limit) store.Answer {
 	return answer
 }
 
-// left checks that each limit has want units left.
+// left checks that each limit has want remaining units.
 func (f *fixture) left(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)
@@ -159,7 +159,7 @@ func (f *fixture) left(want int64, limits ...store.Limit) {
 	}
 }
 
-// settle settles a lease, and checks whether this call ended it.
+// settle settles a reservation, and checks whether this call ended it.
 func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
 	f.Helper()
 	got, err := f.store.Settle(f.Context(), lease, outcome)
