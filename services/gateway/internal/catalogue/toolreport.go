@@ -15,7 +15,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
@@ -80,7 +80,7 @@ type Known struct {
 type Reporter struct {
 	client policyv1.CatalogServiceClient
 	log    *slog.Logger
-	kept   *recent.Recent[[sha256.Size]byte, *Known]
+	kept   *lru.Recent[[sha256.Size]byte, *Known]
 }
 
 // New returns a reporter with an empty cache, or an error if an argument is nil.
@@ -90,7 +90,7 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}
 	return &Reporter{
 		client: client, log: log,
-		kept: recent.New[[sha256.Size]byte](maxLists, maxKept, func(k *Known) int { return 1 + len(k.Digests) }),
+		kept: lru.New[[sha256.Size]byte](maxLists, maxKept, func(k *Known) int { return 1 + len(k.Digests) }),
 	}, nil
 }
 

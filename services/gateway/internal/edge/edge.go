@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -87,7 +87,7 @@ type Edge struct {
 	visibility *visibility.Visibility
 	// insiders are the ids of the sessions that services of the mesh have for principals, and visits counts the requests
 	// of those services.
-	insiders *recent.Recent[session.Key, string]
+	insiders *lru.Recent[session.Key, string]
 	standIns standIns
 	tasks    *tasks.Store
 	taskIDs  *tasks.IDs

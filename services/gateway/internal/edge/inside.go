@@ -13,8 +13,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
@@ -147,8 +147,8 @@ func (a insideAnswer) done() Done {
 	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
 
-func newInsiders() *recent.Recent[session.Key, string] {
-	return recent.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
+func newInsiders() *lru.Recent[session.Key, string] {
+	return lru.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
 }
 
 // visits counts the running errands and calls of tasks. The zero value has none. It is safe for concurrent use.

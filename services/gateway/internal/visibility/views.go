@@ -5,7 +5,7 @@ import (
 	"weak"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 )
 
 // maxViews is how many callers' views of lists are cached, and maxViewNames how many names of tools they may have
@@ -16,10 +16,10 @@ const (
 )
 
 // views caches what callers see of the gateway's own lists, by [AppendKey]. It is safe for concurrent use.
-type views struct{ *recent.Recent[string, *view] }
+type views struct{ *lru.Recent[string, *view] }
 
 func newViews() views {
-	return views{recent.New[string](maxViews, maxViewNames, func(v *view) int { return len(v.Visible) })}
+	return views{lru.New[string](maxViews, maxViewNames, func(v *view) int { return len(v.Visible) })}
 }
 
 // view is what one caller sees of one list.

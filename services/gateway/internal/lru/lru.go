@@ -1,5 +1,5 @@
-// Package recent provides a least recently used cache that is limited by number and weight.
-package recent
+// Package lru provides a least recently used cache that is limited by number and weight.
+package lru
 
 import (
 	"sync"
