@@ -33,9 +33,10 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
 	x.Message, x.Received = new(jsonrpc.Message), time.Now()
-	x.speak(v2025{x})
+	m := v2025{x}
+	x.speak(m)
 	defer func() { x.end(dispatch.Response{}) }()
-	resp, has := x.listens(r.Method)
+	resp, has := m.listens(r.Method)
 	if !has {
 		e.notAllowed(w, r)
 		return
@@ -44,9 +45,9 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 }
 
 // listens forwards the stream until it ends. has is false if there is no stream.
-func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
+func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 	ctx := x.ClientCtx
-	if refused := x.url.resolve(); refused != nil {
+	if refused := x.resolve(); refused != nil {
 		return x.Refuse(ctx, refused), true
 	}
 	id, ok := single(x.header, mcp.HeaderSession)
@@ -75,7 +76,7 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
-	switch refused, has := x.url.mayListen(ctx); {
+	switch refused, has := x.endpoint().mayListen(ctx); {
 	case refused != nil:
 		return x.Refuse(ctx, refused), true
 	case !has:
@@ -88,12 +89,12 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	x.finally.add(done)
 	used() // a stream does not keep the session in use
 	x.ClientCtx = ctx
-	return x.url.listen(ctx, after)
+	return x.endpoint().listen(ctx, after)
 }
 
 // resumeAnswer continues the stream of an answer after the event with this id, until the answer. The messages were
 // decided and sent before, so they are sent again to the same session without a decision.
-func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
+func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
@@ -122,9 +123,18 @@ func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// hear forwards what the server sends until its stream or the client's ends. It returns false if the server has no
+// mayListen refuses a stream if policy can't be asked. has is false if the caller may use nothing of the server.
+func (x v2025) mayListen(ctx context.Context) (refused *refusal.Refusal, has bool) {
+	access, err := x.Access(ctx)
+	if err != nil {
+		return refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""), true
+	}
+	return nil, access.MayCall
+}
+
+// listen forwards what the server sends until its stream or the client's ends. It returns false if the server has no
 // stream.
-func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Response, has bool) {
+func (x v2025) listen(ctx context.Context, after string) (resp dispatch.Response, has bool) {
 	out := x.NewRelay()
 	defer out.Settle()
 	ctx, cancel := context.WithCancel(ctx)

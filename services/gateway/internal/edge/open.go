@@ -26,7 +26,7 @@ import (
 
 // open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
 // something there.
-func (x *exchange) open(ctx context.Context) dispatch.Response {
+func (x v2025) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
 		return x.Refuse(ctx, dispatch.PolicyUnavailable())
@@ -76,7 +76,7 @@ func (x *exchange) open(ctx context.Context) dispatch.Response {
 
 // greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
 // gateway itself got, and the session with the server is opened when that changes.
-func (x *exchange) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
+func (x v2025) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
 	who := principal.Of(x.Principal)
@@ -116,7 +116,7 @@ func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, do
 
 // agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
-func (x *exchange) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
+func (x v2025) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
 	}
@@ -156,7 +156,7 @@ func notOpened(err error) *refusal.Refusal {
 	}
 }
 
-func (x *exchange) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
+func (x v2025) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
 	}
@@ -174,7 +174,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, access visib
 }
 
 // abandon closes a session with a server that no client will use.
-func (x *exchange) abandon(up *upstream.Session) {
+func (x v2025) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {

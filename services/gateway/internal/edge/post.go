@@ -42,9 +42,8 @@ type exchange struct {
 	steps   finally
 	// hub is the aggregate session to which this exchange with one server belongs; nil if there is none.
 	hub *session.Session
-	// protocol is what depends on the family of the message's revision, and url what the URL of the message addresses.
+	// protocol is what depends on the family of the message's revision.
 	protocol protocol
-	url      url
 }
 
 type finally []func()
@@ -94,7 +93,7 @@ func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) 
 func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
 	x := &exchange{Edge: e, header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: e.dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
-	x.url, x.Addressing = urlOf(x), dispatch.Direct{Exchange: &x.Exchange}
+	x.Addressing = dispatch.Direct{Exchange: &x.Exchange}
 	return x
 }
 
@@ -131,7 +130,7 @@ func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 
 // read reads and parses the body.
 func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
-	if refused := x.url.resolve(); refused != nil {
+	if refused := x.resolve(); refused != nil {
 		return refused
 	}
 	if !isJSON(x.header) {
@@ -150,11 +149,38 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 		return unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.Message, err = jsonrpc.Parse(body, x.url.limits(x.limits)); err != nil {
+	if x.Message, err = jsonrpc.Parse(body, x.parseLimits()); err != nil {
 		x.Message = nil
 		return unparsed(err)
 	}
 	return nil
+}
+
+// resolve finds the server that the URL of the message names. It refuses a server that is absent for the caller.
+func (x *exchange) resolve() *refusal.Refusal {
+	if x.isToAll() {
+		return nil
+	}
+	if x.isAbsent(x.ClientCtx, x.Caller, x.ServerName) {
+		return unknownServer(x.ServerName)
+	}
+	x.Server = x.targets[x.ServerName]
+	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
+	x.Server.Touch()
+	return nil
+}
+
+// isToAll reports whether the message came to the URL of all servers.
+func (x *exchange) isToAll() bool { return x.ServerName == "" }
+
+// parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because the
+// ids of servers' requests get the names of the servers there.
+func (x *exchange) parseLimits() jsonrpc.Limits {
+	l := x.limits
+	if x.isToAll() {
+		l.IDBytes *= 2
+	}
+	return l
 }
 
 // isJSON reports whether the headers declare a body of JSON in UTF-8, without an encoding.

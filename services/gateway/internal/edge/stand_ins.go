@@ -45,7 +45,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	key, of := keyOf(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	of = append(visibility.AppendPart(of, key.Tenant), 0)
 	of = append(visibility.AppendPart(of, key.Subject), 0)
-	if !x.url.hasManyClients(x) {
+	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
@@ -66,7 +66,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	}
 	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()
-	x.url.connect(sess, x)
+	x.endpoint().connect(sess)
 	err := x.deps.Sessions.Add(sess)
 	if err == nil {
 		err = use()

@@ -28,6 +28,40 @@ import (
 // v2025 is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
 type v2025 struct{ *exchange }
 
+// endpoint is what differs between the URL of one server and the URL of all servers.
+type endpoint interface {
+	// open opens a session.
+	open(ctx context.Context) dispatch.Response
+	// route carries out a message in a session.
+	route(ctx context.Context) dispatch.Response
+	// mayListen refuses a stream. has is false if there is none for the caller.
+	mayListen(ctx context.Context) (refused *refusal.Refusal, has bool)
+	// listen forwards the stream of a session after an event. has is false if there is none.
+	listen(ctx context.Context, after string) (resp dispatch.Response, has bool)
+}
+
+// endpoint returns the endpoint to which the message came.
+func (x v2025) endpoint() endpoint {
+	if x.isToAll() {
+		return allServers{x}
+	}
+	return x
+}
+
+// allServers is the URL of all servers.
+type allServers struct{ v2025 }
+
+func (x allServers) open(ctx context.Context) dispatch.Response { return x.openHub(ctx) }
+
+func (x allServers) route(ctx context.Context) dispatch.Response { return x.routeHub(ctx) }
+
+// mayListen refuses nothing, because each server's stream is decided when the server sends something.
+func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
+
+func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
+	return x.hearHub(ctx), true
+}
+
 // post handles a message that opens a session, or one in a session.
 func (x v2025) post(ctx context.Context) dispatch.Response {
 	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
@@ -35,12 +69,12 @@ func (x v2025) post(ctx context.Context) dispatch.Response {
 		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
 		}
-		return x.url.open(ctx)
+		return x.endpoint().open(ctx)
 	}
 	if refused := x.findSession(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	return x.url.inSession(ctx, x)
+	return x.endpoint().route(ctx)
 }
 
 // findSession finds the session that the request names. The session's id is not a credential: it is valid only together

@@ -60,8 +60,51 @@ func (x *v2026) post(ctx context.Context) dispatch.Response {
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
 	x.Declared, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
 	x.ClientName, _ = x.Message.Client()
-	return x.url.stateless(ctx, x)
+	return x.endpoint().handle(ctx)
 }
+
+// statelessEndpoint is what differs between the URL of one server and the URL of all servers.
+type statelessEndpoint interface {
+	// handle carries out a message.
+	handle(ctx context.Context) dispatch.Response
+	// connect sets how the state of the caller sends requests.
+	connect(sess *session.Session)
+	// hasManyClients reports whether one state serves all clients of a caller, because the server knows the client of a
+	// message only by the message itself.
+	hasManyClients() bool
+}
+
+// endpoint returns the endpoint to which the message came.
+func (x *v2026) endpoint() statelessEndpoint {
+	if x.isToAll() {
+		return statelessAll{x}
+	}
+	return statelessOne{x}
+}
+
+// statelessOne is the URL of one server.
+type statelessOne struct{ *v2026 }
+
+func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.toServer(ctx) }
+
+func (x statelessOne) connect(sess *session.Session) {
+	sess.Upstream = x.Server.Upstream.Later(x.opens(), nil)
+}
+
+// hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities
+// once.
+func (x statelessOne) hasManyClients() bool { return !x.bridged }
+
+// statelessAll is the URL of all servers.
+type statelessAll struct{ *v2026 }
+
+func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.postHub(ctx) }
+
+func (x statelessAll) connect(sess *session.Session) {
+	sess.Members = &session.Members{Abilities: x.can}
+}
+
+func (statelessAll) hasManyClients() bool { return false }
 
 // toServer carries out a message at the URL of one server.
 func (x *v2026) toServer(ctx context.Context) dispatch.Response {
