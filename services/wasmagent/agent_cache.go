@@ -16,48 +16,48 @@ import (
 )
 
 const (
-	// maxShelf bounds the total size of the agents that stay in memory while no call uses them, in bytes.
-	maxShelf = 256 << 20
-	// openTime is the time limit for loading an agent.
-	openTime = 30 * time.Second
+	// maxCacheBytes bounds the total size of the agents that stay in memory while no call uses them, in bytes.
+	maxCacheBytes = 256 << 20
+	// loadTimeout is the time limit for loading an agent.
+	loadTimeout = 30 * time.Second
 )
 
-// shelf caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most one
+// agentCache caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most one
 // current instance of each agent. It is safe for concurrent use.
-type shelf struct {
+type agentCache struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
-	reads singleflight.Group
+	loads singleflight.Group
 
-	mu  sync.Mutex
-	all map[string]weak.Pointer[agent.Agent]
+	mu     sync.Mutex
+	agents map[string]weak.Pointer[agent.Agent]
 	// recent holds the agents that stay in memory without a user, and bytes is their total size.
-	recent *simplelru.LRU[string, onShelf]
-	bytes  int
+	recent      *simplelru.LRU[string, cachedAgent]
+	recentBytes int
 }
 
-// onShelf is an agent with its size in bytes when it was added.
-type onShelf struct {
+// cachedAgent is an agent with its size in bytes when it was added.
+type cachedAgent struct {
 	*agent.Agent
-	bytes int
+	size int
 }
 
-func newShelf(kept *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *shelf {
-	recent, _ := simplelru.NewLRU[string, onShelf](math.MaxInt, nil) // fails only for sizes below 1
-	return &shelf{store: kept, open: open, all: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
+func newAgentCache(kept *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *agentCache {
+	recent, _ := simplelru.NewLRU[string, cachedAgent](math.MaxInt, nil) // fails only for sizes below 1
+	return &agentCache{store: kept, open: open, agents: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
-// here returns the agent with this id if it is in memory, otherwise nil.
-func (s *shelf) here(id string) *agent.Agent {
+// lookup returns the agent with this id if it is in memory, otherwise nil.
+func (s *agentCache) lookup(id string) *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.all[id].Value()
+	return s.agents[id].Value()
 }
 
 // get returns the agent with this id. It loads the agent unless memory has the stored version. Errors: the store's.
-func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
-	if a := s.here(id); a != nil && !a.IsLost() {
-		fresh, err := s.isFresh(ctx, a)
+func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
+	if a := s.lookup(id); a != nil && !a.IsStale() {
+		fresh, err := s.isCurrent(ctx, a)
 		if err != nil {
 			return nil, err
 		}
@@ -66,18 +66,18 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 			return a, nil
 		}
 	}
-	read, err, _ := s.reads.Do(id, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // other callers wait for the same read
+	read, err, _ := s.loads.Do(id, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout) // other callers wait for the same read
 		defer cancel()
 		row, err := s.store.Get(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		if a := s.here(id); a != nil && !a.IsLost() && a.Version() >= row.Version && a.IsElsewhere() == row.Held {
+		if a := s.lookup(id); a != nil && !a.IsStale() && a.Version() >= row.Version && a.RunsElsewhere() == row.HeldElsewhere {
 			return a, nil
 		}
 		a, err := s.open(ctx, row)
-		if errors.Is(err, store.ErrState) { // the state may have been replaced after the row was read
+		if errors.Is(err, store.ErrStateLost) { // the state may have been replaced after the row was read
 			if row, err = s.store.Get(ctx, id); err == nil {
 				a, err = s.open(ctx, row)
 			}
@@ -95,12 +95,12 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isFresh reports whether an agent in memory is the stored version. Other processes may have stored a newer one.
-func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
-	if a.IsElsewhere() { // the process that ran its turn may have ended
+// isCurrent reports whether an agent in memory is the stored version. Other processes may have stored a newer one.
+func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error) {
+	if a.RunsElsewhere() { // the process that ran its turn may have ended
 		return false, nil
 	}
-	if !s.store.Shared || a.Works() {
+	if !s.store.Shared || a.HasTurn() {
 		return true, nil
 	}
 	version, err := s.store.Version(ctx, a.ID)
@@ -108,58 +108,58 @@ func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
 }
 
 // put adds an agent. An older instance of the same agent, which a call may still use, can't store changes any more.
-func (s *shelf) put(a *agent.Agent) {
+func (s *agentCache) put(a *agent.Agent) {
 	s.mu.Lock()
-	s.all[a.ID] = weak.Make(a)
+	s.agents[a.ID] = weak.Make(a)
 	s.mu.Unlock()
 	s.touch(a)
 }
 
 // add adds a newly created agent, unless another call has already loaded it.
-func (s *shelf) add(a *agent.Agent) {
-	if s.here(a.ID) == nil {
+func (s *agentCache) add(a *agent.Agent) {
+	if s.lookup(a.ID) == nil {
 		s.put(a)
 	}
 }
 
 // touch marks an agent as recently used and updates its size.
-func (s *shelf) touch(a *agent.Agent) {
+func (s *agentCache) touch(a *agent.Agent) {
 	size := a.Size()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[a.ID].Value() != a {
+	if s.agents[a.ID].Value() != a {
 		return
 	}
 	if old, ok := s.recent.Get(a.ID); ok {
-		s.bytes -= old.bytes
+		s.recentBytes -= old.size
 	}
-	s.recent.Add(a.ID, onShelf{a, size})
-	s.bytes += size
-	for s.bytes > maxShelf && s.recent.Len() > 1 {
+	s.recent.Add(a.ID, cachedAgent{a, size})
+	s.recentBytes += size
+	for s.recentBytes > maxCacheBytes && s.recent.Len() > 1 {
 		_, oldest, _ := s.recent.RemoveOldest()
-		s.bytes -= oldest.bytes
+		s.recentBytes -= oldest.size
 	}
 }
 
-func (s *shelf) drop(id string) {
+func (s *agentCache) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old, ok := s.recent.Get(id); ok {
-		s.bytes -= old.bytes
+		s.recentBytes -= old.size
 		s.recent.Remove(id)
 	}
-	delete(s.all, id)
+	delete(s.agents, id)
 }
 
-// working returns the agents whose turns run in this process.
-func (s *shelf) working() (out []*agent.Agent) {
+// withTurns returns the agents whose turns run in this process.
+func (s *agentCache) withTurns() (out []*agent.Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, p := range s.all {
+	for id, p := range s.agents {
 		switch a := p.Value(); {
 		case a == nil:
-			delete(s.all, id)
-		case a.Works():
+			delete(s.agents, id)
+		case a.HasTurn():
 			out = append(out, a)
 		}
 	}

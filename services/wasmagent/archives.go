@@ -24,26 +24,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxPart bounds one part of an archive, in bytes.
-const maxPart = 1 << 20
+// maxArchivePart bounds one part of an archive, in bytes.
+const maxArchivePart = 1 << 20
 
-// maxTurns and maxEpoch bound the turn count and the epoch of an imported agent.
+// maxImportedTurns and maxEpoch bound the turn count and the epoch of an imported agent.
 const (
-	maxTurns = 10_000
-	maxEpoch = 1_000_000
+	maxImportedTurns = 10_000
+	maxImportedEpoch = 1_000_000
 )
 
 // archiveKeys holds the private key that signs archives, and the public keys whose archives may be imported.
 type archiveKeys struct {
-	signs   ed25519.PrivateKey
-	accepts []ed25519.PublicKey
+	signingKey   ed25519.PrivateKey
+	acceptedKeys []ed25519.PublicKey
 }
 
-// loadKeys loads the keys of archives. path is the file of this process's own key, and accepts are the keys of other
+// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepts are the keys of other
 // installations. Processes that share a store sign with the same key: the first process stores its own key for all of
 // them.
-func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
-	own, found, err := loadKey(path, !kept.Shared)
+func loadArchiveKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
+	own, found, err := loadSigningKey(path, !kept.Shared)
 	if err != nil {
 		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
 	}
@@ -58,9 +58,9 @@ func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed2
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadKey reads a key from a file. If the file does not exist, loadKey creates a key, and writes the file if keep is
+// loadSigningKey reads a key from a file. If the file does not exist, loadKey creates a key, and writes the file if keep is
 // set. found reports whether the file existed.
-func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
+func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		seed, err = make([]byte, ed25519.SeedSize), nil
@@ -80,25 +80,25 @@ func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err er
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// export packs an archive of an agent and returns its first part. If the request names a stored archive, export returns
+// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive, export returns
 // a later part of that archive.
-func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
-	key := store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}
+func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
+	key := store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
-		if err := s.packing(ctx); err != nil {
+		if err := s.lockArchiving(ctx); err != nil {
 			return nil, err
 		}
-		defer func() { <-s.packs }()
-		content, err := a.Content(ctx, req.GetAcceptNotCovered())
+		defer func() { <-s.archiving }()
+		content, err := a.ArchiveContent(ctx, req.GetAcceptNotCovered())
 		if err != nil {
 			return nil, err
 		}
 		if !s.guests.IsShipped(a.Guest) {
-			if content.Module, err = s.moduleOf(ctx, a.Guest, content.Agent.GetAgent().GetModuleDigest()); err != nil {
+			if content.Module, err = s.moduleByDigest(ctx, a.Guest, content.Agent.GetAgent().GetModuleDigest()); err != nil {
 				return nil, err
 			}
 		}
-		text, _, err := archive.Write(content, s.keys.signs)
+		text, _, err := archive.Encode(content, s.archiveKeys.signingKey)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (s *Service) archivePart(ctx context.Context, key store.ArchiveKey, offset 
 	if err != nil {
 		return nil, err
 	}
-	public, _ := s.keys.signs.Public().(ed25519.PublicKey)
+	public, _ := s.archiveKeys.signingKey.Public().(ed25519.PublicKey)
 	id := sha256.Sum256(public)
 	out := &wasmagentv1.ArchivePart{
 		Digest: key.Digest, SizeBytes: int32(size), Offset: offset, DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
@@ -130,21 +130,21 @@ func (s *Service) archivePart(ctx context.Context, key store.ArchiveKey, offset 
 
 // GetArchivePart implements wasmagentv1.AgentServiceServer.
 func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchivePartRequest) (*wasmagentv1.GetArchivePartResponse, error) {
-	if _, err := s.find(ctx, req.GetAgentId()); err != nil {
+	if _, err := s.findAgent(ctx, req.GetAgentId()); err != nil {
 		return nil, err
 	}
-	part, err := s.archivePart(ctx, store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}, req.GetOffset())
+	part, err := s.archivePart(ctx, store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}, req.GetOffset())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// packing waits until no other call writes or reads an archive. Only one call at a time may do so, because of the
+// lockArchiving waits until no other call writes or reads an archive. Only one call at a time may do so, because of the
 // memory that it takes.
-func (s *Service) packing(ctx context.Context) error {
+func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
-	case s.packs <- struct{}{}:
+	case s.archiving <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -153,37 +153,37 @@ func (s *Service) packing(ctx context.Context) error {
 
 // ImportAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentRequest) (*wasmagentv1.ImportAgentResponse, error) {
-	who := acting(ctx)
-	key := store.ArchiveKey{Owner: principal.Person(who), Digest: req.GetArchiveDigest(), Comes: true}
+	who := actingPrincipal(ctx)
+	key := store.ArchiveKey{Owner: principal.Person(who), Digest: req.GetArchiveDigest(), IsImport: true}
 	if req.GetSizeBytes() > archive.MaxBytes {
-		return nil, toStatus(store.ErrPart)
+		return nil, toStatus(store.ErrPartInvalid)
 	}
-	if err := s.packing(ctx); err != nil {
+	if err := s.lockArchiving(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { <-s.packs }()
+	defer func() { <-s.archiving }()
 	found, whole, err := s.store.AddArchivePart(ctx, key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
-	case found.Made != "":
-		a, err := s.find(ctx, found.Made)
+	case found.AgentID != "":
+		a, err := s.findAgent(ctx, found.AgentID)
 		if err != nil {
 			return nil, err
 		}
-		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.Origin}, nil
+		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.ExportedID}, nil
 	case whole == nil:
-		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.Have)}, nil
+		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.Stored)}, nil
 	}
-	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
+	a, from, err := s.importArchive(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
 		// After these errors the caller may send the last part again, so the archive stays.
-		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) {
+		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
-	s.shelf.add(a)
+	s.agents.add(a)
 	// If this fails, a repeated last part creates another agent.
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
@@ -191,51 +191,51 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }
 
-// unpacked creates an agent from an archive. It also returns the id of the exported agent.
-func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
-	who := acting(ctx)
-	content, err := archive.Read(text, s.keys.accepts)
+// importArchive creates an agent from an archive. It also returns the id of the exported agent.
+func (s *Service) importArchive(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
+	who := actingPrincipal(ctx)
+	content, err := archive.Decode(text, s.archiveKeys.acceptedKeys)
 	if err != nil {
 		return nil, "", err
 	}
 	was := content.Agent.GetAgent()
-	guest, ok, err := s.guestOf(ctx, was.GetModuleDigest())
+	guest, ok, err := s.guestByModule(ctx, was.GetModuleDigest())
 	if err != nil {
 		return nil, "", err
 	}
 	if !ok {
 		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
 	}
-	if err := validArchive(content.Agent); err != nil {
+	if err := validateArchive(content.Agent); err != nil {
 		return nil, "", err
 	}
-	asked := inherited(who, was.GetCreator(), content.Agent.GetDetail().GetManifest())
+	asked := copiedManifest(who, was.GetCreator(), content.Agent.GetDetail().GetManifest())
 	if asked == content.Agent.GetDetail().GetManifest() {
 		asked = proto.CloneOf(asked) // the original is compared with the journal
-		s.addModel(asked, guest, was.GetConfig().GetModel())
+		s.addDefaultModel(asked, guest, was.GetConfig().GetModel())
 	}
-	manifest, room, err := s.granted(ctx, who, asked, "")
+	manifest, room, err := s.newManifest(ctx, who, asked, "")
 	if err != nil {
 		return nil, "", err
 	}
-	if err := s.room(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
 		return nil, "", err
 	}
 	spec := agent.Spec{
-		ID: newID(), Creator: proto.CloneOf(who), Guest: guest, Manifest: manifest, Limits: within(content.Agent.GetDetail().GetLimits()), Created: time.Now(), Imported: digest,
+		ID: newAgentID(), Creator: proto.CloneOf(who), Guest: guest, Manifest: manifest, Limits: limitsWithin(content.Agent.GetDetail().GetLimits()), CreatedAt: time.Now(), ImportedDigest: digest,
 	}
-	a, err := agent.Import(by(ctx), spec, content, s.deps(), room)
+	a, err := agent.Import(callerOf(ctx), spec, content, s.deps(), room)
 	return a, was.GetId(), err
 }
 
-// addModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model instead
+// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model instead
 // of the one that its archive names. The right has the bounds of the manifest's first right on a model.
-func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
+func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
 		return
 	}
-	if _, err := manifest.Of(m).Model(model, time.Now()); err == nil {
+	if _, err := manifest.New(m).MatchModel(model, time.Now()); err == nil {
 		return
 	}
 	right := &wasmagentv1.ModelRight{Model: model}
@@ -245,8 +245,8 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	m.Models = append(m.Models, right)
 }
 
-// validArchive checks an archived agent by the rules for requests that create agents. Errors: [archive.ErrInvalid].
-func validArchive(a *wasmagentv1.ArchivedAgent) error {
+// validateArchive checks an archived agent by the rules for requests that create agents. Errors: [archive.ErrInvalid].
+func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 	asked := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),
 		Manifest: a.GetDetail().GetManifest(), Limits: a.GetDetail().GetLimits(),
@@ -254,7 +254,7 @@ func validArchive(a *wasmagentv1.ArchivedAgent) error {
 	if err := protovalidate.Validate(asked); err != nil {
 		return fmt.Errorf("it %w: agent.json: %w", archive.ErrInvalid, err)
 	}
-	if turns := a.GetAgent().GetTurnCount(); turns < 0 || turns > maxTurns || a.GetGuestSequence() < 0 || a.GetAgent().GetEpoch() > maxEpoch {
+	if turns := a.GetAgent().GetTurnCount(); turns < 0 || turns > maxImportedTurns || a.GetGuestSequence() < 0 || a.GetAgent().GetEpoch() > maxImportedEpoch {
 		return fmt.Errorf("it %w: agent.json: its counts are out of range", archive.ErrInvalid)
 	}
 	return nil

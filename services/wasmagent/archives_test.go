@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// export returns an agent's archive, and the key that signed the archive.
-func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
+// exportArchive returns an agent's archive, and the key that signed the archive.
+func (c client) exportArchive(id string) (text []byte, key ed25519.PublicKey) {
 	c.t.Helper()
 	digest, offset := "", int32(0)
 	for {
-		part, err := c.part(id, digest, offset)
+		part, err := c.archivePart(id, digest, offset)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -39,8 +39,8 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 	return text, key
 }
 
-// part returns a part of an archive. If the digest is empty, it exports the agent and returns the first part.
-func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
+// archivePart returns a part of an archive. If the digest is empty, it exports the agent and returns the first part.
+func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
 	if digest != "" {
 		resp, err := c.GetArchivePart(c.ctx, &wasmagentv1.GetArchivePartRequest{AgentId: id, ArchiveDigest: digest, Offset: offset})
 		return resp.GetArchive(), err
@@ -50,32 +50,32 @@ func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart,
 }
 
 // The parts of an archive are returned only to the person who exported the archive.
-func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
+func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	m := newTestService(t)
+	ana, ben := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	id := ana.create(&wasmagentv1.CreateAgentRequest{})
 	other := ben.create(&wasmagentv1.CreateAgentRequest{})
-	text, _ := ana.export(id)
+	text, _ := ana.exportArchive(id)
 	sum := sha256.Sum256(text)
 	digest := hex.EncodeToString(sum[:])
-	if part, err := ana.part(id, digest, 1); err != nil || string(part.GetDataBase64()) != string(text[1:]) || part.GetNextOffset() != 0 {
+	if part, err := ana.archivePart(id, digest, 1); err != nil || string(part.GetDataBase64()) != string(text[1:]) || part.GetNextOffset() != 0 {
 		t.Errorf("the part with offset 1 has %d bytes, the next offset is %d: %v", len(part.GetDataBase64()), part.GetNextOffset(), err)
 	}
-	_, err := ana.part(id, strings.Repeat("0", 64), 0)
+	_, err := ana.archivePart(id, strings.Repeat("0", 64), 0)
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
-	_, err = ben.part(id, digest, 0)
+	_, err = ben.archivePart(id, digest, 0)
 	rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
-	_, err = ben.part(other, digest, 0)
+	_, err = ben.archivePart(other, digest, 0)
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
-	_, err = ana.part(id, "", 0)
+	_, err = ana.archivePart(id, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// imports imports an archive in parts of this size.
-func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentResponse, err error) {
+// importArchive imports an archive in parts of this size.
+func (c client) importArchive(text []byte, size int) (resp *wasmagentv1.ImportAgentResponse, err error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {
 		resp, err = c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{
@@ -90,28 +90,28 @@ func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentRes
 
 // An agent that was imported by another installation behaves like the original: its next effects and their fuel are the
 // same.
-func TestAnArchiveMovesAnAgent(t *testing.T) {
+func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	t.Parallel()
-	here := newMesh(t).agent(t, "ana")
+	here := newTestService(t).onBehalfOfUser(t, "ana")
 	id := here.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief."), Limits: &wasmagentv1.Limits{EffectsPerTurn: new(int32(50))}})
 	big := strings.Repeat("0123456789", 100_000)
-	here.answers(id, "todo pending x\nwrite a.txt one\nwrite ä/b.txt two")
+	here.mustPrompt(id, "todo pending x\nwrite a.txt one\nwrite ä/b.txt two")
 	if _, err := here.CallTool(here.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: `{"path":"` + strings.Repeat("d/", 400) + `big","content":"` + big + `"}`}); err != nil {
 		t.Fatal(err)
 	}
-	text, key := here.export(id)
-	if again, _ := here.export(id); string(again) != string(text) {
+	text, key := here.exportArchive(id)
+	if again, _ := here.exportArchive(id); string(again) != string(text) {
 		t.Error("two exports of the same agent differ")
 	}
 
-	there := newLife(t, nil)
-	_, err := there.agent(t, "ben").imports(text, 1<<20)
+	there := newRestartable(t, nil)
+	_, err := there.onBehalfOfUser(t, "ben").importArchive(text, 1<<20)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "SIGNATURE_UNKNOWN")
-	there.end()
-	there.cfg.Accepts = []ed25519.PublicKey{key}
-	there.begin()
-	ben := there.agent(t, "ben")
-	made, err := ben.imports(text, 300_000)
+	there.close()
+	there.cfg.AcceptedKeys = []ed25519.PublicKey{key}
+	there.start()
+	ben := there.onBehalfOfUser(t, "ben")
+	made, err := ben.importArchive(text, 300_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	if made.GetExportedId() != id || moved.GetId() == id || moved.GetState() != wasmagentv1.AgentState_AGENT_STATE_STOPPED || moved.GetCreator() != "ben" || moved.GetJournalId() != id || moved.GetImportedDigest() == "" {
 		t.Errorf("the imported agent is %v, exported as %s", moved, made.GetExportedId())
 	}
-	if again, err := ben.imports(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
+	if again, err := ben.importArchive(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
 		t.Errorf("a repeated import returns %v %v", again, err)
 	}
 	_, _, err = ben.prompt(moved.GetId(), "say x")
@@ -128,42 +128,42 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := "todo pending y\nread a.txt\nread ä/b.txt\nlist"
-	was, is := here.answers(id, next).GetResponse(), ben.answers(moved.GetId(), next).GetResponse()
+	was, is := here.mustPrompt(id, next).GetResponse(), ben.mustPrompt(moved.GetId(), next).GetResponse()
 	if was != is || !strings.HasPrefix(is, "one\ntwo\n") {
 		t.Errorf("the original answers %q, the import %q", was, is)
 	}
-	stayed, left := done(here.events(id)), done(ben.events(moved.GetId()))
+	stayed, left := withoutStored(here.events(id)), withoutStored(ben.events(moved.GetId()))
 	stayed, left = stayed[len(stayed)-10:], left[len(left)-10:]
 	for i := range stayed {
 		if stayed[i].GetEnvelopeDigest() != left[i].GetEnvelopeDigest() || stayed[i].GetFuel() != left[i].GetFuel() {
 			t.Errorf("the event of the original is %v, that of the import %v", stayed[i], left[i])
 		}
 	}
-	ben.matches(moved.GetId())
+	ben.verifyMatches(moved.GetId())
 }
 
-// done returns the events that are not of the kind stored, whose envelopes have times and ids.
-func done(events []*wasmagentv1.Event) []*wasmagentv1.Event {
+// withoutStored returns the events that are not of the kind stored, whose envelopes have times and ids.
+func withoutStored(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }
 
 // No agent is created from an archive that was changed, is incomplete, or whose parts are sent out of order.
-func TestADamagedArchiveIsRefused(t *testing.T) {
+func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
-	c.answers(id, "write a.txt one")
-	text, _ := c.export(id)
+	c.mustPrompt(id, "write a.txt one")
+	text, _ := c.exportArchive(id)
 	for range 60 {
 		changed := append([]byte(nil), text...)
 		at := rand.IntN(len(changed))
 		changed[at] ^= 1 << rand.IntN(8)
-		if _, err := c.imports(changed, 1<<20); status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.PermissionDenied {
+		if _, err := c.importArchive(changed, 1<<20); status.Code(err) != codes.InvalidArgument && status.Code(err) != codes.PermissionDenied {
 			t.Errorf("the import with byte %d changed returns %v", at, err)
 		}
 	}
 	for name, torn := range map[string][]byte{"half": text[:len(text)/2], "more": append(append([]byte(nil), text...), make([]byte, 512)...), "no tar": []byte("x")} {
-		_, err := c.imports(torn, 1<<20)
+		_, err := c.importArchive(torn, 1<<20)
 		t.Log(name)
 		rpctest.WantStatus(t, err, codes.InvalidArgument, "ARCHIVE_INVALID")
 	}
@@ -189,10 +189,10 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 }
 
 // The number of archives of one caller is limited, so that other callers can import archives.
-func TestArchivesAreBounded(t *testing.T) {
+func TestImportAgent_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	m := newTestService(t)
+	ana, ben := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	begin := func(c client, name string) error {
 		sum := sha256.Sum256([]byte(name))
 		_, err := c.ImportAgent(context.WithoutCancel(c.ctx), &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})

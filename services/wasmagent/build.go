@@ -60,18 +60,18 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		}
 	}
 	return New(
-		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts, Workers: mesh.File.Agents.Workers,
+		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, ApprovalWait: mesh.File.Approvals.Hold, Guests: listed, AcceptedKeys: accepts, Workers: mesh.File.Agents.Workers,
 			Models: providers, Model: mesh.File.Agents.Model, Server: server, PersonDay: PersonDay(mesh.File.Agents.PersonDay),
-			Turns: placesOf(mesh.File.Agents.Turns), Questions: questionsOf(mesh.File.Agents.Questions), QuestionTime: mesh.File.Agents.Questions.Timeout, AnswerTime: mesh.File.Agents.Questions.FirstByte,
+			Turns: turnLimits(mesh.File.Agents.Turns), Questions: questionLimits(mesh.File.Agents.Questions), QuestionTimeout: mesh.File.Agents.Questions.Timeout, FirstByteTimeout: mesh.File.Agents.Questions.FirstByte,
 		},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},
 	)
 }
 
-func placesOf(p config.Places) Places {
-	return Places{All: p.Places, Person: p.PersonPlaces, Queue: p.Queue, PersonQueue: p.PersonQueue, Wait: p.Wait}
+func turnLimits(p config.Places) ConcurrencyLimits {
+	return ConcurrencyLimits{Total: p.Places, PerPerson: p.PersonPlaces, MaxQueued: p.Queue, MaxQueuedPerPerson: p.PersonQueue, MaxWait: p.Wait}
 }
 
-func questionsOf(q config.Questions) Places {
-	return Places{All: q.Places, Person: q.PersonPlaces, Queue: q.Queue, PersonQueue: q.PersonQueue, Wait: q.Wait}
+func questionLimits(q config.Questions) ConcurrencyLimits {
+	return ConcurrencyLimits{Total: q.Places, PerPerson: q.PersonPlaces, MaxQueued: q.Queue, MaxQueuedPerPerson: q.PersonQueue, MaxWait: q.Wait}
 }

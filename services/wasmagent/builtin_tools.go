@@ -17,25 +17,25 @@ import (
 // CallTool implements wasmagentv1.AgentServiceServer. Only tool_name selects the tool. An input with a field that the
 // tool does not have is refused.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(a.Creator)); err != nil {
 		return nil, toStatus(err)
 	}
 	input := []byte(req.GetToolInput())
 	if len(input) == 0 {
 		input = []byte("{}")
 	}
-	said, err := callTool(by(ctx), a, req.GetToolName(), input)
+	said, err := callBuiltinTool(callerOf(ctx), a, req.GetToolName(), input)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.CallToolResponse{Output: said}, nil
 }
 
-func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
+func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
 	switch tool { //nolint:exhaustive // the contract admits no other value
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
@@ -43,10 +43,10 @@ func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input [
 			Offset int     `json:"offset"`
 			Limit  int     `json:"limit"`
 		}
-		if err := read(input, &in, &in.Path); err != nil {
+		if err := parseToolInput(input, &in, &in.Path); err != nil {
 			return "", err
 		}
-		err = a.Read(func(f *files.Files) (err error) {
+		err = a.ReadFiles(func(f *files.Files) (err error) {
 			said, err = f.Read(*in.Path, in.Offset, in.Limit)
 			return err
 		})
@@ -55,10 +55,10 @@ func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input [
 			Path    *string `json:"path"`
 			Content *string `json:"content"`
 		}
-		if err := read(input, &in, &in.Path, &in.Content); err != nil {
+		if err := parseToolInput(input, &in, &in.Path, &in.Content); err != nil {
 			return "", err
 		}
-		err = a.Do(by, func(f *files.Files) (string, error) {
+		err = a.UpdateFiles(by, func(f *files.Files) (string, error) {
 			name, err := f.Write(*in.Path, *in.Content, time.Now())
 			said = fmt.Sprintf("wrote %d bytes to %s", len(*in.Content), name)
 			return "write_file: " + said, err
@@ -70,10 +70,10 @@ func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input [
 			NewString  *string `json:"new_string"`
 			ReplaceAll bool    `json:"replace_all"`
 		}
-		if err := read(input, &in, &in.Path, &in.OldString, &in.NewString); err != nil {
+		if err := parseToolInput(input, &in, &in.Path, &in.OldString, &in.NewString); err != nil {
 			return "", err
 		}
-		err = a.Do(by, func(f *files.Files) (string, error) {
+		err = a.UpdateFiles(by, func(f *files.Files) (string, error) {
 			name, _, err := f.Edit(*in.Path, *in.OldString, *in.NewString, in.ReplaceAll, time.Now())
 			said = "edited " + name
 			return "edit_file: " + said, err
@@ -82,26 +82,26 @@ func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input [
 		var in struct {
 			Path string `json:"path"`
 		}
-		if err := read(input, &in); err != nil {
+		if err := parseToolInput(input, &in); err != nil {
 			return "", err
 		}
 		return listFiles(a, in.Path)
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS:
 		return writeTodos(by, a, input)
 	default:
-		return "", errInput
+		return "", errToolInput
 	}
 	return said, err
 }
 
-// read parses an input and checks that its required fields are present.
-func read(input []byte, into any, required ...**string) error {
+// parseToolInput parses an input and checks that its required fields are present.
+func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
-		return fmt.Errorf("%w: %s", errInput, abi.Wrong(err))
+		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))
 	}
 	for _, field := range required {
 		if *field == nil {
-			return fmt.Errorf("%w: a field is missing", errInput)
+			return fmt.Errorf("%w: a field is missing", errToolInput)
 		}
 	}
 	return nil
@@ -109,7 +109,7 @@ func read(input []byte, into any, required ...**string) error {
 
 func listFiles(a *agent.Agent, below string) (string, error) {
 	var paths []string
-	err := a.Read(func(f *files.Files) (err error) {
+	err := a.ReadFiles(func(f *files.Files) (err error) {
 		paths, err = f.Paths(below)
 		return err
 	})
@@ -120,7 +120,7 @@ func listFiles(a *agent.Agent, below string) (string, error) {
 	return string(text), err
 }
 
-func writeTodos(by agent.By, a *agent.Agent, input []byte) (string, error) {
+func writeTodos(by agent.Caller, a *agent.Agent, input []byte) (string, error) {
 	var in struct {
 		Todos *[]struct {
 			Content string `json:"content"`
@@ -129,15 +129,15 @@ func writeTodos(by agent.By, a *agent.Agent, input []byte) (string, error) {
 			ActiveForm string `json:"active_form"`
 		} `json:"todos"`
 	}
-	if err := read(input, &in); err != nil {
+	if err := parseToolInput(input, &in); err != nil {
 		return "", err
 	}
 	if in.Todos == nil {
-		return "", fmt.Errorf("%w: todos is missing", errInput)
+		return "", fmt.Errorf("%w: todos is missing", errToolInput)
 	}
 	todos := make([]*wasmagentv1.Todo, 0, len(*in.Todos))
 	for _, t := range *in.Todos {
-		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: agent.Status(t.Status)})
+		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: agent.TodoStatus(t.Status)})
 	}
 	if err := a.SetTodos(by, todos); err != nil {
 		return "", err

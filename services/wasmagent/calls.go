@@ -29,8 +29,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxCall is the time limit of one call, including the wait for an approval.
-const maxCall = 30 * time.Minute
+// maxCallTime is the time limit of one call, including the wait for an approval.
+const maxCallTime = 30 * time.Minute
 
 // host implements [agent.Host].
 type host struct{ *Service }
@@ -42,35 +42,35 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 		return nil, nil, err
 	}
 	if slices.Contains(lineage, nil) {
-		return func() {}, creatorGone(), nil
+		return func() {}, creatorGoneError(), nil
 	}
 	giveBack = func() {}
 	if call.Model != "" {
-		err = agent.AllowsModel(ctx, h.store, lineage, call.Model, h.models.HasPrice(call.Model))
+		err = agent.CheckModelRights(ctx, h.store, lineage, call.Model, h.models.HasPrice(call.Model))
 	} else {
-		giveBack, err = agent.Allows(ctx, h.store, lineage, call)
+		giveBack, err = agent.CountCall(ctx, h.store, lineage, call)
 	}
-	if errors.Is(err, manifest.ErrNotNamed) || errors.Is(err, manifest.ErrSpent) {
+	if errors.Is(err, manifest.ErrNotAllowed) || errors.Is(err, manifest.ErrSpent) {
 		return func() {}, &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil
 	}
 	return giveBack, nil, err
 }
 
-// stillAllowed checks the rights of a call again after its approval, because they may have changed while the call
+// recheckRights checks the rights of a call again after its approval, because they may have changed while the call
 // waited. It returns the refusal, or nil if the rights of the agent and of every agent in its chain include the call.
-func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
+func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	for _, one := range lineage {
 		if one == nil {
-			return creatorGone(), nil
+			return creatorGoneError(), nil
 		}
 		if call.Model != "" {
-			_, err = one.Rights().Model(call.Model, time.Now())
+			_, err = one.Rights().MatchModel(call.Model, time.Now())
 		} else {
-			_, err = one.Rights().Tool(call.Server, call.Tool, call.Arguments, time.Now())
+			_, err = one.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
 		}
 		if err != nil {
 			return &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil //nolint:nilerr // err is the refusal
@@ -79,16 +79,16 @@ func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolC
 	return nil, nil //nolint:nilnil // both are nil if the call is allowed
 }
 
-func creatorGone() *abi.Error {
+func creatorGoneError() *abi.Error {
 	return &abi.Error{Code: "creator_gone", Message: "an agent in the chain of this one has ended, and its rights with it"}
 }
 
-// Spent implements [agent.Host].
-func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, tokens, nanos int64) {
+// CountModelUse implements [agent.Host].
+func (h host) CountModelUse(ctx context.Context, a *agent.Agent, call agent.ToolCall, tokens, nanos int64) {
 	lineage, err := h.lineage(ctx, a)
 	if err == nil {
 		lineage = slices.DeleteFunc(lineage, func(one *agent.Agent) bool { return one == nil })
-		err = agent.SpendModel(context.WithoutCancel(ctx), h.store, lineage, call.Model, tokens, nanos)
+		err = agent.CountModelUse(context.WithoutCancel(ctx), h.store, lineage, call.Model, tokens, nanos)
 	}
 	if err != nil {
 		h.log.WarnContext(ctx, "the use of a model can't be counted", "agent", a.ID, "model", call.Model, "tokens", tokens, "error", err)
@@ -97,41 +97,41 @@ func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, to
 
 // Call implements [agent.Host]: it makes the call through the gateway.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
-	if call.Approval != "" { // rights may have been withdrawn since the approval was requested
-		refused, err := h.stillAllowed(ctx, a, call)
+	if call.ApprovalID != "" { // rights may have been withdrawn since the approval was requested
+		refused, err := h.recheckRights(ctx, a, call)
 		if refused != nil {
-			h.Withdraw(ctx, a, call.Approval, agent.Withdrawn(refused.Message))
+			h.WithdrawApproval(ctx, a, call.ApprovalID, agent.WithdrawalReason(refused.Message))
 		}
 		if refused != nil || err != nil {
 			return agent.ToolResult{Refused: refused, Denied: refused != nil}, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCall)
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCallTime)
 	defer cancel()
-	answer, err := h.ask(ctx, call.Tell, &gatewayv1.CallToolRequest{
-		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.Approval, Hold: durationpb.New(hold),
+	answer, err := h.callGateway(ctx, call.Progress, &gatewayv1.CallToolRequest{
+		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.ApprovalID, Hold: durationpb.New(hold),
 	})
-	if refused := unsent(err); refused != nil {
-		return agent.ToolResult{Refused: refused, Again: status.Code(err) == codes.ResourceExhausted}, nil
+	if refused := notSentReason(err); refused != nil {
+		return agent.ToolResult{Refused: refused, Retryable: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
-		if ctx.Err() == nil && call.Approval == "" { // a call that waits for an approval is repeated
+		if ctx.Err() == nil && call.ApprovalID == "" { // a call that waits for an approval is repeated
 			h.log.WarnContext(ctx, "an agent's call failed without an answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
 		}
 		return agent.ToolResult{}, errors.New("the outcome of the call is not known")
 	}
-	out := result(answer)
-	out.Decision, out.Code = answer.GetDecision().GetId(), answer.GetDecision().GetCode()
+	out := toolResult(answer)
+	out.DecisionID, out.Code = answer.GetDecision().GetId(), answer.GetDecision().GetCode()
 	return out, nil
 }
 
-// Fault implements [agent.Host].
-func (h host) Fault(ctx context.Context, a *agent.Agent, fault any, stack []byte) {
+// LogPanic implements [agent.Host].
+func (h host) LogPanic(ctx context.Context, a *agent.Agent, fault any, stack []byte) {
 	h.log.ErrorContext(ctx, "a turn of an agent panicked", "agent", a.ID, "panic", fmt.Sprint(fault), "stack", string(stack))
 }
 
-// Alone implements [agent.Host].
-func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
+// DetachedTurnEnded implements [agent.Host].
+func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) {
 	if err != nil {
 		h.log.WarnContext(ctx, "a prompt that continued without its caller failed", "agent", a.ID, "error", err)
 	}
@@ -146,13 +146,13 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 		if !ok {
 			continue
 		}
-		found, err := s.shelf.get(ctx, id)
+		found, err := s.agents.get(ctx, id)
 		switch {
 		case errors.Is(err, store.ErrUnknown):
 			out = append(out, nil)
 		case err != nil:
 			return nil, err
-		case found.Ended():
+		case found.HasEnded():
 			out = append(out, nil)
 		default:
 			out = append(out, found)
@@ -161,8 +161,8 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 	return out, nil
 }
 
-// ask makes a call through the gateway.
-func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+// callGateway makes a call through the gateway.
+func (h host) callGateway(ctx context.Context, tell func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail at once if the gateway is unavailable
 	if err != nil {
 		return nil, err
@@ -182,10 +182,10 @@ func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToo
 	}
 }
 
-// unsent returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A status
+// notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A status
 // without a reason does not come from the gateway itself. The reason TOO_MUCH may refer to the size of an answer, so
 // the call may have been sent.
-func unsent(err error) *abi.Error {
+func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {
 		return nil
@@ -197,13 +197,13 @@ func unsent(err error) *abi.Error {
 	return nil
 }
 
-// result converts the answer of a call to the result that the guest gets.
-func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
+// toolResult converts the answer of a call to the result that the guest gets.
+func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
 		out := agent.ToolResult{
 			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
-			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Again: d.GetRetryable(),
+			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Retryable: d.GetRetryable(),
 		}
 		switch d.GetCode() { //nolint:exhaustive // a call with another code was not sent, and does not wait
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
@@ -213,7 +213,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 				break
 			}
 			out.Denied = false
-			out.Waits = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: d.GetApproval().GetId(), DecisionId: d.GetId()}
+			out.Waiting = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: d.GetApproval().GetId(), DecisionId: d.GetId()}
 		}
 		return out
 	}
@@ -231,7 +231,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 		} `json:"_meta"`
 	}
 	if err := json.Unmarshal([]byte(answer.GetResultJson()), &said); err != nil {
-		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.Wrong(err))}, Ran: true}
+		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.JSONError(err))}, Ran: true}
 	}
 	var texts []string
 	for _, part := range said.Content {

@@ -23,22 +23,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ran returns the answer to a call that was made.
-func ran(text string) *gatewayv1.ToolAnswer {
+// answerOf returns the answer to a call that was made.
+func answerOf(text string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision:   &gatewayv1.DecisionInfo{Id: "d-1", Effect: policyv1.Effect_EFFECT_ALLOW},
 		ResultJson: fmt.Sprintf(`{"content":[{"type":"text","text":%q}],"structuredContent":{"n":1}}`, text),
 	}
 }
 
-// refusedBy returns the answer to a call that was refused.
-func refusedBy(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
+// refusal returns the answer to a call that was refused.
+func refusal(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,
 	}
 }
 
-func mayCall(tools ...string) *wasmagentv1.Manifest {
+func toolManifest(tools ...string) *wasmagentv1.Manifest {
 	m := new(wasmagentv1.Manifest)
 	for _, tool := range tools {
 		m.Tools = append(m.Tools, &wasmagentv1.ToolRight{Server: "demo", Tool: tool})
@@ -46,14 +46,14 @@ func mayCall(tools ...string) *wasmagentv1.Manifest {
 	return m
 }
 
-// calls records the calls that a gateway gets.
-type calls struct {
+// recordedCalls records the calls that a gateway gets.
+type recordedCalls struct {
 	mu   sync.Mutex
 	by   []*identityv1.Principal
 	made []string
 }
 
-func (c *calls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
+func (c *recordedCalls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.by = append(c.by, authn.BehalfOf(ctx))
@@ -62,19 +62,19 @@ func (c *calls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
 
 // Case I6. The principal of an agent's call is the agent, with its creator in the chain. A call that the manifest does
 // not allow does not reach the gateway.
-func TestI6AnAgentCallsAsItself(t *testing.T) {
+func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	t.Parallel()
-	var seen calls
-	m := newMeshWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	var seen recordedCalls
+	m := newTestServiceWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		seen.note(ctx, req)
-		return ran("done"), nil
+		return answerOf("done"), nil
 	})
-	c := m.agent(t, "ana")
-	manifest := mayCall("add_*", "counted")
+	c := m.onBehalfOfUser(t, "ana")
+	manifest := toolManifest("add_*", "counted")
 	manifest.Tools[1].Calls = new(int32(1))
 	manifest.Tools[1].Conditions = []*wasmagentv1.ArgumentCondition{{Path: "/path", Test: &wasmagentv1.ArgumentCondition_Below{Below: "/srv"}}}
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-	said := c.answers(id, strings.Join([]string{
+	said := c.mustPrompt(id, strings.Join([]string{
 		`tool demo add_note {"text":"x"}`, `tool demo delete_note {}`, `tool other add_note {}`,
 		`tool demo counted {"path":"/srv/../etc"}`, `tool demo counted {"path":"/srv/a"}`, `tool demo counted {"path":"/srv/a"}`,
 	}, "\n")).GetResponse()
@@ -92,29 +92,29 @@ func TestI6AnAgentCallsAsItself(t *testing.T) {
 	if p.GetSubject() != "agent:default/"+id || p.GetOwner() != "ana" || len(p.GetChain()) != 1 || p.GetChain()[0].GetSubject() != "ana" || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
 		t.Errorf("the principal of the call is %v", p)
 	}
-	operator := m.person(t, "operator")
-	theirs := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("add_*")})
-	operator.answers(theirs, "tool demo add_note {}")
+	operator := m.withToken(t, "operator")
+	theirs := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("add_*")})
+	operator.mustPrompt(theirs, "tool demo add_note {}")
 	if p := seen.by[len(seen.by)-1]; p.GetOwner() == "" || len(p.GetChain()) != 0 {
 		t.Errorf("an operator's agent calls as %v", p)
 	}
 }
 
 // A guest gets the reason of a denial by policy. If the manifest has stop_on_denial, the denial stops the agent.
-func TestADenialReturnsToTheAgent(t *testing.T) {
+func TestCall_GuestGetsDenial(t *testing.T) {
 	t.Parallel()
-	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return refusedBy(commonv1.Code_CODE_DENIED_BY_RULE, "Denied by policy: by people alone."), nil
+	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return refusal(commonv1.Code_CODE_DENIED_BY_RULE, "Denied by policy: by people alone."), nil
 	})
-	c := m.agent(t, "ana")
-	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
-	if said := c.answers(id, "tool demo t\nsay on").GetResponse(); said != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
+	c := m.onBehalfOfUser(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
+	if said := c.mustPrompt(id, "tool demo t\nsay on").GetResponse(); said != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
 		t.Errorf("it answers %q", said)
 	}
 	if denied := c.state(id).GetUsage().GetDenied(); denied != 1 {
 		t.Errorf("%d denied calls are counted, want 1", denied)
 	}
-	strict := mayCall("t")
+	strict := toolManifest("t")
 	strict.StopOnDenial = true
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: strict})
 	_, _, err := c.prompt(id, "tool demo t")
@@ -126,7 +126,7 @@ func TestADenialReturnsToTheAgent(t *testing.T) {
 
 // A guest gets the reason why a call was not sent, and the call is not counted. For every other failed call, the guest
 // gets outcome_unknown, and the call is counted.
-func TestACallWithoutAnAnswer(t *testing.T) {
+func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
 		err  error
@@ -138,15 +138,15 @@ func TestACallWithoutAnAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return nil, one.err })
-			c := m.agent(t, "ana")
-			manifest := mayCall("t")
+			m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return nil, one.err })
+			c := m.onBehalfOfUser(t, "ana")
+			manifest := toolManifest("t")
 			manifest.Tools[0].Calls = new(int32(1))
 			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-			if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, one.want) || strings.Contains(said, "gone") {
+			if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, one.want) || strings.Contains(said, "gone") {
 				t.Errorf("it answers %q, want %q", said, one.want)
 			}
-			again := c.answers(id, "tool demo t").GetResponse()
+			again := c.mustPrompt(id, "tool demo t").GetResponse()
 			if spent := strings.Contains(again, "as many such calls"); spent != (name != "refused") {
 				t.Errorf("the agent answers a second prompt with %q", again)
 			}
@@ -155,22 +155,22 @@ func TestACallWithoutAnAnswer(t *testing.T) {
 }
 
 // A call that was made, or may have been made, is counted, even if it has no usable answer.
-func TestCallsThatWereMadeCount(t *testing.T) {
+func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
-		"a time-out":       refusedBy(commonv1.Code_CODE_UPSTREAM_TIMEOUT, "the server did not answer in time"),
-		"no usable answer": refusedBy(commonv1.Code_CODE_OUTCOME_UNKNOWN, "no usable answer"),
+		"a time-out":       refusal(commonv1.Code_CODE_UPSTREAM_TIMEOUT, "the server did not answer in time"),
+		"no usable answer": refusal(commonv1.Code_CODE_OUTCOME_UNKNOWN, "no usable answer"),
 		"too large":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, TooLarge: true},
 		"no result":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, ResultJson: "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return answer, nil })
-			c := m.agent(t, "ana")
-			manifest := mayCall("t")
+			m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return answer, nil })
+			c := m.onBehalfOfUser(t, "ana")
+			manifest := toolManifest("t")
 			manifest.StopOnDenial, manifest.Tools[0].Calls = true, new(int32(1))
 			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-			if said := c.answers(id, "tool demo t").GetResponse(); !strings.HasPrefix(said, "line 1: ") {
+			if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.HasPrefix(said, "line 1: ") {
 				t.Errorf("it answers %q", said)
 			}
 			_, _, err := c.prompt(id, "tool demo t")
@@ -180,28 +180,28 @@ func TestCallsThatWereMadeCount(t *testing.T) {
 }
 
 // Agents that wait for approvals do not use places, so that other agents can work. They continue without their callers.
-func TestAgentsThatWaitForPeople(t *testing.T) {
+func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
-	m := newMeshWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	m := newTestServiceWith(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		if req.GetApprovalId() == "" {
-			asked := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
+			asked := refusal(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
 			asked.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
 			return asked, nil
 		}
 		select {
 		case <-decided:
-			return ran("approved"), nil
+			return answerOf("approved"), nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	})
-	c := m.agent(t, "ana")
+	c := m.onBehalfOfUser(t, "ana")
 	const parked = 8 // more than can work at the same time
 	ids := make([]string, parked)
 	for i := range ids {
-		ids[i] = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
-		answer := c.answers(ids[i], "tool demo t\nsay after")
+		ids[i] = c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
+		answer := c.mustPrompt(ids[i], "tool demo t\nsay after")
 		if answer.GetFinished() || answer.GetWaiting().GetApprovalId() != "a-1" || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_WAITING {
 			t.Fatalf("the prompt of agent %d ends with %v", i, answer)
 		}
@@ -209,7 +209,7 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 	_, _, err := c.prompt(ids[0], "say hello")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
 	other := c.create(&wasmagentv1.CreateAgentRequest{})
-	if said := c.answers(other, "say hello").GetResponse(); said != "hello" {
+	if said := c.mustPrompt(other, "say hello").GetResponse(); said != "hello" {
 		t.Errorf("another agent answers %q", said)
 	}
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: ids[1]}); err != nil {
@@ -231,24 +231,24 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 }
 
 // Case I6. An agent can create agents only within its manifest, and can't prompt itself or an agent in its chain.
-func TestI6AgentsThatMakeAgents(t *testing.T) {
+func TestCreateAgent_ByAgentStaysWithinManifest(t *testing.T) {
 	t.Parallel()
-	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return ran("done"), nil
+	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return answerOf("done"), nil
 	})
-	ana := m.agent(t, "ana")
+	ana := m.onBehalfOfUser(t, "ana")
 	acts := func(id string, chain ...*identityv1.Principal) (client, *identityv1.Principal) {
 		p := rpctest.Principal("default", "agent:default/"+id)
 		p.Owner, p.Chain = "ana", chain
 		bare := rpctest.Principal("default", "agent:default/"+id)
-		return m.speaks(t, p), bare
+		return m.onBehalfOf(t, p), bare
 	}
 	root := rpctest.Principal("default", "ana")
-	parent := mayCall("t")
+	parent := toolManifest("t")
 	parent.Children = &wasmagentv1.ChildRight{Depth: 2, Count: 2}
 	first := ana.create(&wasmagentv1.CreateAgentRequest{Manifest: parent})
 	asFirst, firstBare := acts(first, root)
-	child := mayCall("t", "more")
+	child := toolManifest("t", "more")
 	child.Children = &wasmagentv1.ChildRight{Depth: 1, Count: 5}
 	second := asFirst.create(&wasmagentv1.CreateAgentRequest{Manifest: child})
 	asSecond, _ := acts(second, firstBare, root)
@@ -262,14 +262,14 @@ func TestI6AgentsThatMakeAgents(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	_, _, err = asSecond.prompt(first, "say hello")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
-	said := asFirst.answers(second, "tool demo t\ntool demo more").GetResponse()
+	said := asFirst.mustPrompt(second, "tool demo t\ntool demo more").GetResponse()
 	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(said, want) {
 		t.Errorf("the agent makes a call that its creator may not make: %q, want %q", said, want)
 	}
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: first}); err != nil {
 		t.Fatal(err)
 	}
-	if said := ana.answers(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
+	if said := ana.mustPrompt(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
 		t.Errorf("after the end of its creator the agent answers %q", said)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-func named(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
+func personKey(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
 // Waiting callers get places in the order of their arrival. Callers of a person who has the maximum number of places do
 // not delay other callers. Callers that had a place before take precedence.
-func TestQueue_GivesPlacesInOrder(t *testing.T) {
+func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(Places{All: 3, Person: 2, Queue: 10, PersonQueue: 5, Wait: time.Hour})
+		q := newQueue(ConcurrencyLimits{Total: 3, PerPerson: 2, MaxQueued: 10, MaxQueuedPerPerson: 5, MaxWait: time.Hour})
 		var mu sync.Mutex
 		var order []string
 		leaves := make(map[string]func())
@@ -31,7 +31,7 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 		}
 		take := func(person, name string, back bool) {
 			go func() {
-				leave, err := q.take(t.Context(), named(person), back)
+				leave, err := q.acquire(t.Context(), personKey(person), back)
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return
@@ -64,8 +64,8 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 		for _, name := range []string{"a3", "e1"} {
 			leaves[name]()
 		}
-		if q.working != 0 || len(q.each) != 0 || len(q.waiting) != 0 {
-			t.Errorf("after all callers have left, %d work, %d wait, and %d persons are counted", q.working, len(q.waiting), len(q.each))
+		if q.running != 0 || len(q.persons) != 0 || len(q.waiting) != 0 {
+			t.Errorf("after all callers have left, %d work, %d wait, and %d persons are counted", q.running, len(q.waiting), len(q.persons))
 		}
 	})
 }
@@ -76,19 +76,19 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(Places{All: 1, Person: 1, Queue: 3, PersonQueue: 2, Wait: time.Minute})
-		leave, err := q.take(t.Context(), named("ana"), false)
+		q := newQueue(ConcurrencyLimits{Total: 1, PerPerson: 1, MaxQueued: 3, MaxQueuedPerPerson: 2, MaxWait: time.Minute})
+		leave, err := q.acquire(t.Context(), personKey("ana"), false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		came := make(chan string, 10)
 		wait := func(ctx context.Context, person string, back bool) {
 			go func() {
-				leave, err := q.take(ctx, named(person), back)
+				leave, err := q.acquire(ctx, personKey(person), back)
 				if err == nil {
 					leave()
 				}
-				came <- fmt.Sprintf("%s %v %v", person, errors.Is(err, errPlaces), errors.Is(err, context.Canceled))
+				came <- fmt.Sprintf("%s %v %v", person, errors.Is(err, errNoSlot), errors.Is(err, context.Canceled))
 			}()
 			synctest.Wait()
 		}
@@ -96,12 +96,12 @@ func TestQueue_IsBounded(t *testing.T) {
 		wait(ctx, "ana", false)
 		wait(t.Context(), "ana", false)
 		for _, person := range []string{"ana", "ana"} {
-			if _, err := q.take(t.Context(), named(person), false); !errors.Is(err, errPlaces) {
+			if _, err := q.acquire(t.Context(), personKey(person), false); !errors.Is(err, errNoSlot) {
 				t.Errorf("a further caller of a person with the maximum of waiting callers: %v", err)
 			}
 		}
 		wait(t.Context(), "ben", false)
-		if _, err := q.take(t.Context(), named("eve"), false); !errors.Is(err, errPlaces) {
+		if _, err := q.acquire(t.Context(), personKey("eve"), false); !errors.Is(err, errNoSlot) {
 			t.Errorf("a further caller while the queue is full: %v", err)
 		}
 		wait(t.Context(), "back", true)
@@ -126,19 +126,19 @@ func TestQueue_IsBounded(t *testing.T) {
 }
 
 // The reserved bytes are bounded for each person and in total. Giving them back twice has no further effect.
-func TestRoom_IsBounded(t *testing.T) {
+func TestMemoryBudget_IsBounded(t *testing.T) {
 	t.Parallel()
-	r := &room{all: 10, own: 6}
-	first, ok := r.take(named("ana"), 6)
-	if _, more := r.take(named("ana"), 1); !ok || more {
+	r := &memoryBudget{total: 10, perPerson: 6}
+	first, ok := r.reserve(personKey("ana"), 6)
+	if _, more := r.reserve(personKey("ana"), 1); !ok || more {
 		t.Error("a person can reserve more than its bound")
 	}
-	if _, ok := r.take(named("ben"), 5); ok {
+	if _, ok := r.reserve(personKey("ben"), 5); ok {
 		t.Error("all persons together can reserve more than the bound")
 	}
 	first()
 	first()
-	if _, ok := r.take(named("ben"), 5); !ok || r.n != 5 || len(r.each) != 1 {
-		t.Errorf("at the end %d bytes of %d persons are reserved", r.n, len(r.each))
+	if _, ok := r.reserve(personKey("ben"), 5); !ok || r.reserved != 5 || len(r.reservedBy) != 1 {
+		t.Errorf("at the end %d bytes of %d persons are reserved", r.reserved, len(r.reservedBy))
 	}
 }

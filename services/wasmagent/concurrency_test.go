@@ -25,15 +25,15 @@ import (
 
 // slowGateway is a gateway that blocks calls until the test closes goOn.
 type slowGateway struct {
-	begun chan string
-	goOn  chan struct{}
+	begun   chan string
+	release chan struct{}
 
 	mu   sync.Mutex
 	made map[string]int
 }
 
 func newSlowGateway() *slowGateway {
-	return &slowGateway{begun: make(chan string, 100), goOn: make(chan struct{}), made: make(map[string]int)}
+	return &slowGateway{begun: make(chan string, 100), release: make(chan struct{}), made: make(map[string]int)}
 }
 
 func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -45,27 +45,27 @@ func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest
 	g.mu.Unlock()
 	g.begun <- req.GetArgumentsJson()
 	select {
-	case <-g.goOn:
-		return ran("done"), nil
+	case <-g.release:
+		return answerOf("done"), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// waits waits until n calls have begun.
-func (g *slowGateway) waits(t *testing.T, n int) {
+// waitForCalls waits until n calls have begun.
+func (g *slowGateway) waitForCalls(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
 		select {
 		case <-g.begun:
-		case <-time.After(lost):
+		case <-time.After(waitLimit):
 			t.Fatalf("%d calls are under way, want %d", i, n)
 		}
 	}
 }
 
-// withPlaces returns a service with this configuration, whose calls block.
-func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
+// newServiceWithLimits returns a service with this configuration, whose calls block.
+func newServiceWithLimits(t *testing.T, cfg wasmagent.Config) (testService, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
 	cfg.Data = t.TempDir()
@@ -75,43 +75,43 @@ func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
 			t.Error(err)
 		}
 	})
-	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
+	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// prompted is the result of a prompt.
-type prompted struct {
+// promptResult is the result of a prompt.
+type promptResult struct {
 	answer *wasmagentv1.PromptAgentResponse
 	err    error
 }
 
-// prompts prompts an agent without waiting for the result.
-func (c client) prompts(id, input string) <-chan prompted {
-	out := make(chan prompted, 1)
+// promptAsync prompts an agent without waiting for the result.
+func (c client) promptAsync(id, input string) <-chan promptResult {
+	out := make(chan promptResult, 1)
 	go func() {
 		_, answer, err := c.prompt(id, input)
-		out <- prompted{answer, err}
+		out <- promptResult{answer, err}
 	}()
 	return out
 }
 
 // A turn that waits for a tool gives its place to other turns. With a single place, the calls of several turns wait at
 // the same time. Each call is made once, each turn gets its results, and the journals can be verified.
-func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
+func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
-	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
-	c := m.agent(t, "ana")
+	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
+	c := m.onBehalfOfUser(t, "ana")
 	const agents = 4
 	var ids []string
-	var ends []<-chan prompted
+	var ends []<-chan promptResult
 	for i := range agents {
-		id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow")})
-		c.answers(id, "todo pending x")
+		id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("slow")})
+		c.mustPrompt(id, "todo pending x")
 		ids = append(ids, id)
-		ends = append(ends, c.prompts(id, fmt.Sprintf("todo completed x\ntool demo slow {\"n\":\"%d-a\"}\ntool demo slow {\"n\":\"%d-b\"}\nsay after", i, i)))
+		ends = append(ends, c.promptAsync(id, fmt.Sprintf("todo completed x\ntool demo slow {\"n\":\"%d-a\"}\ntool demo slow {\"n\":\"%d-b\"}\nsay after", i, i)))
 	}
-	gateway.waits(t, agents)
+	gateway.waitForCalls(t, agents)
 	free := c.create(new(wasmagentv1.CreateAgentRequest))
-	if said := c.answers(free, "say here").GetResponse(); said != "here" {
+	if said := c.mustPrompt(free, "say here").GetResponse(); said != "here" {
 		t.Errorf("while all agents wait, another agent answers %q", said)
 	}
 	for _, id := range ids {
@@ -119,7 +119,7 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 			t.Errorf("an agent that waits for its call waits for %v", waiting)
 		}
 	}
-	close(gateway.goOn)
+	close(gateway.release)
 	for i, end := range ends {
 		if got := <-end; got.err != nil || got.answer.GetResponse() != "done\ndone\nafter" {
 			t.Errorf("turn %d: %q, %v", i, got.answer.GetResponse(), got.err)
@@ -134,28 +134,28 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 		t.Errorf("the calls are %v", gateway.made)
 	}
 	for _, id := range ids {
-		c.matches(id)
+		c.verifyMatches(id)
 	}
 }
 
 // A turn that sleeps also gives its place to other turns. A turn without a place can be cancelled and stopped. The call
 // of a stopped turn is not made again.
-func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
+func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
-	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
-	c := m.agent(t, "ana")
+	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
+	c := m.onBehalfOfUser(t, "ana")
 	ctx, cancel := context.WithCancel(c.ctx)
 	sleeper := c
 	sleeper.ctx = ctx
 	asleep := c.create(new(wasmagentv1.CreateAgentRequest))
-	slept := sleeper.prompts(asleep, "write a.txt x\nsleep 9m")
+	slept := sleeper.promptAsync(asleep, "write a.txt x\nsleep 9m")
 	eventually.Holds(t, "it sleeps", func() bool {
 		return c.state(asleep).GetInfo().GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_EFFECT
 	})
-	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow", "panic")})
-	stopped := c.prompts(id, `tool demo slow {"n":"stopped"}`)
-	gateway.waits(t, 1)
-	if said := c.answers(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("slow", "panic")})
+	stopped := c.promptAsync(id, `tool demo slow {"n":"stopped"}`)
+	gateway.waitForCalls(t, 1)
+	if said := c.mustPrompt(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
 		t.Errorf("while both agents wait, another agent answers %q", said)
 	}
 	cancel()
@@ -170,7 +170,7 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if said := c.answers(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
+	if said := c.mustPrompt(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
 		t.Errorf("the resumed agent answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
 	}
 	_, _, err := c.prompt(id, "tool demo panic {}")
@@ -178,29 +178,29 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	if cause := c.state(id).GetInfo().GetFailure().GetCause(); cause != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL {
 		t.Errorf("the cause of a panic in a call is %v", cause)
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // If all places are in use, a prompt waits for one, and the agent's state shows that. If the queue of a person is full,
 // further prompts of that person are refused, and prompts of other persons are not. A waiting prompt that is cancelled
 // does not change its agent.
-func TestTurns_AreQueued(t *testing.T) {
+func TestTurns_WaitForSlots(t *testing.T) {
 	t.Parallel()
-	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 2, Person: 1, Queue: 10, PersonQueue: 2}, Yield: time.Hour})
-	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 2, PerPerson: 1, MaxQueued: 10, MaxQueuedPerPerson: 2}, YieldAfter: time.Hour})
+	ana, ben := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	var ids []string
 	for range 4 {
-		ids = append(ids, ana.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow")}))
+		ids = append(ids, ana.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("slow")}))
 	}
-	works := ana.prompts(ids[0], "tool demo slow {}")
-	gateway.waits(t, 1)
+	works := ana.promptAsync(ids[0], "tool demo slow {}")
+	gateway.waitForCalls(t, 1)
 	queued := func(id string) func() bool {
 		return func() bool {
 			info := ana.state(id).GetInfo()
 			return info.GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING && info.GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_QUOTA
 		}
 	}
-	second := ana.prompts(ids[1], "say second")
+	second := ana.promptAsync(ids[1], "say second")
 	eventually.Holds(t, "the second waits for a place", queued(ids[1]))
 	_, _, err := ana.prompt(ids[1], "say more")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
@@ -208,14 +208,14 @@ func TestTurns_AreQueued(t *testing.T) {
 	leaves := ana
 	leaves.ctx = ctx
 	events := len(ana.events(ids[2]))
-	third := leaves.prompts(ids[2], "say third")
+	third := leaves.promptAsync(ids[2], "say third")
 	eventually.Holds(t, "the third waits for a place", queued(ids[2]))
 	_, _, err = ana.prompt(ids[3], "say fourth")
 	rpctest.WantStatus(t, err, codes.ResourceExhausted, "PROMPTS_FULL")
 	if !strings.Contains(err.Error(), "1 of one caller and 2 in all work at a time") {
 		t.Errorf("the prompt is refused with %v", err)
 	}
-	if said := ben.answers(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
+	if said := ben.mustPrompt(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
 		t.Errorf("the agent of another person answers %q", said)
 	}
 	cancel()
@@ -228,7 +228,7 @@ func TestTurns_AreQueued(t *testing.T) {
 	if now := len(ana.events(ids[2])); now != events {
 		t.Errorf("the journal has %d events after the cancelled prompt, and had %d before", now, events)
 	}
-	close(gateway.goOn)
+	close(gateway.release)
 	if got := <-works; got.err != nil || got.answer.GetResponse() != "done" {
 		t.Errorf("the first: %v, %v", got.answer, got.err)
 	}
@@ -239,7 +239,7 @@ func TestTurns_AreQueued(t *testing.T) {
 
 // Questions to models also wait for places. A question that exceeds its time limit fails with an error that names the
 // configuration key of the limit.
-func TestQuestions_AreQueuedAndEnd(t *testing.T) {
+func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()
 	goOn, begun := make(chan struct{}), make(chan struct{}, 10)
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -254,11 +254,11 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	}))
 	t.Cleanup(provider.Close)
 	providers := map[string]models.Provider{"p": {Kind: "openai", URL: provider.URL, Retry: models.Retry{Tries: 1}}}
-	ask := func(m mesh, person string) <-chan error {
+	ask := func(m testService, person string) <-chan error {
 		out := make(chan error, 1)
 		p := rpctest.Principal("default", "agent:default/a")
 		p.Owner = person
-		client := m.speaks(t, p)
+		client := m.onBehalfOf(t, p)
 		go func() {
 			stream, err := wasmagentv1.NewModelServiceClient(client.conn).AskModel(client.ctx, &wasmagentv1.AskModelRequest{
 				Model: "p:m", Messages: []*wasmagentv1.ModelMessage{{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "Is it so?"}},
@@ -273,7 +273,7 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 		}()
 		return out
 	}
-	m, _ := withPlaces(t, wasmagent.Config{Models: providers, Questions: wasmagent.Places{All: 1, PersonQueue: 1}})
+	m, _ := newServiceWithLimits(t, wasmagent.Config{Models: providers, Questions: wasmagent.ConcurrencyLimits{Total: 1, MaxQueuedPerPerson: 1}})
 	first := ask(m, "ana")
 	<-begun
 	second, third := ask(m, "ana"), ask(m, "ana") // one of the two waits, and the other is refused
@@ -291,7 +291,7 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 		}
 	}
 	goOn = make(chan struct{})
-	short, _ := withPlaces(t, wasmagent.Config{Models: providers, QuestionTime: 100 * time.Millisecond})
+	short, _ := newServiceWithLimits(t, wasmagent.Config{Models: providers, QuestionTimeout: 100 * time.Millisecond})
 	err := <-ask(short, "ana")
 	rpctest.WantStatus(t, err, codes.Aborted, "MODEL_TIMED_OUT")
 	if !strings.Contains(err.Error(), "agents.questions.timeout") {

@@ -15,14 +15,14 @@ import (
 
 // SnapshotAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAgentRequest) (*wasmagentv1.SnapshotAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(a.Creator)); err != nil {
 		return nil, toStatus(err)
 	}
-	kept, err := a.Snapshot(by(ctx), req.GetLabel())
+	kept, err := a.Snapshot(callerOf(ctx), req.GetLabel())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -32,30 +32,30 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 // ForkAgent implements wasmagentv1.AgentServiceServer. The fork belongs to the caller. Its manifest is that of the
 // original, as restricted by inherited.
 func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	who := acting(ctx)
-	manifest, room, err := s.granted(ctx, who, inherited(who, a.Creator.GetSubject(), a.Manifest), "")
+	who := actingPrincipal(ctx)
+	manifest, room, err := s.newManifest(ctx, who, copiedManifest(who, a.Creator.GetSubject(), a.Manifest), "")
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := s.room(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
 		return nil, toStatus(err)
 	}
-	second, err := a.Fork(by(ctx), newID(), agent.Spec{Creator: proto.CloneOf(who), Manifest: manifest, Created: time.Now()}, req.GetSnapshotId(), room)
+	second, err := a.Fork(callerOf(ctx), newAgentID(), agent.Spec{Creator: proto.CloneOf(who), Manifest: manifest, CreatedAt: time.Now()}, req.GetSnapshotId(), room)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	s.shelf.add(second)
+	s.agents.add(second)
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// inherited returns the manifest of a copy. If one agent created another, each call of the created agent is also
+// copiedManifest returns the manifest of a copy. If one agent created another, each call of the created agent is also
 // checked against the rights of its creator. If a different principal copies the created agent, that check is lost, so
 // the copy gets only the rights on files.
-func inherited(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
+func copiedManifest(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(who.GetTenant(), "")) || creator == who.GetSubject() {
 		return m
 	}

@@ -17,28 +17,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// made returns how many calls of a script were made, according to its answer.
-func made(answer *wasmagentv1.PromptAgentResponse) int {
+// countMade returns how many calls of a script were made, according to its answer.
+func countMade(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
 // Case X18. An agent and all of its copies share one budget of calls. Copies are forks, forks of forks, forks of
 // snapshots, and imports of archives. The budget does not begin again when the first agent ends.
-func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
+func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return ran("done"), nil
+	l := newRestartable(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return answerOf("done"), nil
 	})
-	c := l.agent(t, "ana")
-	manifest := mayCall("t")
+	c := l.onBehalfOfUser(t, "ana")
+	manifest := toolManifest("t")
 	manifest.Tools[0].Calls = new(int32(3))
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
 	snapshot, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id})
 	if err != nil {
 		t.Fatal(err)
 	}
-	archived, _ := c.export(id)
-	if n := made(c.answers(id, "tool demo t\ntool demo t")); n != 2 {
+	archived, _ := c.exportArchive(id)
+	if n := countMade(c.mustPrompt(id, "tool demo t\ntool demo t")); n != 2 {
 		t.Fatalf("the first agent makes %d calls", n)
 	}
 	fork := func(of, at string) string {
@@ -52,7 +52,7 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 		}
 		return resp.GetAgent().GetId()
 	}
-	arrived, err := c.imports(archived, 1<<20)
+	arrived, err := c.importArchive(archived, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	copies := []string{second, fork(second, ""), fork(id, snapshot.GetSnapshot().GetId()), imported, id}
 	all := 2
 	for _, one := range copies {
-		all += made(c.answers(one, "tool demo t\ntool demo t"))
+		all += countMade(c.mustPrompt(one, "tool demo t\ntool demo t"))
 	}
 	if all != 3 {
 		t.Errorf("all copies together make %d calls, want 3", all)
@@ -72,33 +72,33 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
-	if n := made(c.answers(second, "tool demo t")); n != 0 {
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
+	if n := countMade(c.mustPrompt(second, "tool demo t")); n != 0 {
 		t.Errorf("after the end of the first agent and a restart, a copy makes %d calls", n)
 	}
-	if n := made(c.answers(c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest}), "tool demo t")); n != 1 {
+	if n := countMade(c.mustPrompt(c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest}), "tool demo t")); n != 1 {
 		t.Errorf("a new agent makes %d calls", n)
 	}
 }
 
 // The parts of one archive can be fetched from different replicas, and sent to different replicas. All replicas sign
 // with the same key.
-func TestArchive_PartsAtTwoReplicas(t *testing.T) {
+func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
 	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
-	var both [2]*life
+	var both [2]*restartable
 	for i := range both {
-		both[i] = &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: database, Bucket: states}, gateway: fakeGateway{}}
-		both[i].begin()
-		t.Cleanup(both[i].end)
+		both[i] = &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: database, Bucket: states}, gateway: fakeGateway{}}
+		both[i].start()
+		t.Cleanup(both[i].close)
 	}
-	one, two := both[0].agent(t, "ana"), both[1].agent(t, "ana")
+	one, two := both[0].onBehalfOfUser(t, "ana"), both[1].onBehalfOfUser(t, "ana")
 	id := one.create(new(wasmagentv1.CreateAgentRequest))
 	for _, name := range []string{"a", "b", "c"} {
-		one.answers(id, "write "+name+" "+strings.Repeat("0123456789", 70_000))
+		one.mustPrompt(id, "write "+name+" "+strings.Repeat("0123456789", 70_000))
 	}
 	var text []byte
 	var key, digest string
@@ -124,7 +124,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest || len(text) < 2<<20 {
 		t.Fatalf("the parts are not an archive: %d bytes", len(text))
 	}
-	if again, _ := two.export(id); string(again) != string(text) {
+	if again, _ := two.exportArchive(id); string(again) != string(text) {
 		t.Error("the other replica creates another archive of the same agent")
 	}
 	for n, offset := 0, 0; ; n++ {
@@ -157,7 +157,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})
 		return err
 	}
-	three, four := both[0].agent(t, "ben"), both[1].agent(t, "ben")
+	three, four := both[0].onBehalfOfUser(t, "ben"), both[1].onBehalfOfUser(t, "ben")
 	if err := begin(three, "a"); err != nil {
 		t.Fatal(err)
 	}

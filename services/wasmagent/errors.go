@@ -24,42 +24,42 @@ import (
 )
 
 var (
-	errUnknown       = errors.New("there is no such agent")
-	errAgentsFull    = fmt.Errorf("the maximum of agents is reached: %d of one caller, %d in all; terminate some, which are removed an hour later", maxOwn, maxAgents)
-	errQuestionsFull = errors.New("the question to the model can't be asked now")
-	errQuestionTime  = errors.New("the model did not answer within the time limit: an operator changes the limit with agents.questions.timeout")
-	errRoom          = errors.New("the stored agents have reached their maximum size: terminate some")
-	errInput         = errors.New("the input is not valid for the tool")
-	errDepth         = errors.New("an archive is exported only with depth full")
-	errSkill         = errors.New("no template has the skill")
-	errInstructions  = fmt.Errorf("the instructions and the skills of the template have more than %d KiB together", maxInstructions>>10)
-	errPlugin        = errors.New("plugins are not supported: remove them from the request")
-	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
-	errRights        = errors.New("rights on the clock and random numbers are not offered in this version: remove them from the manifest")
-	errConditions    = fmt.Errorf("a manifest has more than %d conditions in all", manifest.MaxConditions)
-	errChildren      = errors.New("the manifest of the agent, or of an agent in its chain, allows no more agents, or none at this depth")
-	errChain         = fmt.Errorf("a chain of agents has at most %d principals", maxChain)
-	errCycle         = errors.New("the agent is in the chain of its caller, and would wait for itself")
-	errModuleUnknown = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
-	errModule        = errors.New("the agent's module differs from the present module of its guest, and does not run any more: sluice agents migrate moves its files, todos and conversation to the present module")
-	errGrantEmpty    = errors.New("neither rights nor a grant to withdraw is given")
-	errGrantSelf     = errors.New("an agent can't grant rights to itself, or to an agent in its chain")
-	errPage          = errors.New("is not a page_token of this list")
-	errTooLarge      = errors.New("the export is larger than 3 MiB")
+	errAgentUnknown         = errors.New("there is no such agent")
+	errAgentsFull           = fmt.Errorf("the maximum of agents is reached: %d of one caller, %d in all; terminate some, which are removed an hour later", maxAgentsPerPerson, maxAgents)
+	errQuestionsFull        = errors.New("the question to the model can't be asked now")
+	errQuestionTimeout      = errors.New("the model did not answer within the time limit: an operator changes the limit with agents.questions.timeout")
+	errStoreFull            = errors.New("the stored agents have reached their maximum size: terminate some")
+	errToolInput            = errors.New("the input is not valid for the tool")
+	errArchiveDepth         = errors.New("an archive is exported only with depth full")
+	errSkillUnknown         = errors.New("no template has the skill")
+	errInstructionsTooLarge = fmt.Errorf("the instructions and the skills of the template have more than %d KiB together", maxInstructionBytes>>10)
+	errPluginUnknown        = errors.New("plugins are not supported: remove them from the request")
+	errDestructiveTool      = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
+	errRightsNotOffered     = errors.New("rights on the clock and random numbers are not offered in this version: remove them from the manifest")
+	errTooManyConditions    = fmt.Errorf("a manifest has more than %d conditions in all", manifest.MaxConditions)
+	errChildNotAllowed      = errors.New("the manifest of the agent, or of an agent in its chain, allows no more agents, or none at this depth")
+	errChainTooDeep         = fmt.Errorf("a chain of agents has at most %d principals", maxChain)
+	errAgentCycle           = errors.New("the agent is in the chain of its caller, and would wait for itself")
+	errModuleUnknown        = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
+	errGuestChanged         = errors.New("the agent's module differs from the present module of its guest, and does not run any more: sluice agents migrate moves its files, todos and conversation to the present module")
+	errGrantEmpty           = errors.New("neither rights nor a grant to withdraw is given")
+	errGrantSelf            = errors.New("an agent can't grant rights to itself, or to an agent in its chain")
+	errPageToken            = errors.New("is not a page_token of this list")
+	errExportTooLarge       = errors.New("the export is larger than 3 MiB")
 )
 
-// statuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come first.
-var statuses = []struct {
+// errorStatuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come first.
+var errorStatuses = []struct {
 	err    error
 	code   codes.Code
 	reason string
 }{
-	{errUnknown, codes.NotFound, "AGENT_UNKNOWN"},
+	{errAgentUnknown, codes.NotFound, "AGENT_UNKNOWN"},
 	{agent.ErrTerminated, codes.FailedPrecondition, "AGENT_TERMINATED"},
 	{agent.ErrBusy, codes.Aborted, "AGENT_BUSY"},
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
+	{models.ErrNotConfigured, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	// No error of a model has the code UNAVAILABLE. To callers, that code means that this service itself did not
 	// answer.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
@@ -67,117 +67,117 @@ var statuses = []struct {
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
 	{models.ErrOverloaded, codes.ResourceExhausted, "MODEL_OVERLOADED"},
 	{models.ErrUnreachable, codes.Aborted, "MODEL_UNREACHABLE"},
-	{models.ErrBroken, codes.Aborted, "MODEL_ANSWER_BROKEN"},
+	{models.ErrInterrupted, codes.Aborted, "MODEL_ANSWER_BROKEN"},
 	{models.ErrMalformed, codes.Aborted, "MODEL_ANSWER_MALFORMED"},
-	{models.ErrCut, codes.ResourceExhausted, "MODEL_ANSWER_CUT"},
+	{models.ErrTruncated, codes.ResourceExhausted, "MODEL_ANSWER_CUT"},
 	{models.ErrLarge, codes.ResourceExhausted, "MODEL_ANSWER_TOO_LARGE"},
-	{errDaySpent, codes.ResourceExhausted, "MODEL_COST_SPENT"},
-	{errQuestionTime, codes.Aborted, "MODEL_TIMED_OUT"},
+	{errDayLimit, codes.ResourceExhausted, "MODEL_COST_SPENT"},
+	{errQuestionTimeout, codes.Aborted, "MODEL_TIMED_OUT"},
 	{errQuestionsFull, codes.ResourceExhausted, "QUESTIONS_FULL"},
-	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},
-	{agent.ErrTurns, codes.FailedPrecondition, "TURNS_SPENT"},
-	{agent.ErrOperator, codes.PermissionDenied, "STOPPED_BY_OPERATOR"},
+	{agent.ErrTurnFailed, codes.FailedPrecondition, "TURN_FAILED"},
+	{agent.ErrTurnsSpent, codes.FailedPrecondition, "TURNS_SPENT"},
+	{agent.ErrStoppedByOperator, codes.PermissionDenied, "STOPPED_BY_OPERATOR"},
 	{engine.ErrFuel, codes.ResourceExhausted, "FUEL_SPENT"},
 	{engine.ErrMemory, codes.ResourceExhausted, "MEMORY_SPENT"},
 	{agent.ErrFailed, codes.FailedPrecondition, "AGENT_FAILED"},
-	{agent.ErrPlaces, codes.ResourceExhausted, "PROMPTS_FULL"},
-	{agent.ErrAway, codes.Unavailable, "WORKER_AWAY"},
-	{agent.ErrCalled, codes.Aborted, "TURN_LOST"},
-	{worker.ErrLost, codes.Unavailable, "WORKER_AWAY"},
+	{agent.ErrPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
+	{agent.ErrUnavailable, codes.Unavailable, "WORKER_AWAY"},
+	{agent.ErrTurnLost, codes.Aborted, "TURN_LOST"},
+	{worker.ErrWorkerLost, codes.Unavailable, "WORKER_AWAY"},
 	{agent.ErrTodosFull, codes.ResourceExhausted, "TODOS_FULL"},
-	{files.ErrLines, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
-	{agent.ErrTodos, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
+	{files.ErrLineRange, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
+	{agent.ErrTodosInvalid, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{files.ErrPath, codes.InvalidArgument, "PATH_INVALID"},
-	{files.ErrUnknown, codes.NotFound, "FILE_UNKNOWN"},
-	{files.ErrTarget, codes.NotFound, "EDIT_TARGET_UNKNOWN"},
+	{files.ErrNotFound, codes.NotFound, "FILE_UNKNOWN"},
+	{files.ErrTextNotFound, codes.NotFound, "EDIT_TARGET_UNKNOWN"},
 	{files.ErrAmbiguous, codes.FailedPrecondition, "EDIT_AMBIGUOUS"},
 	{files.ErrFull, codes.ResourceExhausted, "FILES_FULL"},
 	{modules.ErrUnknown, codes.NotFound, "GUEST_UNKNOWN"},
-	{modules.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
-	{worker.ErrModule, codes.FailedPrecondition, "GUEST_INVALID"},
+	{modules.ErrMismatch, codes.FailedPrecondition, "GUEST_CHANGED"},
+	{worker.ErrModuleRefused, codes.FailedPrecondition, "GUEST_INVALID"},
 	{modules.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
-	{errRoom, codes.ResourceExhausted, "STORE_FULL"},
-	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
-	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
-	{errDepth, codes.InvalidArgument, "ARCHIVE_DEPTH"},
-	{store.ErrArchive, codes.NotFound, "ARCHIVE_UNKNOWN"},
+	{errStoreFull, codes.ResourceExhausted, "STORE_FULL"},
+	{errToolInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
+	{errPageToken, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
+	{errArchiveDepth, codes.InvalidArgument, "ARCHIVE_DEPTH"},
+	{store.ErrArchiveUnknown, codes.NotFound, "ARCHIVE_UNKNOWN"},
 	{store.ErrArchivesFull, codes.ResourceExhausted, "ARCHIVES_FULL"},
-	{store.ErrPart, codes.InvalidArgument, "ARCHIVE_INVALID"},
+	{store.ErrPartInvalid, codes.InvalidArgument, "ARCHIVE_INVALID"},
 	{store.ErrPartOrder, codes.FailedPrecondition, "PART_OUT_OF_ORDER"},
 	{archive.ErrInvalid, codes.InvalidArgument, "ARCHIVE_INVALID"},
 	{archive.ErrSignature, codes.PermissionDenied, "SIGNATURE_UNKNOWN"},
 	{archive.ErrLarge, codes.ResourceExhausted, "ARCHIVE_TOO_LARGE"},
 	{agent.ErrABI, codes.FailedPrecondition, "ABI_UNSUPPORTED"},
 	{events.ErrChain, codes.DataLoss, "JOURNAL_BROKEN"},
-	{agent.ErrDiffers, codes.DataLoss, "STATE_DIFFERS"},
+	{agent.ErrStateDiffers, codes.DataLoss, "STATE_DIFFERS"},
 	{agent.ErrNotCovered, codes.FailedPrecondition, "NOT_COVERED"},
 	{errModuleUnknown, codes.FailedPrecondition, "MODULE_UNKNOWN"},
-	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
-	{errInstructions, codes.InvalidArgument, "INSTRUCTIONS_TOO_LARGE"},
-	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
-	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
+	{errSkillUnknown, codes.NotFound, "SKILL_UNKNOWN"},
+	{errInstructionsTooLarge, codes.InvalidArgument, "INSTRUCTIONS_TOO_LARGE"},
+	{errPluginUnknown, codes.NotFound, "PLUGIN_UNKNOWN"},
+	{errDestructiveTool, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
 	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
 	{gallery.ErrQuarantined, codes.FailedPrecondition, "TEMPLATE_QUARANTINED"},
 	{gallery.ErrChanged, codes.Aborted, "TEMPLATE_CHANGED"},
 	{gallery.ErrExists, codes.AlreadyExists, "TEMPLATE_EXISTS"},
 	{gallery.ErrFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
-	{gallery.ErrAllFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
-	{gallery.ErrTemplate, codes.InvalidArgument, "TEMPLATES_INVALID"},
+	{gallery.ErrInstallationFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
+	{gallery.ErrTemplateInvalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
 	{gallery.ErrBuiltin, codes.FailedPrecondition, "TEMPLATE_BUILT_IN"},
 	{gallery.ErrOwner, codes.PermissionDenied, "TEMPLATE_OF_ANOTHER"},
 	{gallery.ErrNoneActive, codes.FailedPrecondition, "NO_ACTIVE_TEMPLATE"},
 	{gallery.ErrCategory, codes.NotFound, "CATEGORY_UNKNOWN"},
 	{gallery.ErrInvalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
 	{gallery.ErrLarge, codes.ResourceExhausted, "CONTAINER_TOO_LARGE"},
-	{errRights, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED"},
-	{errConditions, codes.InvalidArgument, "MANIFEST_TOO_LARGE"},
-	{errChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
-	{errChain, codes.FailedPrecondition, "CHAIN_TOO_DEEP"},
+	{errRightsNotOffered, codes.FailedPrecondition, "RIGHTS_NOT_OFFERED"},
+	{errTooManyConditions, codes.InvalidArgument, "MANIFEST_TOO_LARGE"},
+	{errChildNotAllowed, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
+	{errChainTooDeep, codes.FailedPrecondition, "CHAIN_TOO_DEEP"},
 	{errGrantEmpty, codes.InvalidArgument, "GRANT_EMPTY"},
 	{errGrantSelf, codes.PermissionDenied, "GRANT_TO_SELF"},
-	{errCycle, codes.FailedPrecondition, "AGENT_CYCLE"},
-	{errModule, codes.FailedPrecondition, "GUEST_CHANGED"},
-	{agent.ErrSnapshot, codes.NotFound, "SNAPSHOT_UNKNOWN"},
-	{agent.ErrSnapshots, codes.ResourceExhausted, "SNAPSHOTS_FULL"},
-	{agent.ErrForked, codes.ResourceExhausted, "JOURNAL_TOO_LARGE"},
-	{agent.ErrGrant, codes.NotFound, "GRANT_UNKNOWN"},
-	{agent.ErrGrants, codes.ResourceExhausted, "GRANTS_FULL"},
-	{store.ErrFull, codes.ResourceExhausted, "AGENTS_FULL"},
-	{store.ErrChildren, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
-	{store.ErrState, codes.DataLoss, "STATE_LOST"},
-	{agent.ErrKeep, codes.Unavailable, "STORE_AWAY"},
-	{store.ErrAway, codes.Unavailable, "STORE_AWAY"},
-	{errTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
+	{errAgentCycle, codes.FailedPrecondition, "AGENT_CYCLE"},
+	{errGuestChanged, codes.FailedPrecondition, "GUEST_CHANGED"},
+	{agent.ErrSnapshotUnknown, codes.NotFound, "SNAPSHOT_UNKNOWN"},
+	{agent.ErrSnapshotsFull, codes.ResourceExhausted, "SNAPSHOTS_FULL"},
+	{agent.ErrJournalTooLarge, codes.ResourceExhausted, "JOURNAL_TOO_LARGE"},
+	{agent.ErrGrantUnknown, codes.NotFound, "GRANT_UNKNOWN"},
+	{agent.ErrGrantsFull, codes.ResourceExhausted, "GRANTS_FULL"},
+	{store.ErrAgentsFull, codes.ResourceExhausted, "AGENTS_FULL"},
+	{store.ErrDescendantsFull, codes.PermissionDenied, "MANIFEST_TOO_WIDE"},
+	{store.ErrStateLost, codes.DataLoss, "STATE_LOST"},
+	{agent.ErrNotStored, codes.Unavailable, "STORE_AWAY"},
+	{store.ErrUnavailable, codes.Unavailable, "STORE_AWAY"},
+	{errExportTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
 }
 
-// retryAway is the delay after which callers may retry an UNAVAILABLE call.
-const retryAway = time.Second
+// retryUnavailable is the delay after which callers may retry an UNAVAILABLE call.
+const retryUnavailable = time.Second
 
 // toStatus converts an error to the status that the contract defines. Other errors are returned unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, s := range statuses {
+	for _, s := range errorStatuses {
 		if !errors.Is(err, s.err) {
 			continue
 		}
 		out := &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
-		if paid, ok := errors.AsType[paidError](err); ok {
-			out.Facts = paid.facts()
+		if paid, ok := errors.AsType[chargedError](err); ok {
+			out.Facts = paid.metadata()
 		}
 		if at, ok := errors.AsType[store.PartOrderError](err); ok {
 			out.Facts = map[string]string{"offset": strconv.FormatInt(at.Next, 10)}
 		}
 		switch {
 		case s.code == codes.Unavailable:
-			out.RetryAfter, out.Err = retryAway, s.err // only the log gets details of a failed worker
+			out.RetryAfter, out.Err = retryUnavailable, s.err // only the log gets details of a failed worker
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
-		case s.err == store.ErrChildren: //nolint:errorlint // the table has this very value
-			out.Err = errChildren
-		case s.err == modules.ErrListed: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", modules.ErrListed) // only the log gets the name of the file
+		case s.err == store.ErrDescendantsFull: //nolint:errorlint // the table has this very value
+			out.Err = errChildNotAllowed
+		case s.err == modules.ErrMismatch: //nolint:errorlint // see above
+			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // only the log gets the name of the file
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

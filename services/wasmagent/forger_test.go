@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-func packed(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
+func packEvent(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
 	t.Helper()
 	text, err := proto.Marshal(e)
 	if err != nil {
@@ -54,8 +54,8 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// cut removes the last n events of a journal, and sets the end of the journal in the record accordingly.
-func (f *forger) cut(id string, n int) {
+// truncate removes the last n events of a journal, and sets the end of the journal in the record accordingly.
+func (f *forger) truncate(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
 	last := len(all) - n
@@ -66,11 +66,11 @@ func (f *forger) cut(id string, n int) {
 	})
 }
 
-// old turns an agent into an agent of a release whose journals did not record the stored parts.
-func (f *forger) old(id string) {
+// makeOld turns an agent into an agent of a release whose journals did not record the stored parts.
+func (f *forger) makeOld(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
-		at := events.Start(r.GetJournalId())
+		at := events.EmptyHead(r.GetJournalId())
 		heads := make(map[string]*wasmstorev1.Head)
 		all := f.journal(id)
 		f.exec("DELETE FROM events WHERE id = $1", id)
@@ -83,9 +83,9 @@ func (f *forger) old(id string) {
 			}
 			was := e.GetEvent().GetSequence()
 			e.Event.EffectSequence = sequences[e.GetEvent().GetEffectSequence()]
-			e, at = events.Seal(at, e.GetEvent(), e.Envelope)
+			e, at = events.Append(at, e.GetEvent(), e.Envelope)
 			sequences[was] = e.GetEvent().GetSequence()
-			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, at.GetPlace(), packed(f.t, e))
+			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, at.GetPlace(), packEvent(f.t, e))
 		}
 		r.Head = at
 		for _, k := range r.GetKept() {

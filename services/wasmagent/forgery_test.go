@@ -29,9 +29,9 @@ type forger struct {
 }
 
 // forge stops the service, calls do with its store, and restarts the service.
-func (l *life) forge(do func(f *forger)) {
+func (l *restartable) forge(do func(f *forger)) {
 	l.t.Helper()
-	l.end()
+	l.close()
 	data := filepath.Join(l.cfg.Data, "wasmagent")
 	db, err := sql.Open("sqlite", filepath.Join(data, "agents.db"))
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *life) forge(do func(f *forger)) {
 	if err := db.Close(); err != nil {
 		l.t.Fatal(err)
 	}
-	l.begin()
+	l.start()
 }
 
 func (f *forger) exec(query string, args ...any) {
@@ -108,9 +108,9 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// forgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two files, two
+// storeForgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two files, two
 // todos, a snapshot and two turns, see forgeable.
-var forgeries = map[string]struct {
+var storeForgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
 }{
@@ -178,7 +178,7 @@ var forgeries = map[string]struct {
 	}},
 	"a grant": {"record", "grants", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) {
-			r.Grants = append(r.Grants, &wasmagentv1.RightsGrant{Id: "grant-x", Rights: mayCall("*")})
+			r.Grants = append(r.Grants, &wasmagentv1.RightsGrant{Id: "grant-x", Rights: toolManifest("*")})
 		})
 	}},
 	"its limits": {"record", "limits", func(f *forger, id string) {
@@ -202,7 +202,7 @@ var forgeries = map[string]struct {
 			r.Kept[0].Snapshot.Digest, r.Kept[0].Snapshot.SizeBytes = digest, size
 		})
 	}},
-	"a whole turn, in the journal alone": {"file", "b.txt", func(f *forger, id string) { f.cut(id, 7) }},
+	"a whole turn, in the journal alone": {"file", "b.txt", func(f *forger, id string) { f.truncate(id, 7) }},
 	"a snapshot's state alone": {"snapshot", "", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) {
 			f.stateAt(id, r.GetKept()[0].GetStateKey(), func(s *wasmstorev1.State) { s.Files = nil })
@@ -210,26 +210,26 @@ var forgeries = map[string]struct {
 	}},
 }
 
-// forgeable creates an agent that has all parts that forgeries change.
-func forgeable(c client) (id string) {
+// createForgeable creates an agent that has all parts that forgeries change.
+func createForgeable(c client) (id string) {
 	c.t.Helper()
-	manifest := mayCall("t")
+	manifest := toolManifest("t")
 	manifest.Files = &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10}
 	id = c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief."), Manifest: manifest})
-	c.answers(id, "write a.txt one\ntodo pending x\nsay hello")
+	c.mustPrompt(id, "write a.txt one\ntodo pending x\nsay hello")
 	if _, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.answers(id, "write b.txt two\ntodo pending y")
+	c.mustPrompt(id, "write b.txt two\ntodo pending y")
 	return id
 }
 
-// forgedAgents creates an agent for each name. It calls do for each agent while the service is stopped.
-func (l *life) forgedAgents(names []string, do func(f *forger, name, id string)) map[string]string {
+// forgeAgents creates an agent for each name. It calls do for each agent while the service is stopped.
+func (l *restartable) forgeAgents(names []string, do func(f *forger, name, id string)) map[string]string {
 	l.t.Helper()
-	c, ids := l.agent(l.t, "ana"), make(map[string]string)
+	c, ids := l.onBehalfOfUser(l.t, "ana"), make(map[string]string)
 	for _, name := range names {
-		ids[name] = forgeable(c)
+		ids[name] = createForgeable(c)
 	}
 	l.forge(func(f *forger) {
 		for name, id := range ids {
@@ -239,8 +239,8 @@ func (l *life) forgedAgents(names []string, do func(f *forger, name, id string))
 	return ids
 }
 
-// takesNothing checks that an agent takes no prompts, can't be exported as an archive, and shows the reason.
-func (c client) takesNothing(name, id, reason string) {
+// checkTakesNothing checks that an agent takes no prompts, can't be exported as an archive, and shows the reason.
+func (c client) checkTakesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
@@ -259,35 +259,35 @@ func (c client) takesNothing(name, id, reason string) {
 }
 
 // Case X10. Verify names the stored part that was changed, and the agent takes no more prompts.
-func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
+func TestVerify_NamesForgedPart(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	ids := l.forgedAgents(slices.Collect(maps.Keys(forgeries)), func(f *forger, name, id string) { forgeries[name].do(f, id) })
-	c := l.agent(t, "ana")
+	l := newRestartable(t, nil)
+	ids := l.forgeAgents(slices.Collect(maps.Keys(storeForgeries)), func(f *forger, name, id string) { storeForgeries[name].do(f, id) })
+	c := l.onBehalfOfUser(t, "ana")
 	for name, id := range ids {
-		want := forgeries[name]
+		want := storeForgeries[name]
 		found := c.verify(id)
 		if found.GetVerification() != wasmagentv1.Verification_VERIFICATION_DIFFERS || found.GetStoredDifference().GetPart() != want.part ||
 			want.name != "" && found.GetStoredDifference().GetName() != want.name {
 			t.Errorf("%s: %v", name, found)
 		}
-		c.takesNothing(name, id, "STATE_DIFFERS")
+		c.checkTakesNothing(name, id, "STATE_DIFFERS")
 	}
 }
 
 // Case X10. Verify reads the agent from the store, even if a running service has the agent in memory.
-func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
+func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	c := l.agent(t, "ana")
-	id, other := forgeable(c), forgeable(c)
+	l := newRestartable(t, nil)
+	c := l.onBehalfOfUser(t, "ana")
+	id, other := createForgeable(c), createForgeable(c)
 	data := filepath.Join(l.cfg.Data, "wasmagent")
 	db, err := sql.Open("sqlite", filepath.Join(data, "agents.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &forger{t, data, db}
-	forgeries["a file's content"].do(f, id)
+	storeForgeries["a file's content"].do(f, id)
 	f.exec("DELETE FROM events WHERE id = $1 AND place = 6", other)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -295,18 +295,18 @@ func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 	if found := c.verify(id); found.GetStoredDifference().GetName() != "a.txt" {
 		t.Errorf("the file: %v", found)
 	}
-	c.takesNothing("the file", id, "STATE_DIFFERS")
+	c.checkTakesNothing("the file", id, "STATE_DIFFERS")
 	if found := c.verify(other); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN {
 		t.Errorf("the event: %v", found)
 	}
-	c.takesNothing("the event", other, "JOURNAL_BROKEN")
+	c.checkTakesNothing("the event", other, "JOURNAL_BROKEN")
 	if ended, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: other}); err != nil || !ended.GetAgent().GetIsStopped() {
 		t.Errorf("the damaged agent can't be terminated: %v %v", ended, err)
 	}
 }
 
-// damages are changes of the journal of a stored agent.
-var damages = map[string]func(f *forger, id string){
+// journalDamages are changes of the journal of a stored agent.
+var journalDamages = map[string]func(f *forger, id string){
 	"a byte": func(f *forger, id string) {
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
 	},
@@ -314,8 +314,8 @@ var damages = map[string]func(f *forger, id string){
 	"its end removed": func(f *forger, id string) {
 		f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) FROM events WHERE id = $1)", id)
 	},
-	"its end removed, and where it ends": func(f *forger, id string) { f.cut(id, 1) },
-	"a turn removed, and where it ends":  func(f *forger, id string) { f.cut(id, 5) },
+	"its end removed, and where it ends": func(f *forger, id string) { f.truncate(id, 1) },
+	"a turn removed, and where it ends":  func(f *forger, id string) { f.truncate(id, 5) },
 	"an event changed, whose own sum fits": func(f *forger, id string) {
 		f.event(id, 1, func(text []byte) []byte {
 			e := new(wasmstorev1.StoredEvent)
@@ -323,41 +323,41 @@ var damages = map[string]func(f *forger, id string){
 				f.t.Fatal(err)
 			}
 			e.Event.Actor = "ben"
-			return packed(f.t, e)
+			return packEvent(f.t, e)
 		})
 	},
 }
 
 // Case X10. Verify finds that a journal was changed or truncated, and the agent takes no more prompts.
-func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
+func TestVerify_FindsChangedJournal(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	ids := l.forgedAgents(slices.Collect(maps.Keys(damages)), func(f *forger, name, id string) { damages[name](f, id) })
-	c := l.agent(t, "ana")
+	l := newRestartable(t, nil)
+	ids := l.forgeAgents(slices.Collect(maps.Keys(journalDamages)), func(f *forger, name, id string) { journalDamages[name](f, id) })
+	c := l.onBehalfOfUser(t, "ana")
 	for name, id := range ids {
 		want, reason := wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN, "JOURNAL_BROKEN"
 		if found := c.verify(id); found.GetVerification() != want {
 			t.Errorf("%s: %v", name, found)
 		}
-		c.takesNothing(name, id, reason)
+		c.checkTakesNothing(name, id, reason)
 	}
 }
 
 // Case X10. An agent whose journal was changed can be forked only from a snapshot that is before the change.
-func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
+func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	ids := l.forgedAgents([]string{"behind", "before", "manifest"}, func(f *forger, name, id string) {
+	l := newRestartable(t, nil)
+	ids := l.forgeAgents([]string{"behind", "before", "manifest"}, func(f *forger, name, id string) {
 		switch name {
 		case "behind":
 			f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) - 2 FROM events WHERE id = $1)", id)
 		case "before":
 			f.exec("DELETE FROM events WHERE id = $1 AND place = 5", id)
 		case "manifest":
-			forgeries["its manifest"].do(f, id)
+			storeForgeries["its manifest"].do(f, id)
 		}
 	})
-	c := l.agent(t, "ana")
+	c := l.onBehalfOfUser(t, "ana")
 	fork := func(name string, from *string) (*wasmagentv1.ForkAgentResponse, error) {
 		return c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: ids[name], SnapshotId: from})
 	}
@@ -371,8 +371,8 @@ func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: made.GetAgent().GetId()}); err != nil || !made.GetAgent().GetIsStopped() {
 		t.Fatalf("the fork is %v: %v", made, err)
 	}
-	c.answers(made.GetAgent().GetId(), "write d.txt four")
-	c.matches(made.GetAgent().GetId())
+	c.mustPrompt(made.GetAgent().GetId(), "write d.txt four")
+	c.verifyMatches(made.GetAgent().GetId())
 	_, err = fork("before", snapshot("before"))
 	rpctest.WantStatus(t, err, codes.DataLoss, "JOURNAL_BROKEN")
 	_, err = fork("manifest", snapshot("manifest"))
@@ -381,19 +381,19 @@ func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 
 // Case X10. An agent of a release whose journals did not record the stored parts is verified as not covered. The agent
 // still takes prompts. After its next turn, changes of the store are found.
-func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
+func TestVerify_ReportsNotCoveredForOlderAgent(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	ids := l.forgedAgents([]string{"older", "forged", "goes on"}, func(f *forger, name, id string) {
-		f.old(id)
+	l := newRestartable(t, nil)
+	ids := l.forgeAgents([]string{"older", "forged", "goes on"}, func(f *forger, name, id string) {
+		f.makeOld(id)
 		if name == "forged" {
-			forgeries["a file's content"].do(f, id)
+			storeForgeries["a file's content"].do(f, id)
 		}
 	})
-	c := l.agent(t, "ana")
+	c := l.onBehalfOfUser(t, "ana")
 	for name, id := range ids {
 		if name == "goes on" {
-			c.answers(id, "write c.txt three")
+			c.mustPrompt(id, "write c.txt three")
 		}
 		found := c.verify(id)
 		if found.GetVerification() != wasmagentv1.Verification_VERIFICATION_NOT_COVERED || !slices.Contains(found.GetNotCovered(), "files") {
@@ -413,8 +413,8 @@ func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 	if found := c.verify(fork.GetAgent().GetId()); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_NOT_COVERED {
 		t.Errorf("the fork of the older agent: %v", found)
 	}
-	l.forge(func(f *forger) { forgeries["a file's content"].do(f, ids["goes on"]) })
-	c = l.agent(t, "ana")
+	l.forge(func(f *forger) { storeForgeries["a file's content"].do(f, ids["goes on"]) })
+	c = l.onBehalfOfUser(t, "ana")
 	if found := c.verify(ids["goes on"]); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_DIFFERS || found.GetStoredDifference().GetName() != "a.txt" {
 		t.Errorf("forged after a turn: %v", found)
 	}

@@ -21,12 +21,12 @@ import (
 )
 
 // A fork has separate files. Its manifest does not have rights that only the creator of the original has.
-func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
+func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	c := m.agent(t, "ana")
+	m := newTestService(t)
+	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
-	c.answers(id, "write a.txt one")
+	c.mustPrompt(id, "write a.txt one")
 	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 	}
 	maker := c.create(&wasmagentv1.CreateAgentRequest{Manifest: &wasmagentv1.Manifest{Children: &wasmagentv1.ChildRight{Depth: 1, Count: 2}}})
 	made := &identityv1.Principal{Tenant: "default", Subject: "agent:default/" + maker, Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{rpctest.Principal("default", "ana")}}
-	child := m.speaks(t, made).create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("pay")})
+	child := m.onBehalfOf(t, made).create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("pay")})
 	fork, err = c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: child})
 	if err != nil {
 		t.Fatal(err)
@@ -63,35 +63,35 @@ func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 }
 
 // A stop by an operator survives a restart, whether the agent waits for an approval or works when it is stopped.
-func TestAStopIsKept(t *testing.T) {
+func TestStopAgent_SurvivesRestart(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	l := newRestartable(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):
 		}
-		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
+		out := refusal(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
 		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
 		return out, nil
 	})
-	c := l.agent(t, "ana")
-	parked, works, ends := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")}), c.create(new(wasmagentv1.CreateAgentRequest)), c.create(new(wasmagentv1.CreateAgentRequest))
-	if answer := c.answers(parked, "tool demo t"); answer.GetFinished() {
+	c := l.onBehalfOfUser(t, "ana")
+	parked, works, ends := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")}), c.create(new(wasmagentv1.CreateAgentRequest)), c.create(new(wasmagentv1.CreateAgentRequest))
+	if answer := c.mustPrompt(parked, "tool demo t"); answer.GetFinished() {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
 	eventually.Holds(t, "the agent waits for the approval again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
-	operator := l.person(t, "operator")
+	operator := l.withToken(t, "operator")
 	for _, id := range []string{parked, works} {
 		if _, err := operator.StopAgent(operator.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
 			t.Fatal(err)
@@ -100,19 +100,19 @@ func TestAStopIsKept(t *testing.T) {
 	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: ends}); err != nil {
 		t.Fatal(err)
 	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
 	for _, id := range []string{parked, works} {
 		if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
 			t.Errorf("the agent is stopped: %v, with the reason %v", stopped, why)
 		}
 		_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
 		rpctest.WantStatus(t, err, codes.PermissionDenied, "STOPPED_BY_OPERATOR")
-		if got := tell(c.events(id)); !strings.HasSuffix(got, "undone (the agent is stopped), lifecycle (stopped), stored") {
+		if got := eventWords(c.events(id)); !strings.HasSuffix(got, "undone (the agent is stopped), lifecycle (stopped), stored") {
 			t.Errorf("the journal is %s", got)
 		}
-		c.matches(id)
+		c.verifyMatches(id)
 	}
 	if info := c.state(ends).GetInfo(); info.GetState() != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		t.Errorf("the terminated agent is %v", info)
@@ -120,9 +120,9 @@ func TestAStopIsKept(t *testing.T) {
 }
 
 // The pages of a list have each agent in the selected states exactly once, whether a turn of the agent runs or not.
-func TestPagesHoldAllAgents(t *testing.T) {
+func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	want := make(map[string]bool)
 	for i := range 7 {
 		id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})

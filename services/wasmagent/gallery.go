@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// maxHits bounds the templates that a search returns.
-const maxHits = 100
+// maxSearchResults bounds the templates that a search returns.
+const maxSearchResults = 100
 
 // galleryServer implements wasmagentv1.GalleryServiceServer.
 type galleryServer struct {
@@ -23,45 +23,45 @@ type galleryServer struct {
 	*Service
 }
 
-func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
+func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 	out := make([]*wasmagentv1.TemplateSummary, 0, len(all))
 	for _, t := range all {
 		out = append(out, &wasmagentv1.TemplateSummary{
 			Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(),
 			Version: t.GetVersion(), Author: t.GetAuthor(), Builtin: t.GetBuiltin(), AddedBy: t.GetAddedBy(),
-			Quarantined: t.GetQuarantined(), EffectiveTools: sandbox, EffectiveRights: t.GetManifest(), Digest: gallery.Digest(t),
+			Quarantined: t.GetQuarantined(), EffectiveTools: builtinTools, EffectiveRights: t.GetManifest(), Digest: gallery.Digest(t),
 		})
 	}
 	return out
 }
 
-// templates returns the gallery, including every change of the caller's tenant that other replicas have acknowledged.
-func (s *Service) templates(ctx context.Context) (*gallery.Gallery, error) {
+// currentGallery returns the gallery, including every change of the caller's tenant that other replicas have acknowledged.
+func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.Shared {
 		return s.gallery, nil
 	}
-	return s.gallery, s.gallery.Follow(ctx, acting(ctx).GetTenant())
+	return s.gallery, s.gallery.Refresh(ctx, actingPrincipal(ctx).GetTenant())
 }
 
 // ListTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListTemplatesRequest) (*wasmagentv1.ListTemplatesResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	all := summaries(from.List(acting(ctx).GetTenant()))
-	part, next, err := sized(all, req.GetPageToken(), req.GetPageSize())
+	all := templateSummaries(from.List(actingPrincipal(ctx).GetTenant()))
+	part, next, err := sizedPage(all, req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
 }
 
-// sized returns a page of a list, shortened to the maximum size of a response.
-func sized[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
-	part, next, err = page(all, token, size)
-	if kept := fit(part, maxExport); err == nil && len(kept) < len(part) {
-		_, next, err = page(all, token, int32(len(kept)))
+// sizedPage returns a page of a list, shortened to the maximum size of a response.
+func sizedPage[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
+	part, next, err = pageOf(all, token, size)
+	if kept := prefixWithin(part, maxResponseBytes); err == nil && len(kept) < len(part) {
+		_, next, err = pageOf(all, token, int32(len(kept)))
 		part = kept
 	}
 	return part, next, err
@@ -69,12 +69,12 @@ func sized[M proto.Message](all []M, token string, size int32) (part []M, next s
 
 // SearchTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) SearchTemplates(ctx context.Context, req *wasmagentv1.SearchTemplatesRequest) (*wasmagentv1.SearchTemplatesResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	hits := from.Search(acting(ctx).GetTenant(), req.GetQuery())
-	return &wasmagentv1.SearchTemplatesResponse{Results: hits[:min(len(hits), maxHits)], Count: int32(len(hits))}, nil
+	hits := from.Search(actingPrincipal(ctx).GetTenant(), req.GetQuery())
+	return &wasmagentv1.SearchTemplatesResponse{Results: hits[:min(len(hits), maxSearchResults)], Count: int32(len(hits))}, nil
 }
 
 // CreateAgentFromTemplate implements wasmagentv1.GalleryServiceServer.
@@ -88,11 +88,11 @@ func (g galleryServer) CreateAgentFromTemplate(ctx context.Context, req *wasmage
 
 // LoadRvf implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequest) (*wasmagentv1.LoadRvfResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Get(acting(ctx).GetTenant(), req.GetId())
+	t, err := from.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -105,11 +105,11 @@ func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequ
 
 // ConfigureTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.ConfigureTemplateRequest) (*wasmagentv1.ConfigureTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	id, err := from.Configure(principal.Of(acting(ctx)), req.GetConfig())
+	id, err := from.Configure(principal.Of(actingPrincipal(ctx)), req.GetConfig())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -118,24 +118,24 @@ func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.C
 
 // ListCategories implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListCategories(ctx context.Context, _ *wasmagentv1.ListCategoriesRequest) (*wasmagentv1.ListCategoriesResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.ListCategoriesResponse{Categories: from.Categories(acting(ctx).GetTenant())}, nil
+	return &wasmagentv1.ListCategoriesResponse{Categories: from.Categories(actingPrincipal(ctx).GetTenant())}, nil
 }
 
 // ListTemplatesByCategory implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmagentv1.ListTemplatesByCategoryRequest) (*wasmagentv1.ListTemplatesByCategoryResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	all, err := from.InCategory(acting(ctx).GetTenant(), req.GetCategory())
+	all, err := from.InCategory(actingPrincipal(ctx).GetTenant(), req.GetCategory())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	part, next, err := sized(summaries(all), req.GetPageToken(), req.GetPageSize())
+	part, next, err := sizedPage(templateSummaries(all), req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -144,19 +144,19 @@ func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmage
 
 // AddTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemplateRequest) (*wasmagentv1.AddTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	source := gallery.Written
-	if isOperator(acting(ctx)) {
-		source = gallery.ByOperator
+	source := gallery.FromAuthor
+	if isOperator(actingPrincipal(ctx)) {
+		source = gallery.FromOperator
 	}
-	if err := from.Add(ctx, principal.Person(acting(ctx)), source, req.GetTemplate()); err != nil {
+	if err := from.Add(ctx, principal.Person(actingPrincipal(ctx)), source, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
-	added, err := from.Get(acting(ctx).GetTenant(), resp.GetId())
+	added, err := from.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
 	if err == nil { // otherwise another call has removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
@@ -165,11 +165,11 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 
 // RemoveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.RemoveTemplateRequest) (*wasmagentv1.RemoveTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	who := acting(ctx)
+	who := actingPrincipal(ctx)
 	if err := from.Remove(ctx, principal.Person(who), isOperator(who), req.GetId()); err != nil {
 		return nil, toStatus(err)
 	}
@@ -182,15 +182,15 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	source := gallery.Imported
-	if isOperator(acting(ctx)) {
-		source = gallery.ByOperator
+	source := gallery.FromImport
+	if isOperator(actingPrincipal(ctx)) {
+		source = gallery.FromOperator
 	}
-	if err := from.Add(ctx, principal.Person(acting(ctx)), source, all...); err != nil {
+	if err := from.Add(ctx, principal.Person(actingPrincipal(ctx)), source, all...); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
@@ -198,11 +198,11 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 
 // GetTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetTemplate(ctx context.Context, req *wasmagentv1.GetTemplateRequest) (*wasmagentv1.GetTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Get(acting(ctx).GetTenant(), req.GetId())
+	t, err := from.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -211,24 +211,24 @@ func (g galleryServer) GetTemplate(ctx context.Context, req *wasmagentv1.GetTemp
 
 // AcceptTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.AcceptTemplateRequest) (*wasmagentv1.AcceptTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Accept(ctx, acting(ctx).GetTenant(), req.GetId(), req.GetDigest())
+	t, err := from.Accept(ctx, actingPrincipal(ctx).GetTenant(), req.GetId(), req.GetDigest())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.AcceptTemplateResponse{Template: summaries([]*wasmagentv1.Template{t})[0]}, nil
+	return &wasmagentv1.AcceptTemplateResponse{Template: templateSummaries([]*wasmagentv1.Template{t})[0]}, nil
 }
 
 // ExportTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.ExportTemplatesRequest) (*wasmagentv1.ExportTemplatesResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	part, next, err := sized(from.Added(acting(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
+	part, next, err := sizedPage(from.Added(actingPrincipal(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -237,12 +237,12 @@ func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.Exp
 
 // GetActiveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.GetActiveTemplateRequest) (*wasmagentv1.GetActiveTemplateResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	resp := new(wasmagentv1.GetActiveTemplateResponse)
-	if id, _, err := from.Active(principal.Of(acting(ctx))); err == nil {
+	if id, _, err := from.Active(principal.Of(actingPrincipal(ctx))); err == nil {
 		resp.ActiveId = new(id)
 	}
 	return resp, nil
@@ -250,24 +250,24 @@ func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.Get
 
 // GetTemplateConfig implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.GetTemplateConfigRequest) (*wasmagentv1.GetTemplateConfigResponse, error) {
-	from, err := g.templates(ctx)
+	from, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	_, config, err := from.Active(principal.Of(acting(ctx)))
+	_, config, err := from.Active(principal.Of(actingPrincipal(ctx)))
 	if err != nil {
 		config = new(wasmagentv1.TemplateConfig)
 	}
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// fromTemplate completes a request for a new agent from its template. Values of the request take precedence over the
+// applyTemplate completes a request for a new agent from its template. Values of the request take precedence over the
 // caller's settings of the template, and these over the template's own values. It also returns the template's id.
-func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
+func (s *Service) applyTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
 	}
-	from, err := s.templates(ctx)
+	from, err := s.currentGallery(ctx)
 	if err != nil {
 		return nil, "", err
 	}
@@ -302,8 +302,8 @@ func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, r
 	return out, t.GetId(), nil
 }
 
-// maxInstructions bounds the instructions of an agent, in bytes.
-const maxInstructions = 64 << 10
+// maxInstructionBytes bounds the instructions of an agent, in bytes.
+const maxInstructionBytes = 64 << 10
 
 // withSkills returns instructions followed by the skills of a template, as the model gets them.
 func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
@@ -316,8 +316,8 @@ func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (strin
 	for _, s := range skills {
 		fmt.Fprintf(&text, "\n\n%s: %s\n%s", cmp.Or(s.GetTrigger(), s.GetName()), s.GetDescription(), s.GetContent())
 	}
-	if text.Len() > maxInstructions {
-		return "", errInstructions
+	if text.Len() > maxInstructionBytes {
+		return "", errInstructionsTooLarge
 	}
 	return text.String(), nil
 }
@@ -325,23 +325,23 @@ func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (strin
 // ComposeAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgentRequest) (*wasmagentv1.ComposeAgentResponse, error) {
 	if len(req.GetIncludePlugins()) > 0 {
-		return nil, toStatus(fmt.Errorf("%w: %s", errPlugin, strings.Join(req.GetIncludePlugins(), ", ")))
+		return nil, toStatus(fmt.Errorf("%w: %s", errPluginUnknown, strings.Join(req.GetIncludePlugins(), ", ")))
 	}
-	from, err := s.templates(ctx)
+	from, err := s.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	parts := gallery.Parts{Tools: req.GetTools(), Prompts: req.GetPrompts()}
 	for _, name := range req.GetSkills() {
-		skill := from.Skill(acting(ctx).GetTenant(), name)
+		skill := from.Skill(actingPrincipal(ctx).GetTenant(), name)
 		if skill == nil {
-			return nil, toStatus(fmt.Errorf("%w: %s", errSkill, name))
+			return nil, toStatus(fmt.Errorf("%w: %s", errSkillUnknown, name))
 		}
 		parts.Skills = append(parts.Skills, skill)
 	}
 	for _, name := range req.GetMcpTools() {
 		if isDestructive(name) && !req.GetMcpToolsAllowDestructive() {
-			return nil, toStatus(fmt.Errorf("%w: %s", errDestructive, name))
+			return nil, toStatus(fmt.Errorf("%w: %s", errDestructiveTool, name))
 		}
 		parts.MCPTools = append(parts.MCPTools, &wasmagentv1.TemplateMcpTool{Name: name})
 	}

@@ -15,17 +15,17 @@ func (c client) gallery() wasmagentv1.GalleryServiceClient {
 	return wasmagentv1.NewGalleryServiceClient(c.conn)
 }
 
-func custom(id string) *wasmagentv1.Template {
+func customTemplate(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestAgentsFromTemplates checks that a new agent has the values of its template, unless the caller has settings for
+// TestCreateAgent_FromTemplate checks that a new agent has the values of its template, unless the caller has settings for
 // the template, or the request has values.
-func TestAgentsFromTemplates(t *testing.T) {
+func TestCreateAgent_FromTemplate(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	c, other := m.agent(t, "ana"), m.agent(t, "ben")
-	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("mine")}); err != nil {
+	m := newTestService(t)
+	c, other := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: customTemplate("mine")}); err != nil {
 		t.Fatal(err)
 	}
 	made, err := c.gallery().CreateAgentFromTemplate(c.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
@@ -51,7 +51,7 @@ func TestAgentsFromTemplates(t *testing.T) {
 	if err != nil || seen.GetAgent().GetConfig().MaxTurns != nil {
 		t.Errorf("for another principal of the tenant the agent is created as %v, %v", seen, err)
 	}
-	wide := custom("wide")
+	wide := customTemplate("wide")
 	wide.Manifest = &wasmagentv1.Manifest{Clock: true}
 	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: wide}); err != nil {
 		t.Fatal(err)
@@ -62,16 +62,16 @@ func TestAgentsFromTemplates(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "TEMPLATE_UNKNOWN")
 }
 
-func TestWhatAGalleryRefuses(t *testing.T) {
+func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	c, other := m.agent(t, "ana"), m.agent(t, "ben")
+	m := newTestService(t)
+	c, other := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	g := c.gallery()
 	add := func(template *wasmagentv1.Template) error {
 		_, err := g.AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: template})
 		return err
 	}
-	if err := add(custom("mine")); err != nil {
+	if err := add(customTemplate("mine")); err != nil {
 		t.Fatal(err)
 	}
 	_, unknown := g.LoadRvf(c.ctx, &wasmagentv1.LoadRvfRequest{Id: "nope"})
@@ -94,7 +94,7 @@ func TestWhatAGalleryRefuses(t *testing.T) {
 		{noneActive, codes.FailedPrecondition, "NO_ACTIVE_TEMPLATE"},
 		{builtin, codes.FailedPrecondition, "TEMPLATE_BUILT_IN"},
 		{another, codes.PermissionDenied, "TEMPLATE_OF_ANOTHER"},
-		{add(custom("mine")), codes.AlreadyExists, "TEMPLATE_EXISTS"},
+		{add(customTemplate("mine")), codes.AlreadyExists, "TEMPLATE_EXISTS"},
 		{invalid, codes.InvalidArgument, "TEMPLATES_INVALID"},
 		{skill, codes.NotFound, "SKILL_UNKNOWN"},
 		{plugin, codes.NotFound, "PLUGIN_UNKNOWN"},
@@ -105,11 +105,11 @@ func TestWhatAGalleryRefuses(t *testing.T) {
 	}
 }
 
-// TestPagesOfAGallery checks that all templates are on the pages of a list, both if there are more than a page has, and
+// TestListTemplates_PagesHaveAllTemplates checks that all templates are on the pages of a list, both if there are more than a page has, and
 // if they are larger than a response may be.
-func TestPagesOfAGallery(t *testing.T) {
+func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	imported, err := c.gallery().ImportTemplates(c.ctx, &wasmagentv1.ImportTemplatesRequest{
 		TemplatesJson: `[{"id":"a","name":"A","category":"custom","prompts":[{"name":"p","system_prompt":"x"}]},{"id":"b","name":"B","category":"custom","prompts":[{"name":"p","system_prompt":"x"}]}]`,
 	})
@@ -131,7 +131,7 @@ func TestPagesOfAGallery(t *testing.T) {
 		t.Errorf("the pages have %v", seen)
 	}
 	for i := range 2 {
-		large := custom("large-" + string(rune('a'+i)))
+		large := customTemplate("large-" + string(rune('a'+i)))
 		for range 28 {
 			large.Prompts = append(large.Prompts, &wasmagentv1.TemplatePrompt{Name: "p", SystemPrompt: strings.Repeat("x", 64<<10)})
 		}
@@ -155,20 +155,20 @@ func TestPagesOfAGallery(t *testing.T) {
 // Added templates survive a restart. Agents can be created from an imported template only after an operator has
 // accepted
 // the template.
-func TestTemplatesAreKeptAndAccepted(t *testing.T) {
+func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	c := l.agent(t, "ana")
-	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("mine")}); err != nil {
+	l := newRestartable(t, nil)
+	c := l.onBehalfOfUser(t, "ana")
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: customTemplate("mine")}); err != nil {
 		t.Fatal(err)
 	}
 	foreign := `[{"id":"foreign","name":"F","category":"c","quarantined":false,"prompts":[{"name":"p","system_prompt":"Do as I say."}],"manifest":{"tools":[{"server":"demo","tool":"pay"}]}}]`
 	if _, err := c.gallery().ImportTemplates(c.ctx, &wasmagentv1.ImportTemplatesRequest{TemplatesJson: foreign}); err != nil {
 		t.Fatal(err)
 	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
 	seen := make(map[string]*wasmagentv1.TemplateSummary)
 	list, err := c.gallery().ListTemplates(c.ctx, new(wasmagentv1.ListTemplatesRequest))
 	if err != nil {
@@ -183,7 +183,7 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TEMPLATE_QUARANTINED")
-	operator := l.person(t, "operator")
+	operator := l.withToken(t, "operator")
 	shown, err := operator.gallery().GetTemplate(operator.ctx, &wasmagentv1.GetTemplateRequest{Id: "foreign"})
 	if err != nil || shown.GetDigest() != seen["foreign"].GetDigest() || len(shown.GetTemplate().GetManifest().GetTools()) != 1 {
 		t.Fatalf("the whole template is %v, %v", shown, err)
@@ -198,22 +198,22 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	if accepted, err := operator.gallery().AcceptTemplate(operator.ctx, accepts); err != nil || accepted.GetTemplate().GetQuarantined() {
 		t.Fatal(accepted, err)
 	}
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
 	// The id stays bound to the accepted content, even if the owner of the template adds other content under it.
 	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("foreign")}); err != nil {
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: customTemplate("foreign")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TEMPLATE_QUARANTINED")
-	l.end()
-	l.begin()
-	operator = l.person(t, "operator")
+	l.close()
+	l.start()
+	operator = l.withToken(t, "operator")
 	_, err = operator.gallery().AcceptTemplate(operator.ctx, accepts)
 	rpctest.WantStatus(t, err, codes.Aborted, "TEMPLATE_CHANGED")
 }

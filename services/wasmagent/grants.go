@@ -16,36 +16,36 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
 		return nil, toStatus(errGrantEmpty)
 	}
-	who := acting(ctx)
-	if isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
+	who := actingPrincipal(ctx)
+	if isInChain(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
 		return nil, toStatus(errGrantSelf)
 	}
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
 	if req.GetRights().GetFiles() != nil {
-		return nil, toStatus(fmt.Errorf("%w: files can't be granted", errRights))
+		return nil, toStatus(fmt.Errorf("%w: files can't be granted", errRightsNotOffered))
 	}
-	if err := offered(req.GetRights()); err != nil {
+	if err := checkOffered(req.GetRights()); err != nil {
 		return nil, toStatus(err)
 	}
-	if conditions(a.Rights().Manifest(time.Now()))+conditions(req.GetRights()) > manifest.MaxConditions {
-		return nil, toStatus(errConditions)
+	if countConditions(a.Rights().Union(time.Now()))+countConditions(req.GetRights()) > manifest.MaxConditions {
+		return nil, toStatus(errTooManyConditions)
 	}
 	var until time.Time
 	if req.GetExpiresIn() != nil {
 		until = time.Now().Add(req.GetExpiresIn().AsDuration())
 	}
-	grant, err := a.Grant(by(ctx), req.GetRights(), until, req.GetWithdraw(), req.GetReason())
+	grant, err := a.Grant(callerOf(ctx), req.GetRights(), until, req.GetWithdraw(), req.GetReason())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Manifest(time.Now())}, nil
+	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Union(time.Now())}, nil
 }
 
-// conditions returns the number of conditions in a manifest.
-func conditions(m *wasmagentv1.Manifest) (n int) {
+// countConditions returns the number of conditions in a manifest.
+func countConditions(m *wasmagentv1.Manifest) (n int) {
 	for _, right := range m.GetTools() {
 		n += len(right.GetConditions())
 	}

@@ -32,8 +32,8 @@ func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	return modules.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newMeshOf returns a service with these guests in addition to the shipped ones. Its gateway refuses all calls.
-func newMeshOf(t *testing.T, extra map[string][]byte) mesh {
+// newTestServiceOf returns a service with these guests in addition to the shipped ones. Its gateway refuses all calls.
+func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	t.Helper()
 	cfg := wasmagent.Config{Data: t.TempDir(), Guests: make(map[string]modules.Listed)}
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func newMeshOf(t *testing.T, extra map[string][]byte) mesh {
 			t.Error(err)
 		}
 	})
-	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
+	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
 // printed returns the output of the guest in the journal of an agent.
@@ -62,8 +62,8 @@ func (c client) printed(id string) (out []string) {
 	return out
 }
 
-// noStack checks that a text contains no stack trace.
-func noStack(t *testing.T, text string) {
+// checkNoStack checks that a text contains no stack trace.
+func checkNoStack(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range []string{"stack trace", "goroutine", ".go:", "recovered by", "0x"} {
 		if strings.Contains(text, part) {
@@ -73,20 +73,20 @@ func noStack(t *testing.T, text string) {
 }
 
 // The journal records the output of a guest, including the text of a panic, up to a maximum size. Verify still matches.
-func TestPrinted_StandsInTheJournal(t *testing.T) {
+func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	t.Parallel()
-	c := newMeshOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).agent(t, "ana")
+	c := newTestServiceOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("loud")})
-	c.answers(id, "print hello \x01\u202e")
+	c.mustPrompt(id, "print hello \x01\u202e")
 	if got := c.printed(id); len(got) != 2 || got[0] != "started\n" || got[1] != "hello \x01\u202e\n" {
 		t.Fatalf("the journal has %q", got)
 	}
-	c.answers(id, "many 10000")
+	c.mustPrompt(id, "many 10000")
 	got := c.printed(id)
 	if last := got[len(got)-1]; len(last) > 4096 || !strings.HasPrefix(last, "… ") || !strings.HasSuffix(last, "line 9999\n") {
 		t.Errorf("of 10,000 lines the journal has %d bytes: %.40q", len(last), last)
 	}
-	c.answers(id, "steps 200")
+	c.mustPrompt(id, "steps 200")
 	bytes := 0
 	for _, text := range c.printed(id)[len(got):] {
 		bytes += len(text)
@@ -94,63 +94,63 @@ func TestPrinted_StandsInTheJournal(t *testing.T) {
 	if bytes < 60_000 || bytes > 64<<10+200 {
 		t.Errorf("of 200 steps with 1,000 bytes each the journal has %d bytes", bytes)
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 
 	_, _, err := c.prompt(id, "panic at the disco")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
-	noStack(t, err.Error())
-	noStack(t, c.state(id).GetInfo().GetFailure().GetMessage())
+	checkNoStack(t, err.Error())
+	checkNoStack(t, c.state(id).GetInfo().GetFailure().GetMessage())
 	all := c.printed(id)
 	if last := all[len(all)-1]; !strings.HasPrefix(last, "before the panic\npanic: at the disco") || len(last) > 4096 {
 		t.Errorf("of the panic the journal has %q", last)
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // A WebAssembly command is refused when an agent is created, even if it exports the functions of a guest. The error
 // names the build modes to be used.
-func TestCommand_IsRefusedWithTheBuildMode(t *testing.T) {
+func TestCreateAgent_RefusesCommandWithBuildMode(t *testing.T) {
 	t.Parallel()
 	hand := guesttest.HandMade{More: []guesttest.Code{{0x20, 0}, {0x20, 0}}}
 	onlyStart, both := hand, hand
 	onlyStart.Names, both.Names = []string{"_start"}, []string{"_start", "_initialize"}
-	c := newMeshOf(t, map[string][]byte{
+	c := newTestServiceOf(t, map[string][]byte{
 		"command": guesttest.Command(t, guesttest.Guests+"echo"), "start": onlyStart.Module(), "both": both.Module(),
-	}).agent(t, "ana")
+	}).onBehalfOfUser(t, "ana")
 	for _, guest := range []string{"command", "start", "both"} {
 		_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Guest: &guest})
 		rpctest.WantStatus(t, err, codes.FailedPrecondition, "GUEST_INVALID")
 		if text := status.Convert(err).Message(); !strings.Contains(text, "-buildmode=c-shared") || !strings.Contains(text, "reactor") {
 			t.Errorf("%s is refused with %q", guest, text)
 		} else {
-			noStack(t, text)
+			checkNoStack(t, text)
 		}
 	}
 }
 
 // Neither errors nor events of a guest that trapped contain a stack trace.
-func TestTrap_ReachesNoCallerWithAStack(t *testing.T) {
+func TestPrompt_ErrorHasNoStackTraceAfterTrap(t *testing.T) {
 	t.Parallel()
-	exit := guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(7), guesttest.Code{0x10, 0}, guesttest.Answer(0, 0)), Imports: guesttest.Import("proc_exit", 4)}
+	exit := guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(7), guesttest.Code{0x10, 0}, guesttest.Answer(0, 0)), Imports: guesttest.Import("proc_exit", 4)}
 	modules := map[string][]byte{
 		"unreachable": guesttest.HandMade{Step: guesttest.Code{0x00}}.Module(),
-		"bounds":      guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}.Module(),
+		"bounds":      guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}.Module(),
 		"exit":        exit.Module(),
 	}
-	c := newMeshOf(t, modules).agent(t, "ana")
+	c := newTestServiceOf(t, modules).onBehalfOfUser(t, "ana")
 	for guest, says := range map[string]string{"unreachable": "unreachable", "bounds": "out of bounds", "exit": "exited with 7"} {
 		id := c.create(&wasmagentv1.CreateAgentRequest{Guest: &guest})
 		_, _, err := c.prompt(id, "x")
 		rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
 		failure := c.state(id).GetInfo().GetFailure().GetMessage()
 		for _, text := range []string{err.Error(), failure} {
-			noStack(t, text)
+			checkNoStack(t, text)
 			if !strings.Contains(text, says) {
 				t.Errorf("%s: a caller reads %q, want %q", guest, text, says)
 			}
 		}
 		for _, e := range c.events(id) {
-			noStack(t, e.GetMessage())
+			checkNoStack(t, e.GetMessage())
 		}
 	}
 }

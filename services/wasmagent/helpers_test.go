@@ -53,7 +53,7 @@ func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasma
 // openServiceAt returns a service with a gateway for the calls of its agents. The caller has to close the service.
 func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
 	t.Helper()
-	cfg.Program, cfg.Hold = guesttest.Program(t), 100*time.Millisecond
+	cfg.Program, cfg.ApprovalWait = guesttest.Program(t), 100*time.Millisecond
 	s, err := wasmagent.New(cfg, wasmagent.Deps{Gateway: gateway, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -61,36 +61,36 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// life is a service that can be stopped and restarted with the same folder.
-type life struct {
+// restartable is a service that can be stopped and restarted with the same folder.
+type restartable struct {
 	t       *testing.T
 	cfg     wasmagent.Config
 	gateway gatewayv1.GatewayServiceClient
 	service *wasmagent.Service
 	stop    func()
-	mesh
+	testService
 }
 
-// newLife returns a running service.
-func newLife(t *testing.T, gateway gatewayFunc) *life {
+// newRestartable returns a running service.
+func newRestartable(t *testing.T, gateway gatewayFunc) *restartable {
 	t.Helper()
-	return newLifeAt(t, fakeGateway{answer: gateway})
+	return newRestartableAt(t, fakeGateway{answer: gateway})
 }
 
-// newLifeAt is like newLife, with another gateway.
-func newLifeAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *life {
+// newRestartableAt is like newLife, with another gateway.
+func newRestartableAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *restartable {
 	t.Helper()
-	l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
-	l.begin()
-	t.Cleanup(l.end)
+	l := &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
+	l.start()
+	t.Cleanup(l.close)
 	return l
 }
 
-// begin starts the service.
-func (l *life) begin() {
+// start starts the service.
+func (l *restartable) start() {
 	l.t.Helper()
 	l.service = openServiceAt(l.t, l.cfg, l.gateway)
-	l.mesh = mesh{rpctest.Serve(l.t, authv1.Role_ROLE_WASMAGENT, l.service, rpctest.Options{})}
+	l.testService = testService{rpctest.Serve(l.t, authv1.Role_ROLE_WASMAGENT, l.service, rpctest.Options{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	service, done := l.service, make(chan struct{})
 	go func() {
@@ -100,8 +100,8 @@ func (l *life) begin() {
 	l.stop = func() { cancel(); <-done }
 }
 
-// end stops the service if it is running.
-func (l *life) end() {
+// close stops the service if it is running.
+func (l *restartable) close() {
 	if l.service == nil {
 		return
 	}
@@ -165,33 +165,33 @@ func newClient(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface)
 	return client{wasmagentv1.NewAgentServiceClient(conn), conn, t, ctx}
 }
 
-// mesh is a running service, with clients for its callers.
-type mesh struct{ server *rpctest.Server }
+// testService is a running service, with clients for its callers.
+type testService struct{ server *rpctest.Server }
 
-func newMesh(t *testing.T) mesh {
+func newTestService(t *testing.T) testService {
 	t.Helper()
-	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})}
+	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})}
 }
 
-func newMeshWith(t *testing.T, gateway gatewayFunc) mesh {
+func newTestServiceWith(t *testing.T, gateway gatewayFunc) testService {
 	t.Helper()
-	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
+	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
 }
 
-// speaks returns a client for a principal on whose behalf the gateway calls.
-func (m mesh) speaks(t *testing.T, p *identityv1.Principal) client {
+// onBehalfOf returns a client for a principal on whose behalf the gateway calls.
+func (m testService) onBehalfOf(t *testing.T, p *identityv1.Principal) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// agent returns a client for a principal with this subject, on whose behalf the gateway calls.
-func (m mesh) agent(t *testing.T, subject string) client {
+// onBehalfOfUser returns a client for a principal with this subject, on whose behalf the gateway calls.
+func (m testService) onBehalfOfUser(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
 }
 
-// person returns a client that uses a token.
-func (m mesh) person(t *testing.T, token string) client {
+// withToken returns a client that uses a token.
+func (m testService) withToken(t *testing.T, token string) client {
 	t.Helper()
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
@@ -234,8 +234,8 @@ func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAg
 	}
 }
 
-// answers prompts an agent, and fails the test if the agent does not answer.
-func (c client) answers(id, input string) *wasmagentv1.PromptAgentResponse {
+// mustPrompt prompts an agent, and fails the test if the agent does not answer.
+func (c client) mustPrompt(id, input string) *wasmagentv1.PromptAgentResponse {
 	c.t.Helper()
 	_, answer, err := c.prompt(id, input)
 	if err != nil {

@@ -22,27 +22,27 @@ import (
 )
 
 const (
-	// maxTold bounds the progress messages of a prompt that wait to be sent.
-	maxTold = 64
+	// maxPendingProgress bounds the progress messages of a prompt that wait to be sent.
+	maxPendingProgress = 64
 
 	// defaultGuest is the guest of an agent without a model, and modelGuest that of an agent with a model. They apply
 	// if the request names no guest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
-	// defaultTurns is the maximum number of turns if the request has none.
-	defaultTurns = 50
+	// defaultMaxTurns is the maximum number of turns if the request has none.
+	defaultMaxTurns = 50
 )
 
 var (
 	// defaultLimits are the limits of an agent if its request has none. A request can only lower them.
 	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	// defaultRoom is the right on files of an agent without a manifest.
-	defaultRoom = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
+	// defaultFileRight is the right on files of an agent without a manifest.
+	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// acting returns the principal on whose behalf a request is made: the person that calls, or the principal that a
+// actingPrincipal returns the principal on whose behalf a request is made: the person that calls, or the principal that a
 // calling service names.
-func acting(ctx context.Context) *identityv1.Principal {
+func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
 		return caller.Person
@@ -55,9 +55,9 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// sees reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain, or
+// canSee reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain, or
 // is an operator or viewer of the same tenant.
-func sees(p, creator *identityv1.Principal) bool {
+func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
 	}
@@ -72,31 +72,31 @@ func sees(p, creator *identityv1.Principal) bool {
 	return false
 }
 
-// find returns an agent that the caller may see. For all other agents it returns errUnknown.
-func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
-	a, err := s.shelf.get(ctx, id)
+// findAgent returns an agent that the caller may see. For all other agents it returns errUnknown.
+func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error) {
+	a, err := s.agents.get(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrUnknown):
-		return nil, toStatus(errUnknown)
+		return nil, toStatus(errAgentUnknown)
 	case err != nil:
 		s.log.WarnContext(ctx, "an agent can't be loaded", "agent", id, "error", err)
 		return nil, toStatus(err)
-	case !sees(acting(ctx), a.Creator) || a.Gone(time.Now()):
-		return nil, toStatus(errUnknown)
+	case !canSee(actingPrincipal(ctx), a.Creator) || a.IsGone(time.Now()):
+		return nil, toStatus(errAgentUnknown)
 	}
 	return a, nil
 }
 
-// by describes the caller for the journal of an agent.
-func by(ctx context.Context) agent.By {
-	who := acting(ctx)
-	return agent.By{Context: ctx, Actor: who.GetSubject(), Operator: isOperator(who)}
+// callerOf describes the caller for the journal of an agent.
+func callerOf(ctx context.Context) agent.Caller {
+	who := actingPrincipal(ctx)
+	return agent.Caller{Context: ctx, Subject: who.GetSubject(), IsOperator: isOperator(who)}
 }
 
 // CreateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
-	who := acting(ctx)
-	req, template, err := s.fromTemplate(ctx, who, req)
+	who := actingPrincipal(ctx)
+	req, template, err := s.applyTemplate(ctx, who, req)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -107,45 +107,45 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	case model != "":
 		guest = modelGuest
 	}
-	manifest, room, err := s.granted(ctx, who, req.GetManifest(), model)
+	manifest, room, err := s.newManifest(ctx, who, req.GetManifest(), model)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	if req.Guest == nil && model != "" && len(manifest.GetModels()) == 0 {
 		manifest.Models = []*wasmagentv1.ModelRight{{Model: model}}
 	}
-	if err := s.room(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
 		return nil, toStatus(err)
 	}
-	digest, err := s.compile(ctx, guest)
+	digest, err := s.compileGuest(ctx, guest)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	spec := agent.Spec{
-		ID: newID(), Creator: proto.CloneOf(who), Guest: guest, Digest: digest, Template: template,
-		Instructions: req.GetInstructions(), MaxTurns: defaultTurns, Limits: within(req.GetLimits()), Files: agent.BoundsOf(manifest), Manifest: manifest, Created: time.Now(),
+		ID: newAgentID(), Creator: proto.CloneOf(who), Guest: guest, ModuleDigest: digest, Template: template,
+		Instructions: req.GetInstructions(), MaxTurns: defaultMaxTurns, Limits: limitsWithin(req.GetLimits()), Files: agent.BoundsOf(manifest), Manifest: manifest, CreatedAt: time.Now(),
 		Config: &wasmagentv1.AgentConfig{Instructions: req.Instructions, MaxTurns: req.MaxTurns, Model: req.Model},
 	}
 	if req.MaxTurns != nil {
 		spec.MaxTurns = int(req.GetMaxTurns())
 	}
-	a, err := agent.New(by(ctx), spec, s.deps(), room)
+	a, err := agent.New(callerOf(ctx), spec, s.deps(), room)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	s.shelf.add(a)
+	s.agents.add(a)
 	resp := &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}
 	if template != "" {
-		s.gallery.Choose(principal.Of(who), template)
+		s.gallery.SetActive(principal.Of(who), template)
 		resp.Source = new("gallery")
 	}
 	return resp, nil
 }
 
-func newID() string { return "agent-" + strings.ToLower(rand.Text()) }
+func newAgentID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
-// within returns the requested limits, each lowered to the default of the installation if it is higher.
-func within(l *wasmagentv1.Limits) agent.Limits {
+// limitsWithin returns the requested limits, each lowered to the default of the installation if it is higher.
+func limitsWithin(l *wasmagentv1.Limits) agent.Limits {
 	out := defaultLimits
 	if l.GetMemoryMib() > 0 {
 		out.Memory = min(out.Memory, int64(l.GetMemoryMib())<<20)
@@ -164,15 +164,15 @@ func within(l *wasmagentv1.Limits) agent.Limits {
 
 // TerminateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.TerminateAgentRequest) (*wasmagentv1.TerminateAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err == nil {
-		if a, err = s.again(ctx, a, func(a *agent.Agent) error { return a.Terminate(by(ctx)) }); err == nil {
+		if a, err = s.retryIfStale(ctx, a, func(a *agent.Agent) error { return a.Terminate(callerOf(ctx)) }); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 		}
 	}
 	// An agent whose state or journal is damaged can still be terminated.
 	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" {
-		if shown, err := s.bury(ctx, req.GetAgentId()); err == nil {
+		if shown, err := s.terminateDamaged(ctx, req.GetAgentId()); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
 		}
 	}
@@ -181,15 +181,15 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 
 // ResetAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ResetAgent(ctx context.Context, req *wasmagentv1.ResetAgentRequest) (*wasmagentv1.ResetAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	digest, err := s.compile(ctx, a.Guest)
+	digest, err := s.compileGuest(ctx, a.Guest)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	epoch, err := a.Reset(by(ctx), digest)
+	epoch, err := a.Reset(callerOf(ctx), digest)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -198,11 +198,11 @@ func (s *Service) ResetAgent(ctx context.Context, req *wasmagentv1.ResetAgentReq
 
 // StopAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentRequest) (*wasmagentv1.StopAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	if a, err = s.again(ctx, a, func(a *agent.Agent) error { return a.Stop(by(ctx), req.GetReason()) }); err != nil {
+	if a, err = s.retryIfStale(ctx, a, func(a *agent.Agent) error { return a.Stop(callerOf(ctx), req.GetReason()) }); err != nil {
 		return nil, err
 	}
 	return &wasmagentv1.StopAgentResponse{Agent: a.Proto()}, nil
@@ -210,11 +210,11 @@ func (s *Service) StopAgent(ctx context.Context, req *wasmagentv1.StopAgentReque
 
 // ResumeAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentRequest) (*wasmagentv1.ResumeAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Resume(by(ctx), req.GetSnapshotId(), int(req.GetMaxTurns())); err != nil {
+	if err := a.Resume(callerOf(ctx), req.GetSnapshotId(), int(req.GetMaxTurns())); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ResumeAgentResponse{Agent: a.Proto()}, nil
@@ -224,21 +224,21 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
 	// An agent that prompts itself, directly or through its chain, would wait for its own answer.
-	if who := acting(ctx); isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
-		return toStatus(errCycle)
+	if who := actingPrincipal(ctx); isInChain(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
+		return toStatus(errAgentCycle)
 	}
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return err
 	}
-	if err := s.room(ctx, principal.Person(a.Creator)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(a.Creator)); err != nil {
 		return toStatus(err)
 	}
-	if err := s.mayRun(ctx, a); err != nil {
+	if err := s.ensureAgentModule(ctx, a); err != nil {
 		return toStatus(err)
 	}
 	// A caller that reads slowly does not delay the turn: a message that does not fit into the channel is dropped.
-	told, sent := make(chan *wasmagentv1.PromptAgentResponse, maxTold), make(chan struct{})
+	told, sent := make(chan *wasmagentv1.PromptAgentResponse, maxPendingProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
 		for resp := range told {
@@ -246,18 +246,18 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		}
 	}()
 	steps := 0.
-	answer, err := a.Prompt(agent.Prompt{Input: req.GetInput(), By: by(ctx), Hold: s.hold, Tell: func(text string) {
+	answer, err := a.Prompt(agent.Prompt{Input: req.GetInput(), Caller: callerOf(ctx), ApprovalWait: s.approvalWait, Progress: func(text string) {
 		steps++
 		select {
-		case told <- &wasmagentv1.PromptAgentResponse{Progress: progress(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
+		case told <- &wasmagentv1.PromptAgentResponse{Progress: progressMessage(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
 		default:
 		}
 	}})
 	close(told)
 	<-sent
-	s.shelf.touch(a)
+	s.agents.touch(a)
 	if err != nil {
-		if errors.Is(err, agent.ErrAway) || errors.Is(err, agent.ErrKeep) {
+		if errors.Is(err, agent.ErrUnavailable) || errors.Is(err, agent.ErrNotStored) {
 			s.log.WarnContext(ctx, "a prompt can't be run", "agent", a.ID, "error", err)
 		}
 		return toStatus(err)
@@ -269,18 +269,18 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxAgain is the maximum number of retries after another process has changed the agent.
-const maxAgain = 3
+// maxStaleRetries is the maximum number of retries after another process has changed the agent.
+const maxStaleRetries = 3
 
-// again calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and calls do
+// retryIfStale calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and calls do
 // again. It returns the agent of the last call.
-func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
+func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
-	for range maxAgain {
-		if !errors.Is(err, agent.ErrKeep) || !s.store.Shared {
+	for range maxStaleRetries {
+		if !errors.Is(err, agent.ErrNotStored) || !s.store.Shared {
 			break
 		}
-		found, gone := s.find(ctx, a.ID)
+		found, gone := s.findAgent(ctx, a.ID)
 		if gone != nil {
 			return a, gone
 		}
@@ -289,18 +289,18 @@ func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Ag
 	return a, toStatus(err)
 }
 
-// bury terminates an agent whose journal or state is damaged. No other change of a damaged agent is possible.
-func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
+// terminateDamaged terminates an agent whose journal or state is damaged. No other change of a damaged agent is possible.
+func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
-	if err != nil || !sees(acting(ctx), row.GetCreator()) {
-		return nil, cmp.Or(err, errUnknown)
+	if err != nil || !canSee(actingPrincipal(ctx), row.GetCreator()) {
+		return nil, cmp.Or(err, errAgentUnknown)
 	}
 	until := time.Now().Add(agent.Tombstone)
-	if err := s.store.Bury(ctx, id, until); err != nil {
+	if err := s.store.TerminateDamaged(ctx, id, until); err != nil {
 		return nil, err
 	}
-	s.shelf.drop(id)
-	shown := s.shown(row.Record)
+	s.agents.remove(id)
+	shown := s.agentInfo(row.Record)
 	shown.State, shown.IsStopped, shown.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
 	return shown, nil
 }

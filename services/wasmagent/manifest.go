@@ -20,42 +20,42 @@ import (
 // them at each call.
 const maxChain = 4
 
-// granted returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files and
+// newManifest returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files and
 // todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain. The
-// returned [store.Room] bounds the number of agents.
-func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.Room, error) {
-	room := store.Room{All: maxAgents, Own: maxOwn, Below: make(map[string]int)}
-	if err := offered(asked); err != nil {
+// returned [store.AgentLimits] bounds the number of agents.
+func (s *Service) newManifest(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
+	room := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
+	if err := checkOffered(asked); err != nil {
 		return nil, room, err
 	}
 	behind := append([]*identityv1.Principal{who}, who.GetChain()...)
 	if len(behind) > maxChain {
-		return nil, room, errChain
+		return nil, room, errChainTooDeep
 	}
 	for above, one := range behind {
 		id, ours := strings.CutPrefix(one.GetSubject(), agent.Subject(one.GetTenant(), ""))
 		if !ours {
 			continue
 		}
-		maker, err := s.shelf.get(ctx, id)
+		maker, err := s.agents.get(ctx, id)
 		if err != nil && !errors.Is(err, store.ErrUnknown) {
 			return nil, room, err
 		}
 		var may *wasmagentv1.ChildRight
 		if maker != nil {
-			may = maker.Rights().Manifest(time.Now()).GetChildren()
+			may = maker.Rights().Union(time.Now()).GetChildren()
 		}
 		if deepest := above + 1 + int(asked.GetChildren().GetDepth()); deepest > int(may.GetDepth()) {
-			return nil, room, errChildren
+			return nil, room, errChildNotAllowed
 		}
-		room.Below[one.GetSubject()] = int(may.GetCount())
+		room.Descendants[one.GetSubject()] = int(may.GetCount())
 		// Check this before anything is compiled for the agent.
-		if n, err := s.store.Below(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
-			return nil, room, cmp.Or(err, errChildren)
+		if n, err := s.store.CountDescendants(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
+			return nil, room, cmp.Or(err, errChildNotAllowed)
 		}
 	}
 	if asked == nil {
-		own := &wasmagentv1.Manifest{Files: proto.CloneOf(defaultRoom)}
+		own := &wasmagentv1.Manifest{Files: proto.CloneOf(defaultFileRight)}
 		if model != "" {
 			own.Models = []*wasmagentv1.ModelRight{{Model: model}}
 		}
@@ -64,19 +64,19 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 	return proto.CloneOf(asked), room, nil
 }
 
-// offered returns an error if the manifest has a right that is not supported, or too many conditions.
-func offered(asked *wasmagentv1.Manifest) error {
+// checkOffered returns an error if the manifest has a right that is not supported, or too many conditions.
+func checkOffered(asked *wasmagentv1.Manifest) error {
 	if asked.GetClock() || asked.GetRandom() {
-		return errRights
+		return errRightsNotOffered
 	}
-	if conditions(asked) > manifest.MaxConditions {
-		return errConditions
+	if countConditions(asked) > manifest.MaxConditions {
+		return errTooManyConditions
 	}
 	return nil
 }
 
-// isBehind reports whether a subject is that of the principal, or of a principal in its chain.
-func isBehind(subject string, somebody *identityv1.Principal) bool {
+// isInChain reports whether a subject is that of the principal, or of a principal in its chain.
+func isInChain(subject string, somebody *identityv1.Principal) bool {
 	if somebody.GetSubject() == subject {
 		return true
 	}

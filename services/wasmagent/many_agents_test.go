@@ -22,20 +22,20 @@ func TestManyAgents(t *testing.T) {
 	if err != nil || many < 100 {
 		t.Skip("it takes minutes: make many")
 	}
-	l := newLife(t, nil)
-	owner := func(i int) client { return l.agent(t, fmt.Sprint("owner-", i%10)) }
+	l := newRestartable(t, nil)
+	owner := func(i int) client { return l.onBehalfOfUser(t, fmt.Sprint("owner-", i%10)) }
 	var ids []string
 	begin := time.Now()
 	for i := range many {
 		c := owner(i)
 		id := c.create(new(wasmagentv1.CreateAgentRequest))
-		c.answers(id, "todo pending x\nwrite a.txt hello")
+		c.mustPrompt(id, "todo pending x\nwrite a.txt hello")
 		ids = append(ids, id)
 	}
 	t.Logf("%d agents were created and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
-	l.end()
-	l.begin()
-	owner(0).answers(ids[0], "say x") // so that the module is compiled before the measurement
+	l.close()
+	l.start()
+	owner(0).mustPrompt(ids[0], "say x") // so that the module is compiled before the measurement
 	t.Logf("after a restart: %s", memory(t))
 	picked := rand.Perm(many)[:many/10]
 	measure := func(what string, each []int) {
@@ -43,7 +43,7 @@ func TestManyAgents(t *testing.T) {
 		for _, i := range each {
 			c := owner(i)
 			at := time.Now()
-			c.answers(ids[i], "say x")
+			c.mustPrompt(ids[i], "say x")
 			took = append(took, time.Since(at))
 		}
 		t.Logf("%s: %d prompts, %s; %s", what, len(took), quantiles(took), memory(t))
@@ -60,13 +60,13 @@ func TestManyPrompts(t *testing.T) {
 	if err != nil || many < 100 {
 		t.Skip("it takes minutes: make many")
 	}
-	c := newLife(t, nil).agent(t, "ana")
+	c := newRestartable(t, nil).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
 	for at := 0; at < min(many, 10_000); { // an agent has at most 10,000 turns
 		var took []time.Duration
 		for range many / 10 {
 			begin := time.Now()
-			c.answers(id, "say x")
+			c.mustPrompt(id, "say x")
 			took = append(took, time.Since(begin))
 			at++
 		}

@@ -13,55 +13,55 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// next returns a module with the same behavior and another digest, like a guest that a release has changed.
-func next(module []byte) []byte {
+// withOtherDigest returns a module with the same behavior and another digest, like a guest that a release has changed.
+func withOtherDigest(module []byte) []byte {
 	name := "release"
 	custom := append([]byte{byte(len(name))}, name...)
 	return append(append(append([]byte(nil), module...), 0), append(binary.AppendUvarint(nil, uint64(len(custom))), custom...)...)
 }
 
-// changes replaces the module of a listed guest and restarts the service. If module is nil, it removes the guest.
-func (l *life) changes(name string, module []byte) {
+// changeGuest replaces the module of a listed guest and restarts the service. If module is nil, it removes the guest.
+func (l *restartable) changeGuest(name string, module []byte) {
 	l.t.Helper()
-	l.end()
+	l.close()
 	l.cfg.Guests = map[string]modules.Listed{}
 	if module != nil {
 		l.cfg.Guests[name] = listedGuest(l.t, l.t.TempDir(), name, module)
 	}
-	l.begin()
+	l.start()
 }
 
 // If the module of a guest changes, its agents keep running the earlier module: they take prompts, continue waiting
 // turns, and can be verified, forked, exported and imported. A migrated agent runs the new module, and still has its
 // files, todos and conversation.
-func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
+func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
-	gateway := &effects{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
-	l := newLife(t, gateway.answer)
-	l.changes("mine", before)
-	c := l.agent(t, "ana")
-	manifest := mayCall("pay")
+	gateway := &paymentGateway{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
+	l := newRestartable(t, gateway.answer)
+	l.changeGuest("mine", before)
+	c := l.onBehalfOfUser(t, "ana")
+	manifest := toolManifest("pay")
 	manifest.Files = &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10}
 	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
-	c.answers(id, "write a.txt one\ntodo pending x\nsay hello")
+	c.mustPrompt(id, "write a.txt one\ntodo pending x\nsay hello")
 	snapshot, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id})
 	if err != nil {
 		t.Fatal(err)
 	}
 	waits := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
-	if answer := c.answers(waits, "tool demo pay {}"); answer.GetFinished() {
+	if answer := c.mustPrompt(waits, "tool demo pay {}"); answer.GetFinished() {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 
-	l.changes("mine", next(before))
-	c = l.agent(t, "ana")
+	l.changeGuest("mine", withOtherDigest(before))
+	c = l.onBehalfOfUser(t, "ana")
 	close(gateway.approved)
 	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
-	if said := c.answers(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
+	if said := c.mustPrompt(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
 		t.Errorf("with the earlier module the agent answers %q, and has the todos %v", said, c.todos(id))
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 	old := c.state(id).GetInfo().GetModuleDigest()
 	fresh := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
 	if now := c.state(fresh).GetInfo().GetModuleDigest(); now == old {
@@ -71,11 +71,11 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := c.answers(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
+	if said := c.mustPrompt(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
 		t.Errorf("a fork with the earlier module answers %q", said)
 	}
-	archived, _ := c.export(id)
-	if _, err := c.imports(archived, 1<<20); err != nil {
+	archived, _ := c.exportArchive(id)
+	if _, err := c.importArchive(archived, 1<<20); err != nil {
 		t.Errorf("the import of an archive with the earlier module: %v", err)
 	}
 
@@ -87,37 +87,37 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	if now := c.state(id).GetState().GetMessages(); len(now) != len(talk) || now[0].GetContent() != talk[0].GetContent() {
 		t.Errorf("the conversation is %v after the migration, and was %v before", now, talk)
 	}
-	if said := c.answers(id, "read a.txt\ntodo pending x").GetResponse(); said != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
+	if said := c.mustPrompt(id, "read a.txt\ntodo pending x").GetResponse(); said != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
 		t.Errorf("the migrated agent answers %q, and has the todos %v", said, c.todos(id))
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 	if again, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil || again.GetFromDigest() != "" {
 		t.Errorf("a second migration returns %v, %v", again, err)
 	}
 
-	l.changes("mine", nil)
-	c = l.agent(t, "ana")
+	l.changeGuest("mine", nil)
+	c = l.onBehalfOfUser(t, "ana")
 	_, _, err = c.prompt(id, "say here")
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
 // A migrated agent sends its model the conversation from before the migration.
-func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
+func TestMigrate_ModelGetsConversation(t *testing.T) {
 	t.Parallel()
 	module := guesttest.Module(t, guesttest.Guests+"agent")
-	gateway := new(asksModels)
-	l := newLifeAt(t, modelGateway{fakeGateway{answer: gateway.answer}})
+	gateway := new(modelRecorder)
+	l := newRestartableAt(t, modelGateway{fakeGateway{answer: gateway.answer}})
 	l.cfg.Model, l.cfg.Server = "script:lines", "agents"
-	l.changes("thinker", module)
-	c := l.agent(t, "ana")
+	l.changeGuest("thinker", module)
+	c := l.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("thinker"), Instructions: new("Be brief.")})
-	c.answers(id, "Is it so?")
-	l.changes("thinker", next(module))
-	c = l.agent(t, "ana")
+	c.mustPrompt(id, "Is it so?")
+	l.changeGuest("thinker", withOtherDigest(module))
+	c = l.onBehalfOfUser(t, "ana")
 	if _, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	c.answers(id, "Are you sure?")
+	c.mustPrompt(id, "Are you sure?")
 	told := gateway.last(t).Messages
 	var said []string
 	for _, m := range told {
@@ -132,18 +132,20 @@ func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
 			t.Errorf("the model gets %q, want %q", said[i], want[i])
 		}
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // A stored module does not run if its bytes were changed in the store.
-func TestMigrate_AStoredModuleThatWasChangedDoesNotRun(t *testing.T) {
+func TestPrompt_RefusesChangedStoredModule(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
-	l := newLife(t, nil)
-	l.changes("mine", before)
-	id := l.agent(t, "ana").create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
-	l.forge(func(f *forger) { f.exec("UPDATE modules SET module = $1 WHERE guest = 'mine'", next(next(before))) })
-	l.changes("mine", next(before))
-	_, _, err := l.agent(t, "ana").prompt(id, "say here")
+	l := newRestartable(t, nil)
+	l.changeGuest("mine", before)
+	id := l.onBehalfOfUser(t, "ana").create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
+	l.forge(func(f *forger) {
+		f.exec("UPDATE modules SET module = $1 WHERE guest = 'mine'", withOtherDigest(withOtherDigest(before)))
+	})
+	l.changeGuest("mine", withOtherDigest(before))
+	_, _, err := l.onBehalfOfUser(t, "ana").prompt(id, "say here")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "GUEST_CHANGED")
 }

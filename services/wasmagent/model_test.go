@@ -27,13 +27,13 @@ type question struct {
 	} `json:"messages"`
 }
 
-// asksModels is a gateway that records each question to a model, and answers it.
-type asksModels struct {
+// modelRecorder is a gateway that records each question to a model, and answers it.
+type modelRecorder struct {
 	mu    sync.Mutex
 	asked []question
 }
 
-func (g *asksModels) answer(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+func (g *modelRecorder) answer(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	var q question
 	if err := json.Unmarshal([]byte(req.GetArgumentsJson()), &q); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (modelGateway) ListTools(context.Context, *gatewayv1.ListToolsRequest, ...g
 }
 
 // last returns the newest question.
-func (g *asksModels) last(t *testing.T) question {
+func (g *modelRecorder) last(t *testing.T) question {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,44 +66,44 @@ func (g *asksModels) last(t *testing.T) question {
 	return g.asked[len(g.asked)-1]
 }
 
-// withModel returns a service with a default model in its configuration.
-func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
+// newServiceWithModel returns a service with a default model in its configuration.
+func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testService, *modelRecorder) {
 	t.Helper()
-	gateway := new(asksModels)
-	s := openServiceAt(t, wasmagent.Config{Data: t.TempDir(), Model: "script:lines", Server: "helpers", Accepts: accepts}, modelGateway{fakeGateway{answer: gateway.answer}})
+	gateway := new(modelRecorder)
+	s := openServiceAt(t, wasmagent.Config{Data: t.TempDir(), Model: "script:lines", Server: "helpers", AcceptedKeys: accepts}, modelGateway{fakeGateway{answer: gateway.answer}})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
+	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
 // Each agent without its own model runs the default model of agents.model, whether it was created from a manifest, a
 // template or an archive.
-func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
+func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	t.Parallel()
-	elsewhere := newMesh(t).agent(t, "ana")
-	archived, key := elsewhere.export(elsewhere.create(&wasmagentv1.CreateAgentRequest{Model: new("elsewhere:m")}))
-	m, gateway := withModel(t, key)
-	c := m.agent(t, "ana")
-	withTools := custom("with-tools")
-	withTools.Manifest = mayCall("t")
-	for _, template := range []*wasmagentv1.Template{custom("plain"), withTools} {
+	elsewhere := newTestService(t).onBehalfOfUser(t, "ana")
+	archived, key := elsewhere.exportArchive(elsewhere.create(&wasmagentv1.CreateAgentRequest{Model: new("elsewhere:m")}))
+	m, gateway := newServiceWithModel(t, key)
+	c := m.onBehalfOfUser(t, "ana")
+	withTools := customTemplate("with-tools")
+	withTools.Manifest = toolManifest("t")
+	for _, template := range []*wasmagentv1.Template{customTemplate("plain"), withTools} {
 		if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: template}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	made := map[string]string{
 		"nothing":                   c.create(new(wasmagentv1.CreateAgentRequest)),
-		"a manifest":                c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")}),
+		"a manifest":                c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")}),
 		"a shipped template":        c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder")}),
 		"a template":                c.create(&wasmagentv1.CreateAgentRequest{Template: new("plain")}),
 		"a template with rights":    c.create(&wasmagentv1.CreateAgentRequest{Template: new("with-tools")}),
 		"the guest that is named":   c.create(&wasmagentv1.CreateAgentRequest{Guest: new("agent")}),
-		"a template and a manifest": c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Manifest: mayCall("t")}),
+		"a template and a manifest": c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Manifest: toolManifest("t")}),
 	}
-	arrived, err := c.imports(archived, 1<<20)
+	arrived, err := c.importArchive(archived, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	for from, id := range made {
-		if said := c.answers(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
+		if said := c.mustPrompt(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
 			t.Errorf("the agent created from %s answers %q, and the model %q was asked", from, said, gateway.last(t).Model)
 		}
 		if info := c.state(id).GetInfo(); info.GetModel() != "script:lines" || info.GetGuest() != "agent" {
@@ -126,24 +126,24 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 			t.Errorf("the agent created from %s is listed with the model %q", from, list.GetAgents()[at].GetModel())
 		}
 	}
-	named := c.create(&wasmagentv1.CreateAgentRequest{Model: new("script:other"), Manifest: mayCall("t")})
-	if c.answers(named, "Is it so?"); gateway.last(t).Model != "script:other" {
+	named := c.create(&wasmagentv1.CreateAgentRequest{Model: new("script:other"), Manifest: toolManifest("t")})
+	if c.mustPrompt(named, "Is it so?"); gateway.last(t).Model != "script:other" {
 		t.Errorf("an agent with its own model asks %q", gateway.last(t).Model)
 	}
 	script := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})
-	if said := c.answers(script, "say hello\nask Is it so?").GetResponse(); said != "hello\nyes" || gateway.last(t).Model != "script:lines" {
+	if said := c.mustPrompt(script, "say hello\nask Is it so?").GetResponse(); said != "hello\nyes" || gateway.last(t).Model != "script:lines" {
 		t.Errorf("a script answers %q", said)
 	}
 }
 
 // The model gets the skills of a template, even if the request replaces the template's instructions.
-func TestSkills_ReachTheModel(t *testing.T) {
+func TestSkills_AreSentToModel(t *testing.T) {
 	t.Parallel()
-	m, gateway := withModel(t)
-	c := m.agent(t, "ana")
+	m, gateway := newServiceWithModel(t)
+	c := m.onBehalfOfUser(t, "ana")
 	for _, instructions := range []*string{nil, new("Be brief.")} {
 		id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Instructions: instructions})
-		c.answers(id, "/refactor main.go")
+		c.mustPrompt(id, "/refactor main.go")
 		told := gateway.last(t).Messages
 		if len(told) < 2 || told[0].Role != "system" || !strings.Contains(told[0].Content, "/refactor: ") || !strings.Contains(told[0].Content, "Say first what must stay the same") || told[1].Content != "/refactor main.go" {
 			t.Errorf("the model gets %+v", told)
@@ -152,7 +152,7 @@ func TestSkills_ReachTheModel(t *testing.T) {
 			t.Errorf("the instructions are %.40q", told[0].Content)
 		}
 	}
-	large := custom("large")
+	large := customTemplate("large")
 	for range 2 {
 		large.Skills = append(large.Skills, &wasmagentv1.TemplateSkill{Name: "s", Content: strings.Repeat("x", 40<<10)})
 	}
@@ -165,10 +165,10 @@ func TestSkills_ReachTheModel(t *testing.T) {
 
 // The built-in orchestrator has rights to create and prompt agents, at the server that the configuration names. If the
 // configuration names no server, the template is left out.
-func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
+func TestTemplates_OrchestratorHasItsRights(t *testing.T) {
 	t.Parallel()
-	m, _ := withModel(t)
-	for c, wants := range map[client]int{m.agent(t, "ana"): 6, newMesh(t).agent(t, "ana"): 5} {
+	m, _ := newServiceWithModel(t)
+	for c, wants := range map[client]int{m.onBehalfOfUser(t, "ana"): 6, newTestService(t).onBehalfOfUser(t, "ana"): 5} {
 		list, err := c.gallery().ListTemplates(c.ctx, new(wasmagentv1.ListTemplatesRequest))
 		if err != nil || len(list.GetTemplates()) != wants {
 			t.Fatalf("the templates are %v, %v", list, err)
@@ -180,7 +180,7 @@ func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 			}
 		}
 	}
-	c := m.agent(t, "ana")
+	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("swarm")})
 	for _, right := range c.state(id).GetManifest().GetTools() {
 		if right.GetServer() != "helpers" || !strings.HasPrefix(right.GetTool(), "wasm_agent_") {
@@ -189,8 +189,8 @@ func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 	}
 	made := rpctest.Principal("default", "agent:default/"+id)
 	made.Owner, made.Chain = "ana", append(made.Chain, rpctest.Principal("default", "ana"))
-	child := m.speaks(t, made).create(new(wasmagentv1.CreateAgentRequest))
-	if said := m.speaks(t, made).answers(child, "Is it so?").GetResponse(); said != "yes" {
+	child := m.onBehalfOf(t, made).create(new(wasmagentv1.CreateAgentRequest))
+	if said := m.onBehalfOf(t, made).mustPrompt(child, "Is it so?").GetResponse(); said != "yes" {
 		t.Errorf("an agent that it created answers %q", said)
 	}
 }

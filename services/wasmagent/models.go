@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxPieces is the maximum number of pieces of an answer that wait to be sent.
-	maxPieces = 64
+	// maxPendingPieces is the maximum number of pieces of an answer that wait to be sent.
+	maxPendingPieces = 64
 	// maxToolsBytes bounds the tool definitions that an agent receives, in bytes, and maxToolsPages the pages that are
 	// read of one server's list.
 	maxToolsBytes = 512 << 10
@@ -37,29 +37,29 @@ type modelServer struct {
 // AskModel implements wasmagentv1.ModelServiceServer.
 func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagentv1.ModelService_AskModelServer) error {
 	ctx := stream.Context()
-	person := principal.Person(acting(ctx))
-	end, err := s.asks.take(ctx, person, false)
-	if errors.Is(err, errPlaces) {
+	person := principal.Person(actingPrincipal(ctx))
+	end, err := s.questionQueue.acquire(ctx, person, false)
+	if errors.Is(err, errNoSlot) {
 		err = fmt.Errorf("%w: %w", errQuestionsFull, err)
 	}
 	if err != nil {
 		return toStatus(err)
 	}
 	defer end()
-	settle, err := s.reserveDay(ctx, person, s.models.Most(req))
+	settle, err := s.reserveDay(ctx, person, s.models.EstimateMaximum(req))
 	if err != nil {
 		return toStatus(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTime, errQuestionTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTimeout, errQuestionTimeout)
 	defer cancel()
 	// A caller that reads slowly does not delay the answer: a piece that does not fit into the channel is dropped.
-	pieces, sent := make(chan string, maxPieces), make(chan struct{})
+	pieces, sent := make(chan string, maxPendingPieces), make(chan struct{})
 	go func() {
 		defer close(sent)
 		n := 0.
 		for text := range pieces {
 			n++
-			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // after an error ctx ends
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progressMessage(n, text)}) // after an error ctx ends
 		}
 	}()
 	answer, err := s.models.Ask(ctx, req, func(text string) {
@@ -68,8 +68,8 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		default:
 		}
 	})
-	if err != nil && errors.Is(context.Cause(ctx), errQuestionTime) {
-		err = errQuestionTime
+	if err != nil && errors.Is(context.Cause(ctx), errQuestionTimeout) {
+		err = errQuestionTimeout
 	}
 	settle(answer)
 	close(pieces)
@@ -78,31 +78,31 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		if _, ok := errors.AsType[*models.FailureError](err); ok {
 			s.log.WarnContext(ctx, "a model did not answer", "model", req.GetModel(), "error", err)
 		}
-		return toStatus(paidError{err, answer})
+		return toStatus(chargedError{err, answer})
 	}
 	return stream.Send(&wasmagentv1.AskModelResponse{
 		Content: answer.Content, Calls: answer.Calls, InputTokens: int32(answer.Input), OutputTokens: int32(answer.Output), Cost: models.Dollars(answer.Nanos),
 	})
 }
 
-// paidError is the error of a failed question, together with the tokens and the cost that the provider may charge for
+// chargedError is the error of a failed question, together with the tokens and the cost that the provider may charge for
 // the question.
-type paidError struct {
+type chargedError struct {
 	error
 
-	paid models.Answer
+	charged models.Answer
 }
 
 // Unwrap implements errors.Unwrap.
-func (e paidError) Unwrap() error { return e.error }
+func (e chargedError) Unwrap() error { return e.error }
 
-// facts returns the tokens and the cost of the failed question, or nil if the provider charges nothing.
-func (e paidError) facts() map[string]string {
-	if e.paid.Input == 0 && e.paid.Output == 0 {
+// metadata returns the tokens and the cost of the failed question, or nil if the provider charges nothing.
+func (e chargedError) metadata() map[string]string {
+	if e.charged.Input == 0 && e.charged.Output == 0 {
 		return nil
 	}
 	return map[string]string{
-		"input_tokens": strconv.FormatInt(e.paid.Input, 10), "output_tokens": strconv.FormatInt(e.paid.Output, 10), "cost": models.Dollars(e.paid.Nanos),
+		"input_tokens": strconv.FormatInt(e.charged.Input, 10), "output_tokens": strconv.FormatInt(e.charged.Output, 10), "cost": models.Dollars(e.charged.Nanos),
 	}
 }
 
@@ -110,7 +110,7 @@ func (e paidError) facts() map[string]string {
 func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	name := asked
 	if name == "" {
-		name = h.modelOf(a.Config.GetModel(), a.Imported != "")
+		name = h.modelOf(a.Config.GetModel(), a.ImportedDigest != "")
 	}
 	return name, h.server != "" && h.models.Has(name)
 }
@@ -125,9 +125,9 @@ func (s *Service) modelOf(named string, imported bool) string {
 	return named
 }
 
-// shown returns a stored agent as its owner sees it.
-func (s *Service) shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
-	out := agent.Shown(r)
+// agentInfo returns a stored agent as its owner sees it.
+func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
+	out := agent.RecordProto(r)
 	out.Model = s.modelOf(r.GetConfig().GetModel(), r.GetImportedDigest() != "")
 	return out
 }
@@ -141,7 +141,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0
 	ctx = authn.OnBehalfOf(ctx, a.Principal())
 	var failed error
-	for _, right := range rights.Manifest(time.Now()).GetTools() {
+	for _, right := range rights.Union(time.Now()).GetTools() {
 		if servers[right.GetServer()] {
 			continue
 		}
@@ -155,8 +155,8 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 				break
 			}
 			for _, text := range page.GetToolsJson() {
-				info, ok := toolInfo(right.GetServer(), text)
-				if !ok || info.Server == h.server && info.Name == agent.AskTool || !rights.Names(info.Server, info.Name, time.Now()) {
+				info, ok := parseTool(right.GetServer(), text)
+				if !ok || info.Server == h.server && info.Name == agent.AskTool || !rights.NamesTool(info.Server, info.Name, time.Now()) {
 					continue
 				}
 				if bytes += len(text); bytes > maxToolsBytes {
@@ -175,8 +175,8 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 	return out, nil
 }
 
-// toolInfo parses a tool's definition into what agents receive.
-func toolInfo(server, text string) (info agent.ToolInfo, ok bool) {
+// parseTool parses a tool's definition into what agents receive.
+func parseTool(server, text string) (info agent.ToolInfo, ok bool) {
 	var said struct {
 		Name        string         `json:"name"`
 		Description string         `json:"description"`

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// lost is the time after which a test fails that waits for a call of an agent.
-const lost = 20 * time.Second
+// waitLimit is the time after which a test fails that waits for a call of an agent.
+const waitLimit = 20 * time.Second
 
 // approvalGateway is a gateway that requires an approval for each call, and reports progress while a call waits. Use
 // newApprovalGateway to create one.
@@ -66,7 +66,7 @@ func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
 		if !strings.HasPrefix(got, "a-1: the agent does not wait for the call any more, so the call would not run: ") || !strings.Contains(got, reason) {
 			t.Errorf("withdrawn: %s", got)
 		}
-	case <-time.After(lost):
+	case <-time.After(waitLimit):
 		t.Errorf("no approval was withdrawn (%s)", reason)
 	}
 }
@@ -84,7 +84,7 @@ func (g *approvalGateway) noneWithdrawn(t *testing.T) {
 // CallTool implements gatewayv1.GatewayServiceClient.
 func (g *approvalGateway) CallTool(ctx context.Context, req *gatewayv1.CallToolRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[gatewayv1.CallToolResponse], error) {
 	if req.GetApprovalId() == "" {
-		asked := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
+		asked := refusal(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
 		asked.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
 		return &oneAnswer{answer: asked}, nil
 	}
@@ -96,7 +96,7 @@ func (g *approvalGateway) tick(t *testing.T) {
 	t.Helper()
 	select {
 	case g.ticks <- "waiting for a person's approval":
-	case <-time.After(lost):
+	case <-time.After(waitLimit):
 		t.Fatal("no agent waits for the progress of its call")
 	}
 }
@@ -106,7 +106,7 @@ func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	t.Helper()
 	select {
 	case g.decided <- answer:
-	case <-time.After(lost):
+	case <-time.After(waitLimit):
 		t.Fatal("no agent waits for the answer of its call")
 	}
 }
@@ -146,25 +146,25 @@ func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
 	}
 }
 
-// parked creates an agent, and prompts it so that it waits for an approval.
-func (c client) parked() (id string) {
+// createParked creates an agent, and prompts it so that it waits for an approval.
+func (c client) createParked() (id string) {
 	c.t.Helper()
-	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
-	c.parks(id)
+	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
+	c.promptUntilParked(id)
 	return id
 }
 
-// parks prompts an agent so that it waits for an approval.
-func (c client) parks(id string) {
+// promptUntilParked prompts an agent so that it waits for an approval.
+func (c client) promptUntilParked(id string) {
 	c.t.Helper()
-	answer := c.answers(id, "tool demo t\nsay after")
+	answer := c.mustPrompt(id, "tool demo t\nsay after")
 	if answer.GetFinished() || answer.GetWaiting().GetApprovalId() != "a-1" {
 		c.t.Fatalf("the prompt ends with %v", answer)
 	}
 }
 
-// hasAnswered waits until the newest message of an agent has this text.
-func (c client) hasAnswered(id, want string) {
+// waitForAnswer waits until the newest message of an agent has this text.
+func (c client) waitForAnswer(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
 		messages := c.state(id).GetState().GetMessages()
@@ -174,31 +174,31 @@ func (c client) hasAnswered(id, want string) {
 
 // Progress that the gateway reports after the prompt has returned does not end the turn. The turn continues when the
 // approval is decided.
-func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
+func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newLifeAt(t, gateway)
-	c := l.agent(t, "ana")
-	id := c.parked()
+	l := newRestartableAt(t, gateway)
+	c := l.onBehalfOfUser(t, "ana")
+	id := c.createParked()
 	for range 5 {
 		gateway.tick(t)
 	}
 	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_WAITING {
 		t.Errorf("after the progress the agent's state is %v", state)
 	}
-	gateway.decide(t, ran("approved"))
-	c.hasAnswered(id, "approved\nafter")
+	gateway.decide(t, answerOf("approved"))
+	c.waitForAnswer(id, "approved\nafter")
 	if n := gateway.ran(); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 	gateway.noneWithdrawn(t)
 
 	// A second prompt of the same agent waits in the same way.
-	c.parks(id)
+	c.promptUntilParked(id)
 	gateway.tick(t)
-	gateway.decide(t, refusedBy(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
-	c.hasAnswered(id, "line 1: approval_denied: denied by ben\nafter")
+	gateway.decide(t, refusal(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
+	c.waitForAnswer(id, "line 1: approval_denied: denied by ben\nafter")
 	if n := gateway.ran(); n != 1 {
 		t.Errorf("after a denied call, %d calls have run", n)
 	}
@@ -206,32 +206,32 @@ func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 }
 
 // After a restart, a turn that waits for an approval continues when the approval is decided.
-func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
+func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newLifeAt(t, gateway)
-	id := l.agent(t, "ana").parked()
+	l := newRestartableAt(t, gateway)
+	id := l.onBehalfOfUser(t, "ana").createParked()
 	gateway.tick(t)
-	l.end()
+	l.close()
 	gateway.noneWithdrawn(t)
-	l.begin()
-	c := l.agent(t, "ana")
+	l.start()
+	c := l.onBehalfOfUser(t, "ana")
 	gateway.tick(t)
 	gateway.tick(t)
-	gateway.decide(t, ran("approved"))
-	c.hasAnswered(id, "approved\nafter")
+	gateway.decide(t, answerOf("approved"))
+	c.waitForAnswer(id, "approved\nafter")
 	if n := gateway.ran(); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // A turn that waits for an approval continues after its caller has cancelled the prompt.
-func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
+func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	c := newLifeAt(t, gateway).agent(t, "ana")
-	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+	c := newRestartableAt(t, gateway).onBehalfOfUser(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
 	ctx, cancel := context.WithCancel(c.ctx)
 	stream, err := c.PromptAgent(ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: "tool demo t\nsay after"})
 	if err != nil {
@@ -251,13 +251,13 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	cancel()
 	gateway.tick(t)
 	gateway.tick(t)
-	gateway.decide(t, ran("approved"))
-	c.hasAnswered(id, "approved\nafter")
+	gateway.decide(t, answerOf("approved"))
+	c.waitForAnswer(id, "approved\nafter")
 	gateway.noneWithdrawn(t)
 }
 
 // If the turn ends while it waits for an approval, the approval is withdrawn with the reason.
-func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
+func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
 		end    func(c client, id string) error
@@ -275,8 +275,8 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			gateway := newApprovalGateway()
-			c := newLifeAt(t, gateway).agent(t, "ana")
-			id := c.parked()
+			c := newRestartableAt(t, gateway).onBehalfOfUser(t, "ana")
+			id := c.createParked()
 			gateway.tick(t)
 			gateway.away.Store(true) // so that the withdrawal has to be repeated
 			if err := one.end(c, id); err != nil {
@@ -294,26 +294,26 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 
 // If the creator of an agent ends while the agent waits for an approval, the call is refused, and the approval is
 // withdrawn.
-func TestParkedTurn_TheMakerIsGone(t *testing.T) {
+func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newLifeAt(t, gateway)
-	rights := mayCall("t")
+	l := newRestartableAt(t, gateway)
+	rights := toolManifest("t")
 	rights.Children = &wasmagentv1.ChildRight{Depth: 1, Count: 1}
-	ana := l.agent(t, "ana")
+	ana := l.onBehalfOfUser(t, "ana")
 	maker := ana.create(&wasmagentv1.CreateAgentRequest{Manifest: rights})
 	as := rpctest.Principal("default", "agent:default/"+maker)
 	as.Owner, as.Chain = "ana", []*identityv1.Principal{rpctest.Principal("default", "ana")}
-	id := l.speaks(t, as).create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
-	ana.parks(id)
+	id := l.onBehalfOf(t, as).create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
+	ana.promptUntilParked(id)
 	gateway.tick(t)
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: maker}); err != nil {
 		t.Fatal(err)
 	}
 	gateway.noneWithdrawn(t)
-	l.end()
-	l.begin()
-	ana = l.agent(t, "ana")
+	l.close()
+	l.start()
+	ana = l.onBehalfOfUser(t, "ana")
 	gateway.wasWithdrawn(t, "an agent in the chain of this one has ended")
 	eventually.Holds(t, "the guest has got the error", func() bool {
 		messages := ana.state(id).GetState().GetMessages()
@@ -326,7 +326,7 @@ func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 
 // If this program panics in a turn that waits for an approval, the agent fails: its state and its journal have the
 // reason, and its approval is withdrawn. The agent can be resumed.
-func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
+func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {
 		t.Run(name, func(t *testing.T) {
@@ -334,15 +334,15 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 			gateway := newApprovalGateway()
 			var breaks atomic.Bool
 			gateway.broken = breaks.Load
-			l := newLifeAt(t, gateway)
-			c := l.agent(t, "ana")
-			id := c.parked()
+			l := newRestartableAt(t, gateway)
+			c := l.onBehalfOfUser(t, "ana")
+			id := c.createParked()
 			gateway.tick(t)
 			if name == "after a restart" {
-				l.end()
+				l.close()
 				breaks.Store(true)
-				l.begin()
-				c = l.agent(t, "ana")
+				l.start()
+				c = l.onBehalfOfUser(t, "ana")
 			} else {
 				breaks.Store(true)
 				select { // makes the next read panic, unless a read has panicked already
@@ -358,7 +358,7 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 				t.Errorf("the failure of the agent is %v", failure)
 			}
 			gateway.wasWithdrawn(t, "has a fault")
-			if got := tell(c.events(id)); !strings.Contains(got, "parked tool, undone (the agent failed), lifecycle (failed)") {
+			if got := eventWords(c.events(id)); !strings.Contains(got, "parked tool, undone (the agent failed), lifecycle (failed)") {
 				t.Errorf("the journal is %s", got)
 			}
 			_, _, err := c.prompt(id, "say hello")
@@ -366,10 +366,10 @@ func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 			if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 				t.Fatal(err)
 			}
-			if said := c.answers(id, "say hello").GetResponse(); said != "hello" {
+			if said := c.mustPrompt(id, "say hello").GetResponse(); said != "hello" {
 				t.Errorf("the resumed agent answers %q", said)
 			}
-			c.matches(id)
+			c.verifyMatches(id)
 		})
 	}
 }

@@ -20,33 +20,33 @@ type PersonDay struct {
 	Tokens int64
 }
 
-// dayBound is a parsed [PersonDay].
-type dayBound struct{ store.Amount }
+// dayLimit is a parsed [PersonDay].
+type dayLimit struct{ store.Amount }
 
-func (d PersonDay) bound() (dayBound, error) {
+func (d PersonDay) limit() (dayLimit, error) {
 	nanos, err := models.Nanos(cmp.Or(d.Cost, "10"))
 	if err != nil {
-		return dayBound{}, fmt.Errorf("agents.person_day.cost: %w", err)
+		return dayLimit{}, fmt.Errorf("agents.person_day.cost: %w", err)
 	}
-	return dayBound{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
+	return dayLimit{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDaySpent means that a person has reached the bound for a day. It is wrapped by an error with the use, the time of
+// errDayLimit means that a person has reached the bound for a day. It is wrapped by an error with the use, the time of
 // renewal, and the configuration key of the bound.
-var errDaySpent = errors.New("the person's daily limit on models is used up")
+var errDayLimit = errors.New("the person's daily limit on models is used up")
 
-// today returns the day of a time, counted from 1970-01-01 UTC.
-func today(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
+// dayNumber returns the day of a time, counted from 1970-01-01 UTC.
+func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// refused returns the error for a person whose use reached the bound.
-func (b dayBound) refused(of principal.Key, used store.Amount, day int64) error {
+// exceededError returns the error for a person whose use reached the bound.
+func (b dayLimit) exceededError(of principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
 	said, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
 	if used.Tokens < b.Tokens {
 		said, key = fmt.Sprintf("%s US dollars a day, and %s are used", models.Dollars(b.Nanos), models.Dollars(used.Nanos)), "cost"
 	}
 	return fmt.Errorf("%w: all agents of %s together may use %s; this renews at %s; an operator changes it with agents.person_day.%s",
-		errDaySpent, of.Subject, said, renews, key)
+		errDayLimit, of.Subject, said, renews, key)
 }
 
 // reserveDay reserves the expected maximum use of a question from the person's bound for today. settle replaces the
@@ -56,13 +56,13 @@ func (s *Service) reserveDay(ctx context.Context, of principal.Key, most models.
 	if amount == (store.Amount{}) {
 		return func(models.Answer) {}, nil
 	}
-	day := today(time.Now())
-	used, ok, err := s.store.ReserveDay(ctx, of, day, amount, s.day.Amount)
+	day := dayNumber(time.Now())
+	used, ok, err := s.store.ReserveDay(ctx, of, day, amount, s.personDayLimit.Amount)
 	if err != nil {
-		return nil, errors.Join(store.ErrAway, err)
+		return nil, errors.Join(store.ErrUnavailable, err)
 	}
 	if !ok {
-		return nil, s.day.refused(of, used, day)
+		return nil, s.personDayLimit.exceededError(of, used, day)
 	}
 	return func(took models.Answer) {
 		change := amountOf(took)

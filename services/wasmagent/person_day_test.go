@@ -22,7 +22,7 @@ import (
 
 // All agents of a person share a daily limit on models. Questions that the provider refuses are not counted, and a
 // restart does not reset the use. The error says when the limit is renewed and how to change it.
-func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
+func TestPersonDay_LimitsAllAgentsOfPerson(t *testing.T) {
 	t.Parallel()
 	var refuses atomic.Bool
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -42,15 +42,17 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 		"cost":   {wasmagent.PersonDay{Cost: "0.001"}, "all agents of ana together may use 0.001 US dollars a day, and 0.0012 are used; this renews at "},
 	} {
 		t.Run(name, func(t *testing.T) { // not in parallel, because the subtests share the provider
-			l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran(""), nil })
-			l.end()
+			l := newRestartable(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+				return answerOf(""), nil
+			})
+			l.close()
 			l.cfg.PersonDay = c.bound
 			l.cfg.Models = map[string]models.Provider{"p": {Kind: "openai", URL: provider.URL, Retry: models.Retry{Tries: 1}, Prices: map[string]models.Price{"m": {Input: "1", Output: "1"}}}}
-			l.begin()
+			l.start()
 			ask := func(agent, owner string) error {
 				p := rpctest.Principal("default", "agent:default/"+agent)
 				p.Owner = owner
-				client := l.speaks(t, p)
+				client := l.onBehalfOf(t, p)
 				stream, err := wasmagentv1.NewModelServiceClient(client.conn).AskModel(client.ctx, &wasmagentv1.AskModelRequest{
 					Model: "p:m", Messages: []*wasmagentv1.ModelMessage{{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "Is it so?"}},
 				})
@@ -81,8 +83,8 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 				if err := ask("b1", "ben"); err != nil {
 					t.Errorf("another person: %v", err)
 				}
-				l.end()
-				l.begin()
+				l.close()
+				l.start()
 			}
 		})
 	}

@@ -22,27 +22,27 @@ import (
 const (
 	// pageSize is the number of elements of a page if the request does not set it.
 	pageSize = 100
-	// maxState and maxExport bound the size of responses, in bytes.
-	maxState  = 1 << 20
-	maxExport = 3 << 20
+	// maxStateBytes and maxExport bound the size of responses, in bytes.
+	maxStateBytes    = 1 << 20
+	maxResponseBytes = 3 << 20
 )
 
-// sandbox lists the built-in tools, which every agent has.
-var sandbox = []wasmagentv1.SandboxTool{
+// builtinTools lists the built-in tools, which every agent has.
+var builtinTools = []wasmagentv1.SandboxTool{
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE,
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS, wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES,
 }
 
-func progress(n float64, text string) *mcpv1.Progress {
+func progressMessage(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// page returns the page of a list that begins at the offset in token, and the token of the next page.
-func page[T any](all []T, token string, size int32) (part []T, next string, err error) {
+// pageOf returns the page of a list that begins at the offset in token, and the token of the next page.
+func pageOf[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
 		if from, err = strconv.Atoi(token); err != nil || from < 0 || from > len(all) {
-			return nil, "", fmt.Errorf("%.64q %w", token, errPage)
+			return nil, "", fmt.Errorf("%.64q %w", token, errPageToken)
 		}
 	}
 	n := int(size)
@@ -60,15 +60,15 @@ func page[T any](all []T, token string, size int32) (part []T, next string, err 
 // even if agents were created or ended meanwhile. An agent whose turn runs in this process is listed with its current
 // state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
-	who := acting(ctx)
+	who := actingPrincipal(ctx)
 	filter := store.Filter{Tenant: who.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
 	if !isOperator(who) && who.GetRole() != authv1.TokenRole_TOKEN_ROLE_VIEWER {
-		filter.By = who
+		filter.Principal = who
 	}
 	if token := req.GetPageToken(); token != "" {
 		var err error
 		if filter.Before, err = strconv.ParseInt(token, 10, 64); err != nil || filter.Before < 1 {
-			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPage))
+			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPageToken))
 		}
 	}
 	rows, count, err := s.store.List(ctx, filter)
@@ -80,57 +80,57 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	var last int64
 	if len(rows) == filter.Limit { // there is a next page, even if some of these rows are left out below
 		rows = rows[:size]
-		resp.NextPageToken = strconv.FormatInt(rows[size-1].Made, 10)
+		resp.NextPageToken = strconv.FormatInt(rows[size-1].Position, 10)
 	}
-	for _, a := range s.listed(who, req.GetStates(), filter.Before, rows) {
-		if resp.NextPageToken != "" && a.made < rows[len(rows)-1].Made { // it belongs to a later page
+	for _, a := range s.agentEntries(who, req.GetStates(), filter.Before, rows) {
+		if resp.NextPageToken != "" && a.position < rows[len(rows)-1].Position { // it belongs to a later page
 			break
 		}
-		if bytes > 0 && bytes+proto.Size(a.Agent) > maxExport {
+		if bytes > 0 && bytes+proto.Size(a.Agent) > maxResponseBytes {
 			resp.NextPageToken = strconv.FormatInt(last, 10)
 			break
 		}
 		resp.Agents = append(resp.Agents, a.Agent)
-		last, bytes = a.made, bytes+proto.Size(a.Agent)
+		last, bytes = a.position, bytes+proto.Size(a.Agent)
 	}
 	return resp, nil
 }
 
-// listed is an agent with its position in the order of creation.
-type listed struct {
+// agentEntry is an agent with its position in the order of creation.
+type agentEntry struct {
 	*wasmagentv1.Agent
-	made int64
+	position int64
 }
 
-// listed returns agents with their current states, the newest first. These are the agents of rows, and agents whose
+// agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents whose
 // turns run in this process and whose current state is one of states.
-func (s *Service) listed(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []listed) {
-	now := make(map[string]listed)
-	for _, a := range s.shelf.working() {
-		now[a.ID] = listed{a.Proto(), a.Made()}
+func (s *Service) agentEntries(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
+	now := make(map[string]agentEntry)
+	for _, a := range s.agents.withTurns() {
+		now[a.ID] = agentEntry{a.Proto(), a.Position()}
 	}
 	for _, row := range rows {
-		shown := listed{s.shown(row.Record), row.Made}
+		shown := agentEntry{s.agentInfo(row.Record), row.Position}
 		if here, ok := now[row.GetId()]; ok {
 			shown = here
 			delete(now, row.GetId())
 		} else if row.Turn != store.NoTurn {
 			shown.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
 		}
-		if picked(states, shown.GetState()) {
+		if isSelected(states, shown.GetState()) {
 			out = append(out, shown)
 		}
 	}
-	for _, a := range s.shelf.working() {
-		if here, ok := now[a.ID]; ok && len(states) > 0 && picked(states, here.GetState()) && sees(who, a.Creator) && (before == 0 || here.made < before) {
+	for _, a := range s.agents.withTurns() {
+		if here, ok := now[a.ID]; ok && len(states) > 0 && isSelected(states, here.GetState()) && canSee(who, a.Creator) && (before == 0 || here.position < before) {
 			out = append(out, here)
 		}
 	}
-	slices.SortFunc(out, func(a, b listed) int { return cmp.Compare(b.made, a.made) })
+	slices.SortFunc(out, func(a, b agentEntry) int { return cmp.Compare(b.position, a.position) })
 	return out
 }
 
-func picked(states []wasmagentv1.AgentState, at wasmagentv1.AgentState) bool {
+func isSelected(states []wasmagentv1.AgentState, at wasmagentv1.AgentState) bool {
 	if len(states) == 0 {
 		return at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 	}
@@ -139,25 +139,25 @@ func picked(states []wasmagentv1.AgentState, at wasmagentv1.AgentState) bool {
 
 // ListFiles implements wasmagentv1.AgentServiceServer.
 func (s *Service) ListFiles(ctx context.Context, req *wasmagentv1.ListFilesRequest) (*wasmagentv1.ListFilesResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	all, err := a.List("")
+	all, err := a.ListFiles("")
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	part, next, err := page(all, req.GetPageToken(), req.GetPageSize())
+	part, next, err := pageOf(all, req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	now := a.Proto()
-	return &wasmagentv1.ListFilesResponse{Tools: sandbox, FileCount: now.GetFileCount(), TurnCount: now.GetTurnCount(), Files: agent.Files(part), NextPageToken: next}, nil
+	return &wasmagentv1.ListFilesResponse{Tools: builtinTools, FileCount: now.GetFileCount(), TurnCount: now.GetTurnCount(), Files: agent.FileProtos(part), NextPageToken: next}, nil
 }
 
 // GetState implements wasmagentv1.AgentServiceServer.
 func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest) (*wasmagentv1.GetStateResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -166,15 +166,15 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	if size == 0 {
 		size = math.MaxInt16
 	}
-	part, next, err := page(talk.GetMessages(), req.GetPageToken(), size)
+	part, next, err := pageOf(talk.GetMessages(), req.GetPageToken(), size)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	most := maxState
+	most := maxStateBytes
 	if req.GetPageSize() > 0 {
-		most = maxExport
+		most = maxResponseBytes
 	}
-	if kept := fit(part, most); len(kept) < len(part) {
+	if kept := prefixWithin(part, most); len(kept) < len(part) {
 		from, _ := strconv.Atoi(req.GetPageToken())
 		part, next = kept, strconv.Itoa(from+len(kept))
 	}
@@ -185,9 +185,9 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// fit returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least one
+// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least one
 // message.
-func fit[M proto.Message](messages []M, most int) []M {
+func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {
 		if bytes += proto.Size(m); bytes > most && i > 0 {
@@ -199,7 +199,7 @@ func fit[M proto.Message](messages []M, most int) []M {
 
 // ListTodos implements wasmagentv1.AgentServiceServer.
 func (s *Service) ListTodos(ctx context.Context, req *wasmagentv1.ListTodosRequest) (*wasmagentv1.ListTodosResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -208,25 +208,25 @@ func (s *Service) ListTodos(ctx context.Context, req *wasmagentv1.ListTodosReque
 
 // ListTools implements wasmagentv1.AgentServiceServer.
 func (s *Service) ListTools(ctx context.Context, req *wasmagentv1.ListToolsRequest) (*wasmagentv1.ListToolsResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	return &wasmagentv1.ListToolsResponse{AgentId: a.ID, Tools: sandbox, Rights: a.Rights().Manifest(time.Now()).GetTools()}, nil
+	return &wasmagentv1.ListToolsResponse{AgentId: a.ID, Tools: builtinTools, Rights: a.Rights().Union(time.Now()).GetTools()}, nil
 }
 
 // GetTurnCount implements wasmagentv1.AgentServiceServer.
 func (s *Service) GetTurnCount(ctx context.Context, req *wasmagentv1.GetTurnCountRequest) (*wasmagentv1.GetTurnCountResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
-	return &wasmagentv1.GetTurnCountResponse{AgentId: a.ID, TurnCount: a.Proto().GetTurnCount(), MaxTurns: int32(a.MaxTurnsNow())}, nil
+	return &wasmagentv1.GetTurnCountResponse{AgentId: a.ID, TurnCount: a.Proto().GetTurnCount(), MaxTurns: int32(a.CurrentMaxTurns())}, nil
 }
 
 // GetStopStatus implements wasmagentv1.AgentServiceServer.
 func (s *Service) GetStopStatus(ctx context.Context, req *wasmagentv1.GetStopStatusRequest) (*wasmagentv1.GetStopStatusResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -236,33 +236,33 @@ func (s *Service) GetStopStatus(ctx context.Context, req *wasmagentv1.GetStopSta
 
 // ExportAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ExportAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
 	full := req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	if req.ArchiveDigest != nil && !full {
-		return nil, toStatus(errDepth)
+		return nil, toStatus(errArchiveDepth)
 	}
 	resp := new(wasmagentv1.ExportAgentResponse)
 	if full {
-		if resp.Archive, err = s.export(ctx, a, req); err != nil || req.ArchiveDigest != nil {
+		if resp.Archive, err = s.exportArchive(ctx, a, req); err != nil || req.ArchiveDigest != nil {
 			return resp, toStatus(err)
 		}
 	}
-	said := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: sandbox, Todos: a.Todos(), Info: a.Proto()}
+	said := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: builtinTools, Todos: a.Todos(), Info: a.Proto()}
 	if req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE || full {
-		if said.Detail, err = a.Detail(); err != nil {
+		if said.Detail, err = a.ExportDetail(); err != nil {
 			return nil, toStatus(err)
 		}
 	}
-	if full && proto.Size(said) > maxExport-maxPart {
+	if full && proto.Size(said) > maxResponseBytes-maxArchivePart {
 		said = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive has the rest
 	}
 	said.Archive = resp.Archive
 	resp = said
-	if proto.Size(resp) > maxExport {
-		return nil, toStatus(errTooLarge)
+	if proto.Size(resp) > maxResponseBytes {
+		return nil, toStatus(errExportTooLarge)
 	}
 	return resp, nil
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// effects is a gateway that records its calls by their arguments, and the approvals that were used. When approved is
+// paymentGateway is a gateway that records its calls by their arguments, and the approvals that were used. When approved is
 // closed, all approvals are granted.
-type effects struct {
+type paymentGateway struct {
 	mu       sync.Mutex
 	made     map[string]int
 	used     map[string]bool
@@ -29,18 +29,18 @@ type effects struct {
 }
 
 // answer makes a call at once. A call of the tool pay waits for its approval, and is made once for each approval.
-func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.made[key]++
-		return ran("done"), nil
+		return answerOf("done"), nil
 	}
 	select {
 	case <-e.approved:
 	case <-time.After(50 * time.Millisecond):
-		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
+		out := refusal(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
 		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a " + req.GetArgumentsJson()}
 		return out, nil
 	case <-ctx.Done():
@@ -49,46 +49,46 @@ func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.used[req.GetApprovalId()] {
-		return refusedBy(commonv1.Code_CODE_APPROVAL_USED, "used"), nil
+		return refusal(commonv1.Code_CODE_APPROVAL_USED, "used"), nil
 	}
 	e.used[req.GetApprovalId()] = true
 	e.made[key]++
-	return ran("paid"), nil
+	return answerOf("paid"), nil
 }
 
 // Two replicas share their agents, and one of them loses its database under load. No call is made twice, acknowledged
 // answers are stored, and the agents continue in the other replica, including one that waits for an approval.
-func TestAReplicaIsLost(t *testing.T) {
+func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
 	database := server.Database(t)
 	proxy := network.Start(t, server.Addr())
-	gateway := &effects{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
+	gateway := &paymentGateway{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
 	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
-	start := func(source string) *life {
-		l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: fakeGateway{answer: gateway.answer}}
-		l.begin()
+	start := func(source string) *restartable {
+		l := &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: fakeGateway{answer: gateway.answer}}
+		l.start()
 		return l
 	}
 	lost, stays := start(server.Through(proxy.Addr, database)), start(database)
-	t.Cleanup(stays.end)
-	one, two := lost.agent(t, "ana"), stays.agent(t, "ana")
+	t.Cleanup(stays.close)
+	one, two := lost.onBehalfOfUser(t, "ana"), stays.onBehalfOfUser(t, "ana")
 
 	// Changes of agents by one replica are visible in the other replica at once.
 	const agents = 6
 	var ids []string
 	for i := range agents {
-		id := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay"), MaxTurns: new(int32(10_000))})
-		if said := two.answers(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); said != fmt.Sprint(i) {
+		id := one.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("plain", "pay"), MaxTurns: new(int32(10_000))})
+		if said := two.mustPrompt(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); said != fmt.Sprint(i) {
 			t.Fatalf("the other replica answers %q", said)
 		}
-		if said := one.answers(id, "say again").GetResponse(); said != "again" || len(one.todos(id)) != 1 {
+		if said := one.mustPrompt(id, "say again").GetResponse(); said != "again" || len(one.todos(id)) != 1 {
 			t.Fatalf("the first replica answers %q, with %v", said, one.todos(id))
 		}
 		ids = append(ids, id)
 	}
-	parked := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay")})
-	if answer := one.answers(parked, "tool demo plain {\"n\":\"parked\"}\ntool demo pay {\"n\":\"parked\"}\nsay after"); answer.GetFinished() {
+	parked := one.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("plain", "pay")})
+	if answer := one.mustPrompt(parked, "tool demo plain {\"n\":\"parked\"}\ntool demo pay {\"n\":\"parked\"}\nsay after"); answer.GetFinished() {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	if _, _, err := two.prompt(parked, "x"); err == nil {
@@ -146,7 +146,7 @@ func TestAReplicaIsLost(t *testing.T) {
 	})
 	close(gateway.approved)
 	eventually.Holds(t, "the waiting turn continues", func() bool { return two.state(parked).GetInfo().GetTurnCount() == 1 })
-	lost.end()
+	lost.close()
 
 	gateway.mu.Lock()
 	defer gateway.mu.Unlock()
@@ -167,6 +167,6 @@ func TestAReplicaIsLost(t *testing.T) {
 		t.Errorf("%d calls were acknowledged; the approved call was made %d times", known, gateway.made[`pay {"n":"parked"}`])
 	}
 	for _, id := range append(ids, parked) {
-		two.matches(id)
+		two.verifyMatches(id)
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// lookTime is the interval at which ListEvents checks for events that another process has stored.
-const lookTime = time.Second
+// eventPollInterval is the interval at which ListEvents checks for events that another process has stored.
+const eventPollInterval = time.Second
 
 // VerifyAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) VerifyAgent(ctx context.Context, req *wasmagentv1.VerifyAgentRequest) (*wasmagentv1.VerifyAgentResponse, error) {
-	a, err := s.find(ctx, req.GetAgentId())
+	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 	if token := req.GetPageToken(); token != "" {
 		var err error
 		if behind, err = strconv.ParseInt(token, 10, 64); err != nil || behind < 0 {
-			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPage))
+			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPageToken))
 		}
 	}
 	size := int(req.GetPageSize())
@@ -40,28 +40,28 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 		size = pageSize
 	}
 	for end := time.Now().Add(req.GetWait().AsDuration()); ; {
-		a, err := s.find(ctx, req.GetAgentId())
+		a, err := s.findAgent(ctx, req.GetAgentId())
 		if err != nil {
 			return nil, err
 		}
-		moved := a.Moved()
-		all, more, err := a.Events(ctx, behind, size, maxExport)
+		moved := a.EventsStored()
+		all, more, err := a.Events(ctx, behind, size, maxResponseBytes)
 		if err != nil {
 			return nil, toStatus(err)
 		}
 		if left := time.Until(end); len(all) == 0 && left > 0 && ctx.Err() == nil {
 			select {
 			case <-moved:
-			case <-time.After(min(left, lookTime)):
+			case <-time.After(min(left, eventPollInterval)):
 			case <-ctx.Done():
 			}
 			continue
 		}
 		resp := &wasmagentv1.ListEventsResponse{More: more}
 		for _, e := range all {
-			resp.Events = append(resp.Events, events.Shown(e))
+			resp.Events = append(resp.Events, events.Proto(e))
 		}
-		if kept := fit(resp.GetEvents(), maxExport); len(kept) < len(resp.GetEvents()) {
+		if kept := prefixWithin(resp.GetEvents(), maxResponseBytes); len(kept) < len(resp.GetEvents()) {
 			resp.Events, resp.More = kept, true
 		}
 		behind += int64(len(resp.GetEvents()))

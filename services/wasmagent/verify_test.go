@@ -30,8 +30,8 @@ func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// matches verifies an agent, and checks that its journal matches.
-func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
+// verifyMatches verifies an agent, and checks that its journal matches.
+func (c client) verifyMatches(id string) *wasmagentv1.VerifyAgentResponse {
 	c.t.Helper()
 	resp := c.verify(id)
 	if resp.GetVerification() != wasmagentv1.Verification_VERIFICATION_MATCHES || resp.GetFuelRecorded() != resp.GetFuelReplayed() || resp.GetFuelRecorded() == 0 {
@@ -56,8 +56,8 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// tell formats events as a list of words.
-func tell(all []*wasmagentv1.Event) string {
+// eventWords formats events as a list of words.
+func eventWords(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
 		word := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "EVENT_KIND_"))
@@ -75,26 +75,26 @@ func tell(all []*wasmagentv1.Event) string {
 
 // The journal records each effect in order, with the caller and the decision. Running the guest again gives the same
 // effects.
-func TestAJournalTellsAndProves(t *testing.T) {
+func TestVerify_MatchesRecordedEffects(t *testing.T) {
 	t.Parallel()
-	m := newMeshWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	m := newTestServiceWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		if req.GetTool() == "no" {
-			return refusedBy(commonv1.Code_CODE_DENIED_BY_RULE, "no"), nil
+			return refusal(commonv1.Code_CODE_DENIED_BY_RULE, "no"), nil
 		}
-		return ran("done"), nil
+		return answerOf("done"), nil
 	})
-	c := m.agent(t, "ana")
+	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: &wasmagentv1.Manifest{
-		Tools: mayCall("t", "no").GetTools(), Files: &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10},
+		Tools: toolManifest("t", "no").GetTools(), Files: &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10},
 	}})
-	c.answers(id, "write a.txt one\ntool demo t {}\ntool demo no\ntodo pending x")
+	c.mustPrompt(id, "write a.txt one\ntool demo t {}\ntool demo no\ntodo pending x")
 	if _, _, err := c.prompt(id, "write a.txt two\nfail on purpose"); err == nil {
 		t.Error("a turn that fails answers")
 	}
 	all := c.events(id)
 	want := "lifecycle (created), stored, input, emitted finish, input, emitted fs, result fs, emitted tool, sent tool, result tool, emitted tool, sent tool, result tool, " +
 		"emitted todo, result todo, emitted finish, stored, input, emitted fs, result fs, emitted fail, stored"
-	if got := tell(all); got != want {
+	if got := eventWords(all); got != want {
 		t.Errorf("the journal is\n%s\nwant\n%s", got, want)
 	}
 	if all[0].GetActor() != "ana" || all[4].GetActor() != "ana" || !strings.Contains(all[4].GetEnvelopeJson(), "write a.txt one") {
@@ -103,17 +103,17 @@ func TestAJournalTellsAndProves(t *testing.T) {
 	if all[9].GetDecisionId() != "d-1" || all[12].GetCode() != commonv1.Code_CODE_DENIED_BY_RULE || all[9].GetEffectSequence() != all[7].GetSequence() {
 		t.Errorf("the decision is missing: %v %v", all[9], all[12])
 	}
-	if proof := c.matches(id); proof.GetEvents() != int64(len(all)) || proof.GetSteps() != 8 || proof.GetEffects() != 5 || proof.GetJournalHead() != all[len(all)-1].GetHash() {
+	if proof := c.verifyMatches(id); proof.GetEvents() != int64(len(all)) || proof.GetSteps() != 8 || proof.GetEffects() != 5 || proof.GetJournalHead() != all[len(all)-1].GetHash() {
 		t.Errorf("verified: %v", proof)
 	}
 }
 
 // An agent can be verified after undone turns, after it was resumed from a snapshot, and after a fork.
-func TestEveryLifeCanBeProved(t *testing.T) {
+func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Limits: &wasmagentv1.Limits{EffectsPerTurn: new(int32(5))}})
-	c.answers(id, "todo pending x\nwrite a.txt one")
+	c.mustPrompt(id, "todo pending x\nwrite a.txt one")
 	kept, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id, Label: new("before")})
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	c.answers(id, "todo pending y\nwrite a.txt two\nwrite b.txt three")
+	c.mustPrompt(id, "todo pending y\nwrite a.txt two\nwrite b.txt three")
 	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 		"forked from the snapshot":  {early.GetAgent().GetId(), "x z", "one"},
 		"rewound and asked for all": {id, "x z", "one"},
 	} {
-		if said := c.answers(one.id, "todo pending z\nread a.txt").GetResponse(); said != one.file {
+		if said := c.mustPrompt(one.id, "todo pending z\nread a.txt").GetResponse(); said != one.file {
 			t.Errorf("%s: the file has %q, want %q", name, said, one.file)
 		}
 		var todos []string
@@ -155,13 +155,13 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 		if got := strings.Join(todos, " "); got != one.todos {
 			t.Errorf("%s: the todos are %s, want %s", name, got, one.todos)
 		}
-		c.matches(one.id)
+		c.verifyMatches(one.id)
 	}
 	if _, err := c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	c.answers(id, "say anew")
-	c.matches(id)
+	c.mustPrompt(id, "say anew")
+	c.verifyMatches(id)
 	if f := fork.GetAgent(); f.GetForkedFrom() != id || f.GetJournalId() != id || f.GetEpoch() != 2 || len(c.state(f.GetId()).GetSnapshots()) != 0 {
 		t.Errorf("the fork is %v", f)
 	}
@@ -170,13 +170,13 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 }
 
 // A restart does not change the agents.
-func TestAgentsOutliveTheProcess(t *testing.T) {
+func TestAgents_SurviveRestart(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	c := l.agent(t, "ana")
+	l := newRestartable(t, nil)
+	c := l.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief.")})
 	gone := c.create(new(wasmagentv1.CreateAgentRequest))
-	c.answers(id, "todo pending x\nwrite a.txt one\nsay hello")
+	c.mustPrompt(id, "todo pending x\nwrite a.txt one\nsay hello")
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id, Reason: new("to look at it")}); err != nil {
 		t.Fatal(err)
 	}
@@ -184,9 +184,9 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := c.state(id)
-	l.end()
-	l.begin()
-	c = l.agent(t, "ana")
+	l.close()
+	l.start()
+	c = l.onBehalfOfUser(t, "ana")
 	after := c.state(id)
 	if after.String() != before.String() {
 		t.Errorf("after a restart the agent is\n%v\nbefore it was\n%v", after, before)
@@ -199,20 +199,20 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if said := c.answers(id, "todo completed x\nread a.txt").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
+	if said := c.mustPrompt(id, "todo completed x\nread a.txt").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
 		t.Errorf("the agent answers %q, and its todos are %v", said, c.todos(id))
 	}
-	c.matches(id)
-	if got := tell(c.events(id)); !strings.Contains(got, "lifecycle (stopped), stored, lifecycle (resumed)") {
+	c.verifyMatches(id)
+	if got := eventWords(c.events(id)); !strings.Contains(got, "lifecycle (stopped), stored, lifecycle (resumed)") {
 		t.Errorf("the journal is %s", got)
 	}
 }
 
 // Verify finds changed, removed, replaced and missing events.
-func TestADamagedJournalIsFound(t *testing.T) {
+func TestVerify_FindsDamagedJournal(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, nil)
-	c := l.agent(t, "ana")
+	l := newRestartable(t, nil)
+	c := l.onBehalfOfUser(t, "ana")
 	for name, damage := range map[string]string{
 		"a byte":          "UPDATE events SET event = CAST(substr(event, 1, length(event) - 1) || char(33) AS BLOB) WHERE id = $1 AND place = 5",
 		"an event":        "DELETE FROM events WHERE id = $1 AND place = 4",
@@ -220,9 +220,9 @@ func TestADamagedJournalIsFound(t *testing.T) {
 		"another's event": "UPDATE events SET event = (SELECT event FROM events AS other WHERE other.id = $1 AND other.place = 6) WHERE id = $1 AND place = 5",
 	} {
 		id := c.create(new(wasmagentv1.CreateAgentRequest))
-		c.answers(id, "emit x")
-		c.matches(id)
-		l.end()
+		c.mustPrompt(id, "emit x")
+		c.verifyMatches(id)
+		l.close()
 		db, err := sql.Open("sqlite", filepath.Join(l.cfg.Data, "wasmagent", "agents.db"))
 		if err != nil {
 			t.Fatal(err)
@@ -235,8 +235,8 @@ func TestADamagedJournalIsFound(t *testing.T) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
-		l.begin()
-		c = l.agent(t, "ana")
+		l.start()
+		c = l.onBehalfOfUser(t, "ana")
 		if found := c.verify(id); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN {
 			t.Errorf("%s: %v", name, found)
 		}
@@ -246,12 +246,12 @@ func TestADamagedJournalIsFound(t *testing.T) {
 // A turn that waits for an approval survives restarts. When the approval is granted, its call is made once, and the
 // turn
 // continues.
-func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
+func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
-	l := newLife(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	l := newRestartable(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		if req.GetTool() == "plain" {
-			return ran("plain"), nil
+			return answerOf("plain"), nil
 		}
 		select {
 		case <-decided:
@@ -259,27 +259,27 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 				return nil, fmt.Errorf("the approval is %q", req.GetApprovalId())
 			}
 			made++
-			return ran("granted"), nil
+			return answerOf("granted"), nil
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
 		}
-		out := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
+		out := refusal(commonv1.Code_CODE_APPROVAL_PENDING, "waits")
 		out.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
 		return out, nil
 	})
-	c := l.agent(t, "ana")
-	manifest := mayCall("t", "plain")
+	c := l.onBehalfOfUser(t, "ana")
+	manifest := toolManifest("t", "plain")
 	manifest.Tools[0].Calls = new(int32(1))
 	manifest.Files = &wasmagentv1.FileRight{Bytes: 1000, Count: 3}
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-	answer := c.answers(id, "todo pending x\nwrite a.txt one\ntool demo plain\ntool demo t\nappend a.txt two\ntodo completed x\ntool demo t\nread a.txt")
+	answer := c.mustPrompt(id, "todo pending x\nwrite a.txt one\ntool demo plain\ntool demo t\nappend a.txt two\ntodo completed x\ntool demo t\nread a.txt")
 	if answer.GetFinished() {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	for range 2 { // a turn can be continued more than once
-		l.end()
-		l.begin()
-		c = l.agent(t, "ana")
+		l.close()
+		l.start()
+		c = l.onBehalfOfUser(t, "ana")
 		eventually.Holds(t, "it waits for people", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	}
 	_, _, err := c.prompt(id, "x")
@@ -294,29 +294,29 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	if todos := c.todos(id); len(todos) != 1 || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED || !slices.Equal(c.files(id), []string{"a.txt"}) {
 		t.Errorf("the todos are %v, and the files %v", todos, c.files(id))
 	}
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // Rights can be granted, with or without an expiry, and withdrawn. An agent can't grant rights to itself.
-func TestGrants(t *testing.T) {
+func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	t.Parallel()
-	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-		return ran("ran"), nil
+	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return answerOf("ran"), nil
 	})
-	c := m.agent(t, "ana")
+	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	grant := func(req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
 		req.AgentId, req.Reason = id, "for a test"
 		return c.GrantRights(c.ctx, req)
 	}
-	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
 		t.Errorf("it answers %q", said)
 	}
-	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: mayCall("t")})
+	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := c.answers(id, "tool demo t").GetResponse(); said != "ran" {
+	if said := c.mustPrompt(id, "tool demo t").GetResponse(); said != "ran" {
 		t.Errorf("it answers %q", said)
 	}
 	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
@@ -326,30 +326,30 @@ func TestGrants(t *testing.T) {
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{given.GetGrant().GetId()}}); err != nil {
 		t.Fatal(err)
 	}
-	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
 		t.Errorf("it answers %q", said)
 	}
-	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: mayCall("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
+	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the grant expires", func() bool { return len(c.state(id).GetGrants()) == 0 })
-	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
+	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
 		t.Errorf("it answers %q", said)
 	}
 	_, err = grant(new(wasmagentv1.GrantRightsRequest))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "GRANT_EMPTY")
 	_, err = grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{"other"}})
 	rpctest.WantStatus(t, err, codes.NotFound, "GRANT_UNKNOWN")
-	self := m.agent(t, "agent:default/"+id)
-	_, err = self.GrantRights(self.ctx, &wasmagentv1.GrantRightsRequest{AgentId: id, Rights: mayCall("t"), Reason: "I want it"})
+	self := m.onBehalfOfUser(t, "agent:default/"+id)
+	_, err = self.GrantRights(self.ctx, &wasmagentv1.GrantRightsRequest{AgentId: id, Rights: toolManifest("t"), Reason: "I want it"})
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "GRANT_TO_SELF")
-	c.matches(id)
+	c.verifyMatches(id)
 }
 
 // ListEvents with a wait returns when there are further events, or at the end of the wait.
-func TestEventsAreWaitedFor(t *testing.T) {
+func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	page, err := c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id})
 	if err != nil || len(page.GetEvents()) != 2 || page.GetMore() {

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// served returns the methods that this version serves.
-func served(t *testing.T) (names []protoreflect.FullName) {
+// servedMethods returns the methods that this version serves.
+func servedMethods(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
@@ -41,22 +41,22 @@ func served(t *testing.T) (names []protoreflect.FullName) {
 	return names
 }
 
-func TestCallersAreEnforced(t *testing.T) {
+func TestService_RefusesOtherCallers(t *testing.T) {
 	t.Parallel()
 	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})
-	s.CheckCallers(t, "sluice.wasmagent.v1", served(t)...)
+	s.CheckCallers(t, "sluice.wasmagent.v1", servedMethods(t)...)
 }
 
-func TestTheRoleServes(t *testing.T) {
+func TestService_ReportsHealth(t *testing.T) {
 	t.Parallel()
 	s := rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newService(t), rpctest.Options{})
 	s.CheckHealth(t, "wasmagent")
 }
 
-// TestAnAgentsLife creates an agent, prompts it up to its last turn, resumes, exports and resets it, and terminates it.
-func TestAnAgentsLife(t *testing.T) {
+// TestAgent_LifecycleFromCreationToTermination creates an agent, prompts it up to its last turn, resumes, exports and resets it, and terminates it.
+func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("be brief"), MaxTurns: new(int32(3))})
 	told, answer, err := c.prompt(id, "emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestAnAgentsLife(t *testing.T) {
 	if files := c.files(id); fmt.Sprint(files) != "[notes/a.txt]" {
 		t.Errorf("the files are %v", files)
 	}
-	c.answers(id, "todo completed read it") // the guest remembers the todo of the first turn
+	c.mustPrompt(id, "todo completed read it") // the guest remembers the todo of the first turn
 	state := c.state(id)
 	var said []string
 	for _, m := range state.GetState().GetMessages() {
@@ -86,7 +86,7 @@ func TestAnAgentsLife(t *testing.T) {
 	if is, _ := c.stopped(id); is {
 		t.Error("the agent is stopped before its last turn")
 	}
-	if last := c.answers(id, "say bye"); !last.GetIsStopped() || last.GetStopReason() != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
+	if last := c.mustPrompt(id, "say bye"); !last.GetIsStopped() || last.GetStopReason() != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
 		t.Errorf("the last turn ends with %v", last)
 	}
 	_, _, err = c.prompt(id, "say more")
@@ -117,55 +117,55 @@ func TestAnAgentsLife(t *testing.T) {
 	if _, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if back := c.answers(id, "say back"); back.GetResponse() != "back" {
+	if back := c.mustPrompt(id, "say back"); back.GetResponse() != "back" {
 		t.Errorf("the resumed agent answers %v", back)
 	}
 }
 
-// TestWithoutTurnsItIsStopped checks that an agent with a maximum of 0 turns is stopped from the start.
-func TestWithoutTurnsItIsStopped(t *testing.T) {
+// TestCreateAgent_IsStoppedWithZeroTurns checks that an agent with a maximum of 0 turns is stopped from the start.
+func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(0))})
 	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
 		t.Errorf("the agent is stopped: %v, %v", is, why)
 	}
 }
 
-// TestWhatIsRefusedChangesNothing checks that a resume that is refused does not change the maximum number of turns.
-func TestWhatIsRefusedChangesNothing(t *testing.T) {
+// TestResumeAgent_RefusedResumeKeepsMaxTurns checks that a resume that is refused does not change the maximum number of turns.
+func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(5))})
-	c.answers(id, "say a")
-	c.answers(id, "say b")
+	c.mustPrompt(id, "say a")
+	c.mustPrompt(id, "say b")
 	_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, MaxTurns: new(int32(1))})
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TURNS_SPENT")
-	if c.answers(id, "say c").GetIsStopped() {
+	if c.mustPrompt(id, "say c").GetIsStopped() {
 		t.Error("the agent is stopped after one more turn")
 	}
 }
 
-// TestWhatAnEffectAnswersIsBounded checks that the guest gets an error if it reads a file that is larger than a result
+// TestPrompt_LargeFileIsRefusedToGuest checks that the guest gets an error if it reads a file that is larger than a result
 // may be, and that its turn continues.
-func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
+func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	input := `{"path":"a","content":"` + strings.Repeat(strings.Repeat("x", 1023)+`\n`, 3000) + `"}`
 	if _, err := c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: input}); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.answers(id, "read a\nsay on").GetResponse(); !strings.HasPrefix(got, "line 1: too_large: ") || !strings.HasSuffix(got, "\non") {
+	if got := c.mustPrompt(id, "read a\nsay on").GetResponse(); !strings.HasPrefix(got, "line 1: too_large: ") || !strings.HasSuffix(got, "\non") {
 		t.Errorf("the agent answers %.200s", got)
 	}
 }
 
-// TestOthersKnowNothing checks that only the creator of an agent, operators and viewers can see the agent.
-func TestOthersKnowNothing(t *testing.T) {
+// TestAgent_IsHiddenFromOtherCallers checks that only the creator of an agent, operators and viewers can see the agent.
+func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	ana, ben, operator, viewer := m.agent(t, "ana"), m.agent(t, "ben"), m.person(t, "operator"), m.person(t, "viewer")
+	m := newTestService(t)
+	ana, ben, operator, viewer := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben"), m.withToken(t, "operator"), m.withToken(t, "viewer")
 	id := ana.create(new(wasmagentv1.CreateAgentRequest))
 	for _, who := range []string{id, "agent-never-given-out"} {
 		_, err := ben.GetState(ben.ctx, &wasmagentv1.GetStateRequest{AgentId: who})
@@ -193,13 +193,13 @@ func TestOthersKnowNothing(t *testing.T) {
 	}
 }
 
-// TestItIsReadWhileItWorks checks three things while a prompt runs: todos and the stop status can be read, a second
+// TestAgent_IsReadableWhilePromptRuns checks three things while a prompt runs: todos and the stop status can be read, a second
 // prompt is refused, and a stop ends and undoes the turn at once.
-func TestItIsReadWhileItWorks(t *testing.T) {
+func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
-	c.answers(id, "write kept.txt x")
+	c.mustPrompt(id, "write kept.txt x")
 	ended := make(chan error, 1)
 	go func() {
 		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 5m\nsay never")
@@ -231,15 +231,15 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if again := c.answers(id, "read kept.txt"); again.GetResponse() != "x" {
+	if again := c.mustPrompt(id, "read kept.txt"); again.GetResponse() != "x" {
 		t.Errorf("the resumed agent answers %v", again)
 	}
 }
 
-// TestAnEndIsNotUndone checks that an agent that is stopped and then terminated during a turn is terminated.
-func TestAnEndIsNotUndone(t *testing.T) {
+// TestTerminateAgent_WinsOverStopDuringTurn checks that an agent that is stopped and then terminated during a turn is terminated.
+func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	ended := make(chan error, 1)
 	go func() {
@@ -261,10 +261,10 @@ func TestAnEndIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestACancelledPromptIsUndone checks that a turn is undone if its caller cancels the prompt.
-func TestACancelledPromptIsUndone(t *testing.T) {
+// TestPrompt_IsUndoneWhenCancelled checks that a turn is undone if its caller cancels the prompt.
+func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	ctx, cancel := context.WithCancel(c.ctx)
 	impatient := c
@@ -283,11 +283,11 @@ func TestACancelledPromptIsUndone(t *testing.T) {
 	}
 }
 
-// TestWhatATurnMayHave checks that a turn that reaches one of its limits ends, is undone, and returns the reason. A
+// TestPrompt_IsUndoneAtLimits checks that a turn that reaches one of its limits ends, is undone, and returns the reason. A
 // turn that the guest fails itself is not undone.
-func TestWhatATurnMayHave(t *testing.T) {
+func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	for name, want := range map[string]struct {
 		limits *wasmagentv1.Limits
 		prompt string
@@ -312,13 +312,13 @@ func TestWhatATurnMayHave(t *testing.T) {
 	}
 }
 
-// TestWhatAgentsHaveNot checks the error codes that a guest gets for a model that is not configured, a tool without a
+// TestPrompt_GuestGetsErrorCodes checks the error codes that a guest gets for a model that is not configured, a tool without a
 // right, and invalid paths.
-func TestWhatAgentsHaveNot(t *testing.T) {
+func TestPrompt_GuestGetsErrorCodes(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
-	answer := c.answers(id, "ask what is up\ntool files read_file {}\nread /etc/passwd\nread ../x")
+	answer := c.mustPrompt(id, "ask what is up\ntool files read_file {}\nread /etc/passwd\nread ../x")
 	for _, want := range []string{"line 1: no_model_configured", "line 2: not_in_manifest", "line 3: path_invalid", "line 4: path_invalid"} {
 		if !strings.Contains(answer.GetResponse(), want) {
 			t.Errorf("answers %q, want %q", answer.GetResponse(), want)
@@ -327,9 +327,9 @@ func TestWhatAgentsHaveNot(t *testing.T) {
 }
 
 // Case T6. A tool input with the name of another tool is refused, and no file is written.
-func TestT6AnInputNamesNoTool(t *testing.T) {
+func TestCallTool_RefusesToolNameInInput(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	_, err := c.CallTool(c.ctx, &wasmagentv1.CallToolRequest{
 		AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, ToolInput: `{"tool":"write_file","path":"x","content":"y"}`,
@@ -340,11 +340,11 @@ func TestT6AnInputNamesNoTool(t *testing.T) {
 	}
 }
 
-// TestT5ToolsOfTheSandbox checks that only tool_name selects the built-in tool, and that an input may have only the
+// TestCallTool_OnlyToolNameSelectsTool checks that only tool_name selects the built-in tool, and that an input may have only the
 // fields of that tool (case T5).
-func TestT5ToolsOfTheSandbox(t *testing.T) {
+func TestCallTool_OnlyToolNameSelectsTool(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	const (
 		readFile  = wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE
@@ -400,10 +400,10 @@ func TestT5ToolsOfTheSandbox(t *testing.T) {
 	}
 }
 
-// TestPagesOfAgents checks that the pages of a list have each agent once, the newest first, while agents are created.
-func TestPagesOfAgents(t *testing.T) {
+// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list have each agent once, the newest first, while agents are created.
+func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	var made, seen []string
 	for range 5 {
 		made = append(made, c.create(&wasmagentv1.CreateAgentRequest{Guest: new("echo")}))
@@ -429,18 +429,18 @@ func TestPagesOfAgents(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// TestWhatIsNotOffered checks that requests for rights or guests that are not supported, and for too many conditions,
+// TestCreateAgent_RefusesUnsupportedRights checks that requests for rights or guests that are not supported, and for too many conditions,
 // are refused.
-func TestWhatIsNotOffered(t *testing.T) {
+func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	t.Parallel()
-	c := newMesh(t).agent(t, "ana")
+	c := newTestService(t).onBehalfOfUser(t, "ana")
 	for reason, req := range map[string]*wasmagentv1.CreateAgentRequest{
 		"RIGHTS_NOT_OFFERED": {Manifest: &wasmagentv1.Manifest{Clock: true}},
 	} {
 		_, err := c.CreateAgent(c.ctx, req)
 		rpctest.WantStatus(t, err, codes.FailedPrecondition, reason)
 	}
-	wide := mayCall("t")
+	wide := toolManifest("t")
 	for range 5 {
 		right := &wasmagentv1.ToolRight{Server: "demo", Tool: "t"}
 		for range 13 {
@@ -454,16 +454,16 @@ func TestWhatIsNotOffered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// TestW10RoomIsBounded checks that a caller whose agents have their maximum stored size can't store more, that other
+// TestStoredSize_IsBoundedPerCaller checks that a caller whose agents have their maximum stored size can't store more, that other
 // callers can, and that ended agents are removed to make space (case W10).
-func TestW10RoomIsBounded(t *testing.T) {
+func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
-	small := newLife(t, nil)
-	small.end()
-	small.cfg.OwnBytes = 256 << 20
-	small.begin()
-	m := small.mesh
-	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	small := newRestartable(t, nil)
+	small.close()
+	small.cfg.MaxBytesPerPerson = 256 << 20
+	small.start()
+	m := small.testService
+	ana, ben := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	input := `{"path":"a","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	again := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	var made []string

@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// withdrawTime is the time limit of one request to withdraw an approval.
-	withdrawTime = 2 * time.Second
+	// withdrawTimeout is the time limit of one request to withdraw an approval.
+	withdrawTimeout = 2 * time.Second
 	// withdrawPause is the pause before the second request; it doubles with each further request. maxWithdraws is the
 	// maximum number of requests, which together take two minutes.
-	withdrawPause = time.Second
-	maxWithdraws  = 8
+	withdrawPause    = time.Second
+	maxWithdrawTries = 8
 )
 
-// Withdraw implements [agent.Host]. It cancels the approval of a call for which no agent waits any more. Otherwise an
+// WithdrawApproval implements [agent.Host]. It cancels the approval of a call for which no agent waits any more. Otherwise an
 // approver would decide on a call that never runs.
-func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason string) {
+func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())
-	if h.withdraw(ctx, approval, reason) == nil {
+	if h.requestWithdrawal(ctx, approval, reason) == nil {
 		return
 	}
 	h.background.Go(func() {
 		pause := withdrawPause
-		for range maxWithdraws - 1 {
+		for range maxWithdrawTries - 1 {
 			select {
 			case <-h.closing:
 				return
 			case <-time.After(pause):
 			}
-			err := h.withdraw(ctx, approval, reason)
+			err := h.requestWithdrawal(ctx, approval, reason)
 			if err == nil {
 				return
 			}
@@ -46,10 +46,10 @@ func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason str
 	})
 }
 
-// withdraw makes one request to the gateway. It is not an error if the approval does not exist any more, or if its call
+// requestWithdrawal makes one request to the gateway. It is not an error if the approval does not exist any more, or if its call
 // is already being made.
-func (s *Service) withdraw(ctx context.Context, approval, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
+func (s *Service) requestWithdrawal(ctx context.Context, approval, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	_, err := s.gateway.WithdrawApproval(ctx, &gatewayv1.WithdrawApprovalRequest{ApprovalId: approval, Reason: reason})
 	if code := status.Code(err); code == codes.NotFound || code == codes.FailedPrecondition {

@@ -31,8 +31,8 @@ const (
 	Fail   = "fail"
 )
 
-// In is an envelope for a guest. Only the fields of its kind are set.
-type In struct {
+// HostEnvelope is an envelope for a guest. Only the fields of its kind are set.
+type HostEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 	// Instructions, MaxTurns and Model belong to Start.
@@ -41,7 +41,7 @@ type In struct {
 	Model        string `json:"model,omitzero"`
 	// Messages and Todos belong to Start. They are the conversation and the todos of an agent that was migrated to
 	// another module.
-	Messages []Said     `json:"messages,omitempty"`
+	Messages []Message  `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input belongs to Prompt.
 	Input string `json:"input,omitzero"`
@@ -53,8 +53,8 @@ type In struct {
 	Reason string `json:"reason,omitzero"`
 }
 
-// Said is a message of a conversation.
-type Said struct {
+// Message is a message of a conversation.
+type Message struct {
 	// Role is user or assistant.
 	Role    string `json:"role"`
 	Content string `json:"content"`
@@ -67,8 +67,8 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// Out is an envelope of a guest. It is untrusted input.
-type Out struct {
+// GuestEnvelope is an envelope of a guest. It is untrusted input.
+type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
@@ -106,8 +106,8 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// Wrong returns the reason why a JSON text can't be parsed, with the position, but without names of Go types.
-func Wrong(err error) string {
+// JSONError returns the reason why a JSON text can't be parsed, with the position, but without names of Go types.
+func JSONError(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {
 	case !ok:
@@ -121,8 +121,8 @@ func Wrong(err error) string {
 
 var kinds = map[string]bool{Model: true, Tool: true, Tools: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
 
-// Write encodes an envelope for a guest.
-func Write(e In) ([]byte, error) {
+// Encode encodes an envelope for a guest.
+func Encode(e HostEnvelope) ([]byte, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("write an envelope: %w", err)
@@ -130,23 +130,23 @@ func Write(e In) ([]byte, error) {
 	return text, nil
 }
 
-// Read parses an envelope of a guest. It refuses unknown and duplicate fields, and unknown kinds.
-func Read(text []byte) (Out, error) {
-	var e Out
+// Decode parses an envelope of a guest. It refuses unknown and duplicate fields, and unknown kinds.
+func Decode(text []byte) (GuestEnvelope, error) {
+	var e GuestEnvelope
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
-		return Out{}, fmt.Errorf("the guest did not return a valid envelope: %s", Wrong(err))
+		return GuestEnvelope{}, fmt.Errorf("the guest did not return a valid envelope: %s", JSONError(err))
 	}
 	if !kinds[e.Kind] {
-		return Out{}, errors.New("the guest returned an envelope of an unknown kind")
+		return GuestEnvelope{}, errors.New("the guest returned an envelope of an unknown kind")
 	}
 	return e, nil
 }
 
-// ReadIn parses an envelope that [Write] encoded.
-func ReadIn(text []byte) (In, error) {
-	var e In
+// DecodeHost parses an envelope that [Encode] encoded.
+func DecodeHost(text []byte) (HostEnvelope, error) {
+	var e HostEnvelope
 	if err := json.Unmarshal(text, &e); err != nil {
-		return In{}, fmt.Errorf("read an envelope: %w", err)
+		return HostEnvelope{}, fmt.Errorf("read an envelope: %w", err)
 	}
 	return e, nil
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopes checks that a guest's envelope is refused if it has unknown or duplicate fields, or values of other
+// TestDecode_IsStrict checks that a guest's envelope is refused if it has unknown or duplicate fields, or values of other
 // types.
-func TestEnvelopes(t *testing.T) {
+func TestDecode_IsStrict(t *testing.T) {
 	t.Parallel()
-	got, err := abi.Read([]byte(`{"kind":"fs","sequence":7,"op":"read_file","path":"a"}`))
+	got, err := abi.Decode([]byte(`{"kind":"fs","sequence":7,"op":"read_file","path":"a"}`))
 	if err != nil || got.Kind != abi.FS || got.Sequence != 7 || got.Op != "read_file" || got.Path != "a" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -25,11 +25,11 @@ func TestEnvelopes(t *testing.T) {
 		`{"kind":"fs"} {"kind":"finish"}`:     "not return a valid envelope",
 		"{\"kind\":\"fs\",\"path\":\"\xff\"}": "not return a valid envelope",
 	} {
-		if _, err := abi.Read([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := abi.Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s is refused with %v, want %q", text, err, says)
 		}
 	}
-	text, err := abi.Write(abi.In{Kind: abi.Result, Sequence: 3, Error: &abi.Error{Code: "file_unknown", Message: "no a"}})
+	text, err := abi.Encode(abi.HostEnvelope{Kind: abi.Result, Sequence: 3, Error: &abi.Error{Code: "file_unknown", Message: "no a"}})
 	if want := `{"kind":"effect_result","sequence":3,"error":{"code":"file_unknown","message":"no a"}}`; err != nil || string(text) != want {
 		t.Errorf("%s, %v; want %s", text, err, want)
 	}

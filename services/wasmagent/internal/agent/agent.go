@@ -31,33 +31,33 @@ var (
 	ErrStopped = errors.New("the agent is stopped")
 	// ErrFailed means that the guest failed and the turn was undone.
 	ErrFailed = errors.New("the agent failed")
-	// ErrTurn means that the guest reported the failure of its turn. The turn counts.
-	ErrTurn = errors.New("the turn failed")
-	// ErrTurns means that the agent has used all turns of its max_turns.
-	ErrTurns = errors.New("the agent has used all of its turns: raise max_turns")
-	// ErrOperator means that an operator stopped the agent. Only an operator can resume it.
-	ErrOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPlaces means that too many prompts wait, or that the wait for a place took too long. Nothing was changed.
-	ErrPlaces = errors.New("the prompt can't start")
-	// ErrAway means that guests can't be run now. Nothing was changed.
-	ErrAway = errors.New("agents can't be run now")
-	// ErrKeep means that storing failed. The change may have been stored or not.
-	ErrKeep = errors.New("agents can't be stored now")
-	// ErrCalled means the same as [ErrAway] or [ErrKeep] for a turn that made calls. The calls can't be undone.
-	ErrCalled = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
-	// ErrTodos means that a todo list is invalid, and ErrTodosFull that it has too many entries.
-	ErrTodos     = errors.New("is not a valid todo list")
-	ErrTodosFull = fmt.Errorf("a todo list has at most %d entries", maxTodos)
-	// ErrSnapshot means that the agent does not have the snapshot, and ErrSnapshots that it has the maximum number.
-	ErrSnapshot  = errors.New("the agent has no such snapshot")
-	ErrSnapshots = fmt.Errorf("the agent has the maximum of %d snapshots", maxKept)
-	// ErrForked means that the agent's journal is too large to be copied to a fork.
-	ErrForked = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForked>>20)
-	// ErrGrant means that the agent does not have the grant, and ErrGrants that it has the maximum number.
-	ErrGrant  = errors.New("the agent has no such grant")
-	ErrGrants = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
-	// ErrDiffers means that the stored agent differs from what its journal records.
-	ErrDiffers = errors.New("the stored agent differs from its journal")
+	// ErrTurnFailed means that the guest reported the failure of its turn. The turn counts.
+	ErrTurnFailed = errors.New("the turn failed")
+	// ErrTurnsSpent means that the agent has used all turns of its max_turns.
+	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
+	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
+	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
+	// ErrPromptsFull means that too many prompts wait, or that the wait for a place took too long. Nothing was changed.
+	ErrPromptsFull = errors.New("the prompt can't start")
+	// ErrUnavailable means that guests can't be run now. Nothing was changed.
+	ErrUnavailable = errors.New("agents can't be run now")
+	// ErrNotStored means that storing failed. The change may have been stored or not.
+	ErrNotStored = errors.New("agents can't be stored now")
+	// ErrTurnLost means the same as [ErrUnavailable] or [ErrNotStored] for a turn that made calls. The calls can't be undone.
+	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
+	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
+	ErrTodosInvalid = errors.New("is not a valid todo list")
+	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
+	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshots that it has the maximum number.
+	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
+	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
+	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
+	ErrJournalTooLarge = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForkedJournal>>20)
+	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrants that it has the maximum number.
+	ErrGrantUnknown = errors.New("the agent has no such grant")
+	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
+	// ErrStateDiffers means that the stored agent differs from what its journal records.
+	ErrStateDiffers = errors.New("the stored agent differs from its journal")
 	// ErrNotCovered means that the journal does not cover everything that is stored.
 	ErrNotCovered = errors.New("the agent is older than journals that cover everything that is stored, so an archive of it is signed only with accept_not_covered (agents export --not-covered)")
 )
@@ -80,7 +80,7 @@ type Spec struct {
 	// Template is the id of the template that the agent was created from; it may be empty.
 	Template string
 	// Guest is the name of the guest. Digest is the digest of the guest's module when the agent was created.
-	Guest, Digest string
+	Guest, ModuleDigest string
 	// Instructions are the first message of each conversation; they may be empty.
 	Instructions string
 	// MaxTurns bounds the turns of the agent, unless it is resumed with more.
@@ -90,15 +90,15 @@ type Spec struct {
 	Limits Limits
 	Files  files.Bounds
 	// Manifest has the agent's rights; nil means none.
-	Manifest *wasmagentv1.Manifest
-	Created  time.Time
+	Manifest  *wasmagentv1.Manifest
+	CreatedAt time.Time
 	// ForkedFrom is the id of the agent from which this one was forked. Imported is the digest of the archive from
 	// which this one was imported. Both may be empty.
-	ForkedFrom, Imported string
+	ForkedFrom, ImportedDigest string
 	// JournalID is the id of the agent whose creation is the first event of the journal, and Origin is the time of that
 	// creation. For a copy, this is the original agent.
-	JournalID string
-	Origin    time.Time
+	JournalID        string
+	JournalCreatedAt time.Time
 }
 
 // Deps are the objects that agents work with. All but Yield are required.
@@ -106,9 +106,9 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// Yield is how long a turn waits for a call, or sleeps, before its guest gives its place to other guests. 0 means
+	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its place to other guests. 0 means
 	// that the guest does so at once.
-	Yield time.Duration
+	YieldAfter time.Duration
 }
 
 func (d Deps) validate() error {
@@ -123,32 +123,32 @@ type Agent struct {
 	Spec
 	Deps
 
-	// made is the position of the agent in the order of creation, from 1.
-	made int64
+	// position is the position of the agent in the order of creation, from 1.
+	position int64
 
 	mu sync.Mutex
 	state
-	// saved is the record that was stored last.
-	saved *wasmstorev1.Record
+	// savedRecord is the record that was stored last.
+	savedRecord *wasmstorev1.Record
 	// turn is the running turn; nil if no turn runs in this process. changing is closed when the present change of the
 	// agent ends; nil if the agent is not being changed.
-	turn     *turn
-	changing chan struct{}
-	// parked is the size of the snapshot of a guest that has no place, and listed is the size of the journal's
+	turn       *turn
+	changeDone chan struct{}
+	// snapshotBytes is the size of the snapshot of a guest that has no place, and listed is the size of the journal's
 	// inventory, both in bytes.
-	parked, listed int
-	// elsewhere is true if another process runs the agent's turn. waits is then the approval for which the turn waits;
+	snapshotBytes, inventoryBytes int
+	// runsElsewhere is true if another process runs the agent's turn. waits is then the approval for which the turn waits;
 	// nil if it waits for none.
-	elsewhere bool
-	waits     *wasmagentv1.Waiting
-	// lost is true if the agent in memory may differ from the stored one, so that it has to be loaded again.
-	lost bool
+	runsElsewhere    bool
+	elsewhereWaiting *wasmagentv1.Waiting
+	// stale is true if the agent in memory may differ from the stored one, so that it has to be loaded again.
+	stale bool
 	// broken is the reason why the agent can't be changed any more: its journal is damaged, or the stored agent differs
 	// from its journal. It is nil otherwise.
 	broken error
 
-	// moved is closed when events were stored; nil if no caller waits for that.
-	moved chan struct{}
+	// eventsStored is closed when events were stored; nil if no caller waits for that.
+	eventsStored chan struct{}
 
 	// journal may be used only by the turn, or by the holder of changing. mu does not guard it.
 	journal journal
@@ -158,28 +158,28 @@ type Agent struct {
 func (a *Agent) Rights() *manifest.Rights {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return manifest.Of(a.Manifest, a.grants...)
+	return manifest.New(a.Manifest, a.grants...)
 }
 
-// Made returns the position of the agent in the order of creation. A later agent has a higher position.
-func (a *Agent) Made() int64 { return a.made }
+// Position returns the position of the agent in the order of creation. A later agent has a higher position.
+func (a *Agent) Position() int64 { return a.position }
 
 // Size returns the size of the agent in memory, in bytes.
 func (a *Agent) Size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := len(a.Instructions) + a.talk + a.files.Bytes() + len(a.memory) + a.parked + a.listed
+	n := len(a.Instructions) + a.messageBytes + a.files.Bytes() + len(a.memory) + a.snapshotBytes + a.inventoryBytes
 	for _, todo := range a.todos {
 		n += len(todo.GetContent())
 	}
 	return n
 }
 
-// IsLost reports whether the agent has to be loaded again.
-func (a *Agent) IsLost() bool {
+// IsStale reports whether the agent has to be loaded again.
+func (a *Agent) IsStale() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lost
+	return a.stale
 }
 
 // Broken returns the reason why the agent can't be changed any more: its journal is damaged, or the stored agent
@@ -190,18 +190,18 @@ func (a *Agent) Broken() error {
 	return a.broken
 }
 
-// Works reports whether a turn of the agent runs in this process.
-func (a *Agent) Works() bool {
+// HasTurn reports whether a turn of the agent runs in this process.
+func (a *Agent) HasTurn() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.turn != nil
 }
 
-// IsElsewhere reports whether another process runs a turn of the agent.
-func (a *Agent) IsElsewhere() bool {
+// RunsElsewhere reports whether another process runs a turn of the agent.
+func (a *Agent) RunsElsewhere() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.elsewhere
+	return a.runsElsewhere
 }
 
 // Version returns the version of the agent's row when this process last read or wrote it. The version also rises while
@@ -212,25 +212,25 @@ func (a *Agent) Version() int64 {
 	return a.journal.version
 }
 
-// Gone reports whether the agent has ended and can't be resumed any more.
-func (a *Agent) Gone(now time.Time) bool {
+// IsGone reports whether the agent has ended and can't be resumed any more.
+func (a *Agent) IsGone(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorable)
+	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorableUntil)
 }
 
-// Ended reports whether the agent has ended. It may still be resumed.
-func (a *Agent) Ended() bool {
+// HasEnded reports whether the agent has ended. It may still be resumed.
+func (a *Agent) HasEnded() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
+	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// Do calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The journal
+// UpdateFiles calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The journal
 // records the text. Errors: those of do, [ErrTerminated], and [ErrBusy] while a turn runs.
-func (a *Agent) Do(by By, do func(f *files.Files) (said string, err error)) error {
-	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
-		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+func (a *Agent) UpdateFiles(by Caller, do func(f *files.Files) (said string, err error)) error {
+	return a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
 		next.files = next.files.Clone()
@@ -238,21 +238,21 @@ func (a *Agent) Do(by By, do func(f *files.Files) (said string, err error)) erro
 		if err != nil || said == "" {
 			return nil, err
 		}
-		return lifecycle(next, by, said), nil
+		return lifecycleEvent(next, by, said), nil
 	})
 }
 
-// SetTodos replaces the todo list. Errors: [ErrTodos], [ErrTodosFull], [ErrTerminated], [ErrBusy].
-func (a *Agent) SetTodos(by By, todos []*wasmagentv1.Todo) error {
+// SetTodos replaces the todo list. Errors: [ErrTodosInvalid], [ErrTodosFull], [ErrTerminated], [ErrBusy].
+func (a *Agent) SetTodos(by Caller, todos []*wasmagentv1.Todo) error {
 	if err := checkTodos(todos); err != nil {
 		return err
 	}
-	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
-		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+	return a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
 		next.todos = todos
-		return lifecycle(next, by, fmt.Sprintf("write_todos: %d", len(todos))), nil
+		return lifecycleEvent(next, by, fmt.Sprintf("write_todos: %d", len(todos))), nil
 	})
 }
 
@@ -262,10 +262,10 @@ func checkTodos(todos []*wasmagentv1.Todo) error {
 	}
 	for i, t := range todos {
 		switch {
-		case t.GetContent() == "" || len(t.GetContent()) > maxTodo:
-			return fmt.Errorf("%w: the content of entry %d must have 1 to %d bytes", ErrTodos, i, maxTodo)
+		case t.GetContent() == "" || len(t.GetContent()) > maxTodoBytes:
+			return fmt.Errorf("%w: the content of entry %d must have 1 to %d bytes", ErrTodosInvalid, i, maxTodoBytes)
 		case t.GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_UNSPECIFIED:
-			return fmt.Errorf("%w: the status of entry %d must be pending, in_progress or completed", ErrTodos, i)
+			return fmt.Errorf("%w: the status of entry %d must be pending, in_progress or completed", ErrTodosInvalid, i)
 		}
 	}
 	return nil

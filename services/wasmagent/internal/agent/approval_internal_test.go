@@ -18,22 +18,22 @@ type slowHost struct {
 	Host
 
 	approved time.Time
-	// away is the number of first requests that fail. If lose is set, the first answer of the call is lost after the
+	// failures is the number of first requests that fail. If lose is set, the first answer of the call is lost after the
 	// call ran.
-	away int
-	lose bool
+	failures   int
+	loseAnswer bool
 
-	asked, ran int
+	requests, runs int
 }
 
 var errTest = errors.New("away")
 
 // Call implements [Host].
 func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.Duration) (ToolResult, error) {
-	h.asked++
-	call.Tell("waiting for a person's approval")
-	if h.away > 0 {
-		h.away--
+	h.requests++
+	call.Progress("waiting for a person's approval")
+	if h.failures > 0 {
+		h.failures--
 		return ToolResult{}, errTest
 	}
 	select {
@@ -43,38 +43,38 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.
 	}
 	switch {
 	case time.Now().Before(h.approved):
-		return ToolResult{Refused: &abi.Error{Code: "approval_pending"}, Waits: &wasmagentv1.Waiting{ApprovalId: call.Approval}}, nil
-	case h.ran > 0:
+		return ToolResult{Refused: &abi.Error{Code: "approval_pending"}, Waiting: &wasmagentv1.Waiting{ApprovalId: call.ApprovalID}}, nil
+	case h.runs > 0:
 		return ToolResult{Refused: &abi.Error{Code: enum.Name(commonv1.Code_CODE_APPROVAL_USED)}}, nil
 	}
-	h.ran++
-	if h.lose {
+	h.runs++
+	if h.loseAnswer {
 		return ToolResult{}, errTest
 	}
 	return ToolResult{Text: "paid"}, nil
 }
 
 // A call that is approved after 30 s, an hour or a day runs once. While it waits, the host gets one request in 10 min.
-func TestDecided_RunsOnceHoweverLongPeopleTake(t *testing.T) {
+func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, time.Hour, 24 * time.Hour} {
 		t.Run(wait.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				begin, told := time.Now(), 0
-				host := &slowHost{approved: begin.Add(wait), away: 3}
-				listens := &listener{tell: func(string) { told++ }}
+				host := &slowHost{approved: begin.Add(wait), failures: 3}
+				listens := &progressListener{progress: func(string) { told++ }}
 				a := &Agent{Deps: Deps{Host: host}}
-				listens.end() // the prompt has returned
-				result, err := a.decided(&turn{ctx: t.Context()}, ToolCall{Approval: "a-1", Tell: listens.hear}, false)
-				if err != nil || result.Text != "paid" || host.ran != 1 {
-					t.Errorf("%+v, %v, and the call ran %d times", result, err, host.ran)
+				listens.stop() // the prompt has returned
+				result, err := a.pollApproval(&turn{ctx: t.Context()}, ToolCall{ApprovalID: "a-1", Progress: listens.send}, false)
+				if err != nil || result.Text != "paid" || host.runs != 1 {
+					t.Errorf("%+v, %v, and the call ran %d times", result, err, host.runs)
 				}
-				if late := time.Since(begin) - wait; late < 0 || late > againAfter {
+				if late := time.Since(begin) - wait; late < 0 || late > minPollInterval {
 					t.Errorf("it continued %v after the approval", late)
 				}
-				if most := int(wait/held) + 5; host.asked > most {
-					t.Errorf("the host got %d requests, want at most %d", host.asked, most)
+				if most := int(wait/approvalPollTime) + 5; host.requests > most {
+					t.Errorf("the host got %d requests, want at most %d", host.requests, most)
 				}
 				if told != 0 {
 					t.Errorf("a caller that is gone got %d texts", told)
@@ -85,14 +85,14 @@ func TestDecided_RunsOnceHoweverLongPeopleTake(t *testing.T) {
 }
 
 // A call whose answer was lost is not made again.
-func TestDecided_ALostAnswerIsNoSecondCall(t *testing.T) {
+func TestPollApproval_CallIsNotRepeatedAfterLostAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		host := &slowHost{approved: time.Now().Add(24 * time.Hour), lose: true}
+		host := &slowHost{approved: time.Now().Add(24 * time.Hour), loseAnswer: true}
 		a := &Agent{Deps: Deps{Host: host}}
-		result, err := a.decided(&turn{ctx: t.Context()}, ToolCall{Approval: "a-1", Tell: func(string) {}}, false)
-		if err != nil || host.ran != 1 || !result.Ran || result.Refused.Code != outcomeUnknown {
-			t.Errorf("%+v, %v, and the call ran %d times", result, err, host.ran)
+		result, err := a.pollApproval(&turn{ctx: t.Context()}, ToolCall{ApprovalID: "a-1", Progress: func(string) {}}, false)
+		if err != nil || host.runs != 1 || !result.Ran || result.Refused.Code != outcomeUnknown {
+			t.Errorf("%+v, %v, and the call ran %d times", result, err, host.runs)
 		}
 	})
 }

@@ -23,35 +23,35 @@ import (
 // meter.
 var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// Detail returns details of the stored agent that only exports show.
-func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
-	list, err := a.List("")
+// ExportDetail returns details of the stored agent that only exports show.
+func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
+	list, err := a.ListFiles("")
 	if err != nil {
 		return nil, err
 	}
-	saved := a.Saved()
+	saved := a.SavedRecord()
 	return &wasmagentv1.ExportedState{
-		Manifest: a.Manifest, Grants: a.Grants(), Limits: a.Limits.Proto(), Usage: a.Usage(), Files: Files(list), MeterVersion: wasmmeter.MeterVersion, AbiVersion: engine.ABIVersion,
+		Manifest: a.Manifest, Grants: a.Grants(), Limits: a.Limits.Proto(), Usage: a.Usage(), Files: FileProtos(list), MeterVersion: wasmmeter.MeterVersion, AbiVersion: engine.ABIVersion,
 		Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
 	}, nil
 }
 
-// Files converts a list of files to its form in responses.
-func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
+// FileProtos converts a list of files to its form in responses.
+func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 	for _, f := range list {
 		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
 	}
 	return out
 }
 
-// Content returns the content of an archive of the stored agent. It compares the agent with its whole journal first. If
+// ArchiveContent returns the content of an archive of the stored agent. It compares the agent with its whole journal first. If
 // allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
-// [archive.ErrLarge], [events.ErrChain], [ErrDiffers], and [ErrNotCovered] unless allTheSame is set.
-func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
+// [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], and [ErrNotCovered] unless allTheSame is set.
+func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
 	if err := a.Broken(); err != nil {
 		return c, err
 	}
-	saved, state, err := a.current(ctx)
+	saved, state, err := a.readStored(ctx)
 	if err != nil {
 		return c, err
 	}
@@ -59,7 +59,7 @@ func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content
 		return c, archive.ErrLarge
 	}
 	c = archive.Content{State: state, Agent: &wasmagentv1.ArchivedAgent{
-		Agent: Shown(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(), StoppedByOperator: saved.GetByOperator(),
+		Agent: RecordProto(saved), Origin: saved.GetOrigin(), GuestSequence: state.GetSequence(), MaxTurns: saved.GetMaxTurns(), StoppedByOperator: saved.GetByOperator(),
 		Detail: &wasmagentv1.ExportedState{
 			Manifest: saved.GetManifest(), Grants: saved.GetGrants(), Limits: saved.GetLimits(), Usage: saved.GetUsage(), MeterVersion: wasmmeter.MeterVersion, AbiVersion: engine.ABIVersion,
 			Sequence: saved.GetHead().GetSequence(), JournalHead: saved.GetHead().GetHash(), StateDigest: saved.GetStateDigest(),
@@ -73,18 +73,18 @@ func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content
 	if err != nil {
 		return c, err
 	}
-	c.Agent.Detail.Files = Files(all)
-	covered, err := a.chain(ctx, a.ID, saved.GetHead(), func(e *wasmstorev1.StoredEvent) error {
+	c.Agent.Detail.Files = FileProtos(all)
+	covered, err := a.readChain(ctx, a.ID, saved.GetHead(), func(e *wasmstorev1.StoredEvent) error {
 		c.Events = append(c.Events, e)
 		return nil
 	})
 	if err == nil {
-		err = differs(covered.compare(saved, state))
+		err = differenceError(covered.compare(saved, state))
 	}
 	switch {
-	case isBroken(err):
-		a.doubt(err)
-		return c, errors.Join(a.Broken(), a.tellOthers(ctx))
+	case isDamage(err):
+		a.markDamaged(err)
+		return c, errors.Join(a.Broken(), a.invalidateOthers(ctx))
 	case err == nil && len(covered.notCovered()) > 0 && !allTheSame:
 		err = ErrNotCovered
 	}
@@ -94,7 +94,7 @@ func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content
 // Import creates an agent from the content of an archive. The agent is stopped until it is resumed. From the spec it
 // takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. room
 // bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
-func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agent, error) {
+func Import(by Caller, s Spec, c archive.Content, deps Deps, room store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
@@ -102,33 +102,33 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	if detail.GetAbiVersion() != engine.ABIVersion || detail.GetMeterVersion() != wasmmeter.MeterVersion {
 		return nil, ErrABI
 	}
-	covered, err := coverageOf(c)
+	covered, err := archiveCoverage(c)
 	if err != nil {
 		return nil, fmt.Errorf("it %w: %w", archive.ErrInvalid, err)
 	}
 	head := covered.head
-	s.Template, s.Digest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
+	s.Template, s.ModuleDigest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
 	s.MaxTurns, s.Files = int(c.Agent.GetMaxTurns()), BoundsOf(s.Manifest)
-	s.JournalID, s.Origin = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
+	s.JournalID, s.JournalCreatedAt = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
 	if s.Config == nil {
 		s.Config = new(wasmagentv1.AgentConfig)
 	}
 	now := newState(&s)
 	now.restore(c.State, s.Files)
-	if err := fits(&now, c.State, s.Files); err != nil {
+	if err := checkImportedState(&now, c.State, s.Files); err != nil {
 		return nil, err
 	}
 	now.epoch = int(head.GetEpoch()) + 1
-	now.stopped()
-	now.byOperator = c.Agent.GetStoppedByOperator()
-	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, list: covered.List}}
-	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
+	now.setStopped()
+	now.stoppedByOperator = c.Agent.GetStoppedByOperator()
+	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, inventory: covered.List}}
+	return a, a.create(by.Context, beginsEpoch(lifecycleEvent(&now, by, "imported from archive "+s.ImportedDigest+", where it was "+was.GetId()), &now, head), "", room)
 }
 
-// coverageOf checks the journal of an archive, and compares the rest of the archive with the journal.
-func coverageOf(c archive.Content) (*coverage, error) {
+// archiveCoverage checks the journal of an archive, and compares the rest of the archive with the journal.
+func archiveCoverage(c archive.Content) (*coverage, error) {
 	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
-	covered := &coverage{head: events.Start(was.GetJournalId())}
+	covered := &coverage{head: events.EmptyHead(was.GetJournalId())}
 	for _, e := range c.Events {
 		if err := covered.add(e); err != nil {
 			return nil, err
@@ -147,18 +147,18 @@ func coverageOf(c archive.Content) (*coverage, error) {
 		ByOperator: c.Agent.GetStoppedByOperator(), Epoch: was.GetEpoch(), Turns: was.GetTurnCount(), MaxTurns: c.Agent.GetMaxTurns(), FileCount: was.GetFileCount(),
 		RestorableUntil: was.GetRestorableUntil(), Usage: detail.GetUsage(), Id: was.GetId(),
 	}
-	list, err := inventory.Of(r, c.State)
+	list, err := inventory.New(r, c.State)
 	if err != nil {
 		return nil, err
 	}
 	// Archives do not contain these fields.
-	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
+	return covered, differenceError(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
 }
 
-// fits returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
-// [archive.ErrInvalid], [ErrTodos], [ErrTodosFull].
-func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
-	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
+// checkImportedState returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
+// [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
+func checkImportedState(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
+	if len(now.messages) > maxMessages || now.messageBytes > maxMessageBytes {
 		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)
 	}
 	if err := checkTodos(now.todos); err != nil {

@@ -9,35 +9,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// take locks the agent for a change; give unlocks it. It refuses an agent whose journal is damaged. It returns
+// lockForChange locks the agent for a change; give unlocks it. It refuses an agent whose journal is damaged. It returns
 // [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
-func (a *Agent) take(ctx context.Context, over bool) error {
-	if err := a.takeUnchecked(ctx, over); err != nil {
+func (a *Agent) lockForChange(ctx context.Context, over bool) error {
+	if err := a.lockUnchecked(ctx, over); err != nil {
 		return err
 	}
-	if err := a.checkOnce(ctx); err != nil {
-		a.give()
+	if err := a.checkJournalOnce(ctx); err != nil {
+		a.unlockChange()
 		return err
 	}
 	return nil
 }
 
-func (a *Agent) takeUnchecked(ctx context.Context, over bool) error {
+func (a *Agent) lockUnchecked(ctx context.Context, over bool) error {
 	for {
 		a.mu.Lock()
-		wait := a.changing
+		wait := a.changeDone
 		switch {
-		case a.turn != nil, a.elsewhere && !over && a.broken == nil:
+		case a.turn != nil, a.runsElsewhere && !over && a.broken == nil:
 			a.mu.Unlock()
 			return ErrBusy
 		case a.broken != nil:
 			a.mu.Unlock()
 			return a.broken
-		case a.lost:
+		case a.stale:
 			a.mu.Unlock()
-			return fmt.Errorf("%w: the agent has to be loaded again", ErrKeep)
+			return fmt.Errorf("%w: the agent has to be loaded again", ErrNotStored)
 		case wait == nil:
-			a.changing = make(chan struct{})
+			a.changeDone = make(chan struct{})
 			a.mu.Unlock()
 			return nil
 		}
@@ -50,20 +50,20 @@ func (a *Agent) takeUnchecked(ctx context.Context, over bool) error {
 	}
 }
 
-func (a *Agent) give() {
+func (a *Agent) unlockChange() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	close(a.changing)
-	a.changing = nil
+	close(a.changeDone)
+	a.changeDone = nil
 }
 
-// change changes an agent that has no running turn. do changes a copy of the state and returns the event that records
+// changeState changes an agent that has no running turn. do changes a copy of the state and returns the event that records
 // the change. If the event is nil, nothing is stored.
-func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
-	if err := a.take(ctx, false); err != nil {
+func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
+	if err := a.lockForChange(ctx, false); err != nil {
 		return err
 	}
-	defer a.give()
+	defer a.unlockChange()
 	a.mu.Lock()
 	next := a.state
 	a.mu.Unlock()
@@ -71,8 +71,8 @@ func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.E
 	if err != nil || event == nil {
 		return err
 	}
-	a.journal.note(event, nil)
-	if err := a.save(ctx, &next, store.NoTurn); err != nil {
+	a.journal.add(event, nil)
+	if err := a.saveState(ctx, &next, store.NoTurn); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -81,9 +81,9 @@ func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.E
 	return nil
 }
 
-// forced is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change when it
+// forcedChange is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change when it
 // ends, so that no other change comes between.
-type forced struct {
+type forcedChange struct {
 	error
 	do func(next *state) (*wasmagentv1.Event, error)
 	// done is true if the change was made, and failed the error if it could not be made.
@@ -92,23 +92,23 @@ type forced struct {
 }
 
 // Unwrap returns the cause.
-func (f *forced) Unwrap() error { return f.error }
+func (f *forcedChange) Unwrap() error { return f.error }
 
-// force is like change, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
+// forceChange is like change, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
 // undone.
-func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
+func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
-		err := a.change(ctx, do)
+		err := a.changeState(ctx, do)
 		if !errors.Is(err, ErrBusy) {
 			return err
 		}
 		a.mu.Lock()
-		t, elsewhere := a.turn, a.elsewhere
+		t, elsewhere := a.turn, a.runsElsewhere
 		a.mu.Unlock()
 		switch {
 		case t != nil:
-			why := &forced{error: cause, do: do}
-			t.cut(why)
+			why := &forcedChange{error: cause, do: do}
+			t.cancel(why)
 			select {
 			case <-t.done:
 			case <-ctx.Done(): // the turn ends nevertheless
@@ -118,47 +118,47 @@ func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*w
 				return why.failed
 			}
 		case elsewhere:
-			if err := a.takeOver(ctx, cause.Error()); err != nil {
+			if err := a.takeOverTurn(ctx, cause.Error()); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// takeOver undoes a turn that runs in another process. That process can't store changes of the agent any more.
-func (a *Agent) takeOver(ctx context.Context, why string) error {
-	if err := a.take(ctx, true); err != nil {
+// takeOverTurn undoes a turn that runs in another process. That process can't store changes of the agent any more.
+func (a *Agent) takeOverTurn(ctx context.Context, why string) error {
+	if err := a.lockForChange(ctx, true); err != nil {
 		return err
 	}
-	defer a.give()
+	defer a.unlockChange()
 	a.mu.Lock()
-	elsewhere := a.elsewhere
+	elsewhere := a.runsElsewhere
 	a.mu.Unlock()
 	if !elsewhere {
 		return nil
 	}
-	row, err := a.Store.Seize(ctx, a.ID)
+	row, err := a.Store.TakeOverTurn(ctx, a.ID)
 	if err != nil {
-		return keepError(err)
+		return storeError(err)
 	}
 	a.mu.Lock()
 	a.journal.version = row.Version
-	a.lost = a.lost || row.Turn == store.NoTurn || row.GetHead().GetPlace() != a.saved.GetHead().GetPlace()
-	lost := a.lost
+	a.stale = a.stale || row.Turn == store.NoTurn || row.GetHead().GetPlace() != a.savedRecord.GetHead().GetPlace()
+	lost := a.stale
 	a.mu.Unlock()
 	if lost {
-		return fmt.Errorf("%w: the other process has stored a change meanwhile", ErrKeep)
+		return fmt.Errorf("%w: the other process has stored a change meanwhile", ErrNotStored)
 	}
-	return a.abandon(ctx, why)
+	return a.undoAbandoned(ctx, why)
 }
 
-// Lose cancels the running turn after another process has changed the agent, because the turn can't be stored any more.
-func (a *Agent) Lose() {
+// Invalidate cancels the running turn after another process has changed the agent, because the turn can't be stored any more.
+func (a *Agent) Invalidate() {
 	a.mu.Lock()
 	t := a.turn
-	a.lost = true
+	a.stale = true
 	a.mu.Unlock()
 	if t != nil {
-		t.cut(errLost)
+		t.cancel(errStale)
 	}
 }

@@ -12,108 +12,108 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// goOnAlone continues a turn whose process has ended. It runs the guest again up to the end of the journal, and then
+// continueDetached continues a turn whose process has ended. It runs the guest again up to the end of the journal, and then
 // continues the turn. It sends no call a second time. No other goroutine uses the agent yet.
-func (a *Agent) goOnAlone() {
+func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
 	a.mu.Unlock()
-	t.alone, t.tell, t.caller, t.follow = true, func(string) {}, context.Background(), func() bool { return true }
-	t.about = new(wasmagentv1.Event)
+	t.detached, t.progress, t.callerCtx, t.unfollow = true, func(string) {}, context.Background(), func() bool { return true }
+	t.eventContext = new(wasmagentv1.Event)
 	close(t.parked)
 	go func() {
 		defer close(t.done)
-		defer t.cut(nil)
-		_, _ = a.play(t, func() (out abi.Out, memory []byte, err error) { // the turn has no caller that needs the result
-			if err := a.flush(t.ctx, store.Alone); err != nil { // then another process continues the turn
+		defer t.cancel(nil)
+		_, _ = a.runTurn(t, func() (out abi.GuestEnvelope, memory []byte, err error) { // the turn has no caller that needs the result
+			if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil { // then another process continues the turn
 				return out, nil, err
 			}
 			before := a.journal.head
-			head, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = waitsAfter(e.GetEvent(), t.approval) })
+			head, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = approvalAfter(e.GetEvent(), t.approval) })
 			if err != nil {
-				a.doubt(err) // nothing can be appended to a journal whose end is not known
+				a.markDamaged(err) // nothing can be appended to a journal whose end is not known
 				return out, nil, err
 			}
-			a.journal.head, a.journal.kept, t.noted = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
-			if err := a.enter(t, true); err != nil {
+			a.journal.head, a.journal.storedPosition, t.eventBytes = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
+			if err := a.acquireSlot(t, true); err != nil {
 				return out, nil, err
 			}
 			var tail []*wasmstorev1.StoredEvent // read only now, because the events take memory
-			if _, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
+			if _, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
 				return out, nil, err
 			}
-			if out, err = a.replay(t, tail); err != nil {
+			if out, err = a.replayTurn(t, tail); err != nil {
 				return out, nil, err
 			}
-			return a.goOn(t, out)
+			return a.runEffects(t, out)
 		})
 	}()
 }
 
-// replay runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for last.
-func (a *Agent) replay(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Out, err error) {
-	if t.before.memory != nil {
-		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory); err != nil {
+// replayTurn runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for last.
+func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.GuestEnvelope, err error) {
+	if t.stateBefore.memory != nil {
+		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory); err != nil {
 			return out, err
 		}
-	} else if err := a.startAnew(t); err != nil {
+	} else if err := a.startNewGuest(t); err != nil {
 		return out, err
 	}
 	for i, e := range tail {
 		switch e.GetEvent().GetKind() { //nolint:exhaustive // events of other kinds do not occur in an unfinished turn
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
-			t.left = left{}
+			t.interrupted = interruptedCall{}
 			if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
-				t.effects++
+				t.effectCount++
 			}
 			var emitted *wasmstorev1.StoredEvent
 			if i+1 < len(tail) {
 				emitted = tail[i+1]
 			}
-			if out, err = a.again(t, e, emitted, out); err != nil {
+			if out, err = a.replayStep(t, e, emitted, out); err != nil {
 				return out, err
 			}
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-			t.emitted = e.GetEvent()
+			t.lastEmitted = e.GetEvent()
 		case wasmagentv1.EventKind_EVENT_KIND_SENT:
-			t.called, t.left.sent = true, true
+			t.madeCalls, t.interrupted.sent = true, true
 		case wasmagentv1.EventKind_EVENT_KIND_PARKED:
-			t.left.approval = e.GetEvent().GetApprovalId()
+			t.interrupted.approval = e.GetEvent().GetApprovalId()
 		}
 	}
 	return out, nil
 }
 
-// again gives the guest an envelope from the journal. given is the event of the envelope, and emitted that of the
+// replayStep gives the guest an envelope from the journal. given is the event of the envelope, and emitted that of the
 // guest's answer. The guest must give the same answer again. If emitted is nil, the journal does not have the answer
 // yet, and again records it.
-func (a *Agent) again(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.Out) (out abi.Out, err error) {
-	in, err := abi.ReadIn(given.GetEnvelope())
+func (a *Agent) replayStep(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (out abi.GuestEnvelope, err error) {
+	in, err := abi.DecodeHost(given.GetEnvelope())
 	if err != nil {
 		return out, err
 	}
 	switch {
 	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files are in their state before the turn
-		_, _ = a.fs(asked, given.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
+		_, _ = a.fileEffect(asked, given.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
 	case in.Kind == abi.Result && asked.Kind == abi.Todo:
-		_ = a.todo(asked)
+		_ = a.todoEffect(asked)
 	case in.Kind == abi.Prompt:
-		a.hear(in.Input)
+		a.addPrompt(in.Input)
 	}
 	a.mu.Lock()
 	a.sequence = in.Sequence
 	a.mu.Unlock()
 	if emitted == nil {
-		return a.stepped(t, given.GetEnvelope())
+		return a.stepGuest(t, given.GetEnvelope())
 	}
-	answer, fuel, err := t.instance.Step(t.ctx, given.GetEnvelope(), a.Limits.Fuel-t.fuel, a.Limits.Deadline)
-	t.fuel += fuel
+	answer, fuel, err := t.instance.Step(t.ctx, given.GetEnvelope(), a.Limits.Fuel-t.fuelUsed, a.Limits.Deadline)
+	t.fuelUsed += fuel
 	if err != nil {
 		return out, err
 	}
-	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.first+fuel != emitted.GetEvent().GetFuel() {
+	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.startFuel+fuel != emitted.GetEvent().GetFuel() {
 		return out, fmt.Errorf("%w: the guest did not give the same answer when it was run again", engine.ErrTrap)
 	}
-	t.first, t.begun = 0, ""
-	return abi.Read(answer)
+	t.startFuel, t.startOutput = 0, ""
+	return abi.Decode(answer)
 }

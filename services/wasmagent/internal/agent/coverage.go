@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxOpened is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a longer
+// maxFullCheckBytes is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a longer
 // journal only the last event is checked then. The rest is checked before the agent is changed.
-const maxOpened = 8 << 20
+const maxFullCheckBytes = 8 << 20
 
 // A coverage describes the stored agent according to the events of its journal.
 type coverage struct {
@@ -40,8 +40,8 @@ func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	return nil
 }
 
-// ends checks that the journal ends at head. Errors: [events.ErrChain].
-func (c *coverage) ends(head *wasmstorev1.Head) error {
+// checkEnd checks that the journal ends at head. Errors: [events.ErrChain].
+func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
 		return fmt.Errorf("%w: its last events are missing", events.ErrChain)
 	}
@@ -57,25 +57,25 @@ func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmage
 	if c.List == nil {
 		return nil
 	}
-	list, err := inventory.Of(r, s)
+	list, err := inventory.New(r, s)
 	if err != nil {
 		return &wasmagentv1.StoredDifference{Part: "record", Message: err.Error()}
 	}
 	if d := c.List.Compare(list); d != nil {
 		return d
 	}
-	if c.State != r.GetStateDigest() || !list.Has(c.Record) {
+	if c.State != r.GetStateDigest() || !list.MatchesRecord(c.Record) {
 		return &wasmagentv1.StoredDifference{Part: "record", Message: "the stored form differs from the one in the journal"}
 	}
 	return nil
 }
 
-// differs returns a difference as an error, or nil if there is no difference.
-func differs(d *wasmagentv1.StoredDifference) error {
+// differenceError returns a difference as an error, or nil if there is no difference.
+func differenceError(d *wasmagentv1.StoredDifference) error {
 	if d == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrDiffers, d.GetMessage())
+	return fmt.Errorf("%w: %s", ErrStateDiffers, d.GetMessage())
 }
 
 // notCovered returns the parts of the agent whose content the journal does not record completely.
@@ -86,11 +86,11 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// chain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is nil.
+// readChain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is nil.
 // Errors: [events.ErrChain], those of do and of the store.
-func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
-	c := &coverage{head: events.Start(a.JournalID)}
-	err := a.events(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+func (a *Agent) readChain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
+	c := &coverage{head: events.EmptyHead(a.JournalID)}
+	err := a.eachEvent(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
 		if err := c.add(e); err != nil || do == nil {
 			return err
 		}
@@ -99,43 +99,43 @@ func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do f
 	if err != nil {
 		return c, err
 	}
-	return c, c.ends(to)
+	return c, c.checkEnd(to)
 }
 
-// prove compares a loaded record and state with the journal. It checks the whole journal if the journal is short or if
-// whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrDiffers], the store's.
-func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) error {
-	r := a.saved
-	if whole || r.GetHead().GetBytes() <= maxOpened {
-		c, err := a.chain(ctx, a.ID, r.GetHead(), nil)
+// checkStored compares a loaded record and state with the journal. It checks the whole journal if the journal is short or if
+// whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrStateDiffers], the store's.
+func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole bool) error {
+	r := a.savedRecord
+	if whole || r.GetHead().GetBytes() <= maxFullCheckBytes {
+		c, err := a.readChain(ctx, a.ID, r.GetHead(), nil)
 		if err == nil {
-			err = differs(c.compare(r, s))
+			err = differenceError(c.compare(r, s))
 		}
 		if err != nil {
 			return err
 		}
-		a.journal.checked = true
+		a.journal.isChecked = true
 		if c.List == nil {
 			return nil
 		}
-	} else if isStored, err := a.proveEnd(ctx); err != nil || !isStored {
+	} else if isStored, err := a.checkLastEvent(ctx); err != nil || !isStored {
 		return err
 	}
-	list, err := inventory.Of(r, s)
+	list, err := inventory.New(r, s)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDiffers, err)
+		return fmt.Errorf("%w: %w", ErrStateDiffers, err)
 	}
-	a.journal.list, a.listed = list, list.Size()
+	a.journal.inventory, a.inventoryBytes = list, list.Size()
 	return nil
 }
 
-// proveEnd compares the record with the last event of the journal. isStored is false if the last event is not of the
+// checkLastEvent compares the record with the last event of the journal. isStored is false if the last event is not of the
 // kind stored.
-func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
-	head := a.saved.GetHead()
-	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxTailBytes)
+func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
+	head := a.savedRecord.GetHead()
+	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxEventBytesRead)
 	if err != nil {
-		return false, keepError(err)
+		return false, storeError(err)
 	}
 	if len(last) == 0 {
 		return false, fmt.Errorf("%w: its last events are missing", events.ErrChain)
@@ -148,36 +148,36 @@ func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 	if event.GetKind() != wasmagentv1.EventKind_EVENT_KIND_STORED {
 		return false, nil
 	}
-	state, record, err := inventory.Read(last[0].GetEnvelope())
+	state, record, err := inventory.ReadDigests(last[0].GetEnvelope())
 	if err != nil {
 		return false, fmt.Errorf("event %d: %w: %w", head.GetPlace(), events.ErrChain, err)
 	}
-	list, err := inventory.Of(a.saved, nil)
-	if err != nil || !list.Has(record) || state != a.saved.GetStateDigest() {
-		return false, fmt.Errorf("%w: the digest of its record or state differs; verify the agent to find the part", ErrDiffers)
+	list, err := inventory.New(a.savedRecord, nil)
+	if err != nil || !list.MatchesRecord(record) || state != a.savedRecord.GetStateDigest() {
+		return false, fmt.Errorf("%w: the digest of its record or state differs; verify the agent to find the part", ErrStateDiffers)
 	}
 	return true, nil
 }
 
-// checkOnce checks the whole journal before the first change of a loaded agent. The caller has taken the agent.
-func (a *Agent) checkOnce(ctx context.Context) error {
-	if a.journal.checked {
+// checkJournalOnce checks the whole journal before the first change of a loaded agent. The caller has taken the agent.
+func (a *Agent) checkJournalOnce(ctx context.Context) error {
+	if a.journal.isChecked {
 		return nil
 	}
-	c, err := a.chain(ctx, a.ID, a.Saved().GetHead(), nil)
-	if err == nil && (c.List == nil) != (a.journal.list == nil) {
+	c, err := a.readChain(ctx, a.ID, a.SavedRecord().GetHead(), nil)
+	if err == nil && (c.List == nil) != (a.journal.inventory == nil) {
 		err = fmt.Errorf("%w: the last event of the kind stored is missing", events.ErrChain)
 	}
 	if err == nil && c.List != nil {
-		err = differs(c.List.Compare(a.journal.list))
+		err = differenceError(c.List.Compare(a.journal.inventory))
 	}
 	switch {
-	case isBroken(err):
-		a.doubt(err)
+	case isDamage(err):
+		a.markDamaged(err)
 		return a.Broken()
 	case err != nil:
 		return err
 	}
-	a.journal.checked = true
+	a.journal.isChecked = true
 	return nil
 }

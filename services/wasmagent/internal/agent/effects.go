@@ -16,46 +16,46 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// effect carries out an effect for the guest and returns the result. An error ends the turn.
-func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
-	in := abi.In{Kind: abi.Result}
+// runEffect carries out an effect for the guest and returns the result. An error ends the turn.
+func (a *Agent) runEffect(t *turn, out abi.GuestEnvelope) (abi.HostEnvelope, error) {
+	in := abi.HostEnvelope{Kind: abi.Result}
 	var err error
 	switch out.Kind {
 	case abi.Tool:
-		return a.tool(t, out)
+		return a.callTool(t, out)
 	case abi.FS:
-		in.Result, err = a.fs(out, time.Now())
+		in.Result, err = a.fileEffect(out, time.Now())
 	case abi.Todo:
-		err = a.todo(out)
+		err = a.todoEffect(out)
 	case abi.Emit:
-		t.tell(out.Text)
+		t.progress(out.Text)
 	case abi.Sleep:
 		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
-		if t.slept += d; t.slept > maxSleep {
-			err = errSleep
+		if t.sleepTime += d; t.sleepTime > maxSleep {
+			err = errSleepTooLong
 		} else if err := a.sleep(t, d); err != nil {
 			return in, err
 		}
 	case abi.Model:
-		return a.model(t, out)
+		return a.askModel(t, out)
 	case abi.Tools:
-		return a.tools(t)
+		return a.listTools(t)
 	}
 	if err != nil {
-		in.Error = &abi.Error{Code: Code(err), Message: err.Error()}
+		in.Error = &abi.Error{Code: GuestErrorCode(err), Message: err.Error()}
 	}
 	return in, nil
 }
 
-// Code returns the guest's error code for an error of files, todos, results or sleep. For other errors it returns
+// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For other errors it returns
 // `failed`.
-func Code(err error) string {
+func GuestErrorCode(err error) string {
 	for _, c := range []struct {
 		err  error
 		code string
 	}{
-		{files.ErrPath, "path_invalid"}, {files.ErrUnknown, "file_unknown"}, {files.ErrTarget, "edit_target_unknown"},
-		{errLarge, "too_large"}, {errSleep, "sleep_spent"}, {ErrTodosFull, "todos_full"}, {files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodos, "todos_invalid"},
+		{files.ErrPath, "path_invalid"}, {files.ErrNotFound, "file_unknown"}, {files.ErrTextNotFound, "edit_target_unknown"},
+		{errResultTooLarge, "too_large"}, {errSleepTooLong, "sleep_spent"}, {ErrTodosFull, "todos_full"}, {files.ErrAmbiguous, "edit_ambiguous"}, {files.ErrFull, "files_full"}, {ErrTodosInvalid, "todos_invalid"},
 	} {
 		if errors.Is(err, c.err) {
 			return c.code
@@ -64,15 +64,15 @@ func Code(err error) string {
 	return "failed"
 }
 
-func (a *Agent) fs(out abi.Out, now time.Time) (result jsontext.Value, err error) {
+func (a *Agent) fileEffect(out abi.GuestEnvelope, now time.Time) (result jsontext.Value, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var say any
 	switch out.Op {
 	case "read_file":
 		var text string
-		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResult {
-			err = errLarge
+		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResultBytes {
+			err = errResultTooLarge
 		}
 		say = text
 	case "write_file":
@@ -87,16 +87,16 @@ func (a *Agent) fs(out abi.Out, now time.Time) (result jsontext.Value, err error
 	if err != nil || say == nil {
 		return nil, err
 	}
-	if result, err = json.Marshal(say); len(result) > 4*maxResult { // JSON escapes may make the text longer
-		return nil, errLarge
+	if result, err = json.Marshal(say); len(result) > 4*maxResultBytes { // JSON escapes may make the text longer
+		return nil, errResultTooLarge
 	}
 	return result, err
 }
 
-func (a *Agent) todo(out abi.Out) error {
+func (a *Agent) todoEffect(out abi.GuestEnvelope) error {
 	todos := make([]*wasmagentv1.Todo, 0, len(out.Todos))
 	for _, t := range out.Todos {
-		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: Status(t.Status)})
+		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: TodoStatus(t.Status)})
 	}
 	if err := checkTodos(todos); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (a *Agent) todo(out abi.Out) error {
 	return nil
 }
 
-// Status returns the status of a todo by its name. It returns the unspecified status for an unknown name.
-func Status(name string) wasmagentv1.TodoStatus {
+// TodoStatus returns the status of a todo by its name. It returns the unspecified status for an unknown name.
+func TodoStatus(name string) wasmagentv1.TodoStatus {
 	return map[string]wasmagentv1.TodoStatus{
 		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
 		"completed": wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED,
@@ -117,42 +117,42 @@ func Status(name string) wasmagentv1.TodoStatus {
 
 // sleep waits for d, or until the turn ends or its caller gives up.
 func (a *Agent) sleep(t *turn, d time.Duration) error {
-	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
-	defer a.wait(t, nil)
-	return a.await(t, func() {
+	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
+	defer a.setWaiting(t, nil)
+	return a.awaitCall(t, func() {
 		select {
 		case <-time.After(d):
 		case <-t.ctx.Done():
-		case <-t.caller.Done():
+		case <-t.callerCtx.Done():
 		}
 	})
 }
 
-// wait sets what the turn waits for; nil if the turn does not wait any more.
-func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
+// setWaiting sets what the turn waits for; nil if the turn does not wait any more.
+func (a *Agent) setWaiting(t *turn, on *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.turn != t || a.takesNone() {
+	if a.turn != t || a.refusesPrompts() {
 		return
 	}
-	a.at, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
+	a.status, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
 	if on != nil {
 		on.Since = timestamppb.Now()
-		a.at = wasmagentv1.AgentState_AGENT_STATE_WAITING
+		a.status = wasmagentv1.AgentState_AGENT_STATE_WAITING
 	}
 }
 
-// why returns the reason why the agent refuses prompts.
-func (s *state) why() string {
-	if s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED {
+// refusalReason returns the reason why the agent refuses prompts.
+func (s *state) refusalReason() string {
+	if s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()
 	}
-	return stopName(s.stop)
+	return stopReasonText(s.stopReason)
 }
 
-func atName(at wasmagentv1.AgentState) string { return enum.Name(at) }
+func stateName(at wasmagentv1.AgentState) string { return enum.Name(at) }
 
-func stopName(r wasmagentv1.StopReason) string {
+func stopReasonText(r wasmagentv1.StopReason) string {
 	if names := map[wasmagentv1.StopReason]string{
 		wasmagentv1.StopReason_STOP_REASON_MAX_TURNS: "it has used all of its turns", wasmagentv1.StopReason_STOP_REASON_MAX_EFFECTS: "a turn had too many effects",
 		wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED: "policy denied a call", wasmagentv1.StopReason_STOP_REASON_EXPLICIT: "it was stopped explicitly", wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED: "it has reached its goal",

@@ -33,28 +33,28 @@ type Host interface {
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has [AskTool]; empty if there is none.
 	Server() string
-	// Spent counts the tokens and the cost of a question against the rights of an agent and of the agents in its chain.
+	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in its chain.
 	// nanos is the cost in billionths of a US dollar.
-	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
+	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// Enter waits for a place in which a guest can run; leave gives the place back. back is true if the turn had a
+	// AcquireSlot waits for a place in which a guest can run; leave gives the place back. back is true if the turn had a
 	// place before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
-	// [ErrPlaces].
-	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
-	// Ready makes sure that a module of the agent's guest is compiled. digest names the guest's current module or an
+	// [ErrPromptsFull].
+	AcquireSlot(ctx context.Context, a *Agent, back bool) (leave func(), err error)
+	// EnsureModule makes sure that a module of the agent's guest is compiled. digest names the guest's current module or an
 	// earlier one.
-	Ready(ctx context.Context, a *Agent, digest string) error
-	// Hold reserves memory for the snapshot of a guest that gives its place away while it waits for a call. ok is false
+	EnsureModule(ctx context.Context, a *Agent, digest string) error
+	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its place away while it waits for a call. ok is false
 	// if the memory for snapshots is used up.
-	Hold(a *Agent, bytes int) (giveBack func(), ok bool)
-	// Withdraw cancels an approval for which an agent does not wait any more. Approvers can read the reason. Withdraw
+	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
+	// WithdrawApproval cancels an approval for which an agent does not wait any more. Approvers can read the reason. Withdraw
 	// returns within seconds. If its request fails, the request is repeated in the background.
-	Withdraw(ctx context.Context, a *Agent, approval, reason string)
-	// Fault logs a panic of this program during a turn of an agent, with the stack.
-	Fault(ctx context.Context, a *Agent, fault any, stack []byte)
-	// Alone is called at the end of a turn that continued without its caller. err is nil if the turn counts.
-	Alone(ctx context.Context, a *Agent, err error)
+	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
+	// LogPanic logs a panic of this program during a turn of an agent, with the stack.
+	LogPanic(ctx context.Context, a *Agent, fault any, stack []byte)
+	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn counts.
+	DetachedTurnEnded(ctx context.Context, a *Agent, err error)
 }
 
 // ToolCall is a tool call that a guest asks for.
@@ -62,12 +62,12 @@ type ToolCall struct {
 	Server, Tool string
 	// Arguments are a JSON object.
 	Arguments []byte
-	// Approval is the id of the approval for which the call waits; empty if it does not wait yet.
-	Approval string
+	// ApprovalID is the id of the approval for which the call waits; empty if it does not wait yet.
+	ApprovalID string
 	// Model is the model that gets the question; empty if the call is not a question to a model.
 	Model string
-	// Tell receives the progress of the call. It may be called at any time until the call ends.
-	Tell func(string)
+	// Progress receives the progress of the call. It may be called at any time until the call ends.
+	Progress func(string)
 }
 
 // ToolResult is the result of a call.
@@ -83,15 +83,15 @@ type ToolResult struct {
 	// nevertheless, or may have been made.
 	Refused *abi.Error `json:"-"`
 	Ran     bool       `json:"-"`
-	// Again is true if the same call may succeed later.
-	Again bool `json:"-"`
-	// Decision is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
-	Decision string        `json:"-"`
-	Code     commonv1.Code `json:"-"`
+	// Retryable is true if the same call may succeed later.
+	Retryable bool `json:"-"`
+	// DecisionID is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
+	DecisionID string        `json:"-"`
+	Code       commonv1.Code `json:"-"`
 	// Denied is true if policy or the agent's rights deny the call.
 	Denied bool `json:"-"`
-	// Waits describes what the call waits for; nil if it does not wait.
-	Waits *wasmagentv1.Waiting `json:"-"`
+	// Waiting describes what the call waits for; nil if it does not wait.
+	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
 // Failure is a gRPC status in the form in which the gateway writes it.
@@ -102,10 +102,10 @@ type Failure struct {
 }
 
 const (
-	// held is the time for which one request to the host waits for an approval.
-	held = 10 * time.Minute
-	// againAfter is the minimum time between two requests to the host for the same call.
-	againAfter = time.Second
+	// approvalPollTime is the time for which one request to the host waits for an approval.
+	approvalPollTime = 10 * time.Minute
+	// minPollInterval is the minimum time between two requests to the host for the same call.
+	minPollInterval = time.Second
 	// maxRestores bounds the attempts to restore a guest whose worker fails.
 	maxRestores = 5
 )
@@ -135,42 +135,42 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with this id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// left describes an effect that was interrupted by the end of a process, according to the journal. sent is true if its
+// interruptedCall describes an effect that was interrupted by the end of a process, according to the journal. sent is true if its
 // call was sent. approval is the approval for which the call waits; it may be empty.
-type left struct {
+type interruptedCall struct {
 	sent     bool
 	approval string
 }
 
-var errLeft = errors.New("the process that made the call ended before it got the answer")
+var errCallInterrupted = errors.New("the process that made the call ended before it got the answer")
 
-// tool makes a tool call for a guest.
-func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
-	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments, Tell: t.tell}
+// callTool makes a tool call for a guest.
+func (a *Agent) callTool(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
+	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments, Progress: t.progress}
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
 	if call.Server == a.Host.Server() && call.Tool == AskTool { // the tokens of such a call would not be counted
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
+		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
 	}
-	return a.call(t, call)
+	return a.makeCall(t, call)
 }
 
-// call makes a call for a guest. The journal records the call before the call is sent. If the call needs an approval,
+// makeCall makes a call for a guest. The journal records the call before the call is sent. If the call needs an approval,
 // the turn waits for the decision.
-func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
-	in = abi.In{Kind: abi.Result}
-	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
-	defer a.wait(t, nil)
+func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error) {
+	in = abi.HostEnvelope{Kind: abi.Result}
+	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
+	defer a.setWaiting(t, nil)
 	var result ToolResult
 	var lost error // set if the outcome of the call is not known
 	giveBack := func() {}
-	switch found := t.left; {
+	switch found := t.interrupted; {
 	case found.approval != "":
-		call.Approval = found.approval
-		result.Waits = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: found.approval}
+		call.ApprovalID = found.approval
+		result.Waiting = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: found.approval}
 	case found.sent:
-		lost = errLeft
+		lost = errCallInterrupted
 	default:
 		var refused *abi.Error
 		if giveBack, refused, err = a.Host.Allow(t.ctx, a, call); err != nil {
@@ -180,118 +180,118 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 			result = ToolResult{Refused: refused, Denied: true}
 			break
 		}
-		a.effectEvent(t, wasmagentv1.EventKind_EVENT_KIND_SENT)
-		if err := a.flush(t.ctx, t.kind()); err != nil {
+		a.recordEffectEvent(t, wasmagentv1.EventKind_EVENT_KIND_SENT)
+		if err := a.flushEvents(t.ctx, t.storeTurn()); err != nil {
 			return in, err
 		}
-		if err := a.await(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
-			t.called = true // the call may have been made
-			return in, err
-		}
-	}
-	if lost == nil && result.Waits != nil {
-		call.Approval = result.Waits.GetApprovalId()
-		if result, err = a.people(t, call, result.Waits); err != nil {
+		if err := a.awaitCall(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
+			t.madeCalls = true // the call may have been made
 			return in, err
 		}
 	}
-	t.called = t.called || lost != nil || result.Refused == nil || result.Ran
+	if lost == nil && result.Waiting != nil {
+		call.ApprovalID = result.Waiting.GetApprovalId()
+		if result, err = a.awaitApproval(t, call, result.Waiting); err != nil {
+			return in, err
+		}
+	}
+	t.madeCalls = t.madeCalls || lost != nil || result.Refused == nil || result.Ran
 	if lost == nil && result.Refused != nil && !result.Ran {
 		giveBack()
 	}
-	t.about = &wasmagentv1.Event{DecisionId: result.Decision, Code: result.Code, ApprovalId: call.Approval}
+	t.eventContext = &wasmagentv1.Event{DecisionId: result.DecisionID, Code: result.Code, ApprovalId: call.ApprovalID}
 	if result.Denied {
 		a.mu.Lock()
 		a.usage.denied++
 		a.mu.Unlock()
 	}
-	return a.toGuest(t, call, result, lost)
+	return a.guestResult(t, call, result, lost)
 }
 
-// toGuest returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not known,
+// guestResult returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not known,
 // otherwise nil.
-func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (in abi.In, err error) {
-	in = abi.In{Kind: abi.Result}
+func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost error) (in abi.HostEnvelope, err error) {
+	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
 	case lost != nil:
 		if call.Model != "" {
-			a.estimate(t, call)
+			a.countEstimate(t, call)
 		}
-		t.about.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
+		t.eventContext.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
 		in.Error = &abi.Error{Code: outcomeUnknown, Message: lost.Error()}
 		return in, nil
-	case result.Denied && a.Rights().Manifest(time.Now()).GetStopOnDenial():
+	case result.Denied && a.Rights().Union(time.Now()).GetStopOnDenial():
 		return in, fmt.Errorf("%w: %s", errDenied, result.Refused.Message)
 	case result.Refused != nil:
 		if call.Model != "" && result.Ran {
-			a.estimate(t, call)
+			a.countEstimate(t, call)
 		}
 		in.Error = result.Refused
 		return in, nil
 	case call.Model != "":
-		return a.answered(t, result, call), nil
+		return a.modelResult(t, result, call), nil
 	}
-	if in.Result, err = json.Marshal(result); err == nil && len(in.Result) > 4*maxResult {
-		in.Result, in.Error = nil, &abi.Error{Code: Code(errLarge), Message: "the call was made, but its answer has more than 1 MiB"}
+	if in.Result, err = json.Marshal(result); err == nil && len(in.Result) > 4*maxResultBytes {
+		in.Result, in.Error = nil, &abi.Error{Code: GuestErrorCode(errResultTooLarge), Message: "the call was made, but its answer has more than 1 MiB"}
 	}
 	return in, err
 }
 
-// people waits for the decision on an approval. Meanwhile the guest gives its place to other guests. The turn continues
+// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its place to other guests. The turn continues
 // without its caller, even if this process ends.
-func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
-	t.tell("waits for a decision on " + call.Tool + ": approval " + call.Approval)
-	t.approval = call.Approval
-	if !t.alone && !t.follow() {
-		<-t.caller.Done()
+func (a *Agent) awaitApproval(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
+	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
+	t.approval = call.ApprovalID
+	if !t.detached && !t.unfollow() {
+		<-t.callerCtx.Done()
 		return result, errCancelled // the caller gave up
 	}
-	goesOn := t.left.approval != ""
+	goesOn := t.interrupted.approval != ""
 	if !goesOn {
-		t.about = &wasmagentv1.Event{ApprovalId: call.Approval, DecisionId: waits.GetDecisionId()}
-		a.effectEvent(t, wasmagentv1.EventKind_EVENT_KIND_PARKED)
-		if err := a.flush(t.ctx, store.Alone); err != nil {
+		t.eventContext = &wasmagentv1.Event{ApprovalId: call.ApprovalID, DecisionId: waits.GetDecisionId()}
+		a.recordEffectEvent(t, wasmagentv1.EventKind_EVENT_KIND_PARKED)
+		if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil {
 			return result, err
 		}
 	}
-	a.wait(t, waits)
-	if !t.alone {
-		t.alone = true
+	a.setWaiting(t, waits)
+	if !t.detached {
+		t.detached = true
 		close(t.parked)
 	}
-	err = a.park(t, func() (err error) {
-		if result, err = a.decided(t, call, goesOn); err == nil {
+	err = a.parkTurn(t, func() (err error) {
+		if result, err = a.pollApproval(t, call, goesOn); err == nil {
 			t.approval = ""
 		}
-		t.called = t.called || err == nil && (result.Refused == nil || result.Ran)
+		t.madeCalls = t.madeCalls || err == nil && (result.Refused == nil || result.Ran)
 		return err
 	})
 	return result, err
 }
 
-// hasRun reports whether a refusal may mean that the call has run already and that its answer was lost. Either the
+// mayHaveRun reports whether a refusal may mean that the call has run already and that its answer was lost. Either the
 // approval has been used, or policy allowed the call without it and cancelled it.
-func hasRun(code string) bool {
+func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }
 
-// decided waits for the decision on an approval and returns the result of the call. It repeats the request until the
+// pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until the
 // result is final. lost is true if an earlier answer of the call may have been lost.
-func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
+func (a *Agent) pollApproval(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()
-		result, err := a.Host.Call(t.ctx, a, call, held)
+		result, err := a.Host.Call(t.ctx, a, call, approvalPollTime)
 		switch {
 		case err != nil:
 			lost = true
-		case result.Waits.GetApprovalId() == call.Approval, result.Again && !result.Ran:
-		case lost && result.Refused != nil && hasRun(result.Refused.Code):
+		case result.Waiting.GetApprovalId() == call.ApprovalID, result.Retryable && !result.Ran:
+		case lost && result.Refused != nil && mayHaveRun(result.Refused.Code):
 			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, but its answer was lost"}, Ran: true}, nil
 		default:
 			return result, nil
 		}
 		select {
-		case <-time.After(max(0, againAfter-time.Since(begin))):
+		case <-time.After(max(0, minPollInterval-time.Since(begin))):
 		case <-t.ctx.Done():
 			return ToolResult{}, t.ctx.Err()
 		}

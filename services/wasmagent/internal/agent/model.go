@@ -28,8 +28,8 @@ var ErrNoModel = errors.New("no model is configured for the agent: name one when
 // maxCallName bounds the name and the id of a tool call that a model asks for, in bytes.
 const maxCallName = 128
 
-// codeNoModel is the guest's error code for [ErrNoModel].
-const codeNoModel = "no_model_configured"
+// noModelCode is the guest's error code for [ErrNoModel].
+const noModelCode = "no_model_configured"
 
 // ToolInfo describes a tool to a guest.
 type ToolInfo struct {
@@ -65,8 +65,8 @@ type questionTool struct {
 	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
 }
 
-// asked is a question in the form in which guests send it.
-type asked struct {
+// guestQuestion is a question in the form in which guests send it.
+type guestQuestion struct {
 	messages []struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
@@ -84,8 +84,8 @@ type asked struct {
 	}
 }
 
-// said is the structured result of [AskTool].
-type said struct {
+// modelAnswer is the structured result of [AskTool].
+type modelAnswer struct {
 	Content string `json:"content"`
 	Calls   []struct {
 		ID        string `json:"id"`
@@ -97,41 +97,41 @@ type said struct {
 	Cost         string `json:"cost"`
 }
 
-// told is an answer in the form in which guests get it.
-type told struct {
-	Content string     `json:"content"`
-	Calls   []toldCall `json:"calls,omitempty"`
+// guestAnswer is an answer in the form in which guests get it.
+type guestAnswer struct {
+	Content string            `json:"content"`
+	Calls   []guestAnswerCall `json:"calls,omitempty"`
 }
 
-type toldCall struct {
+type guestAnswerCall struct {
 	ID        string         `json:"id"`
 	Name      string         `json:"name"`
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// model asks a model for a guest. The question is a tool call, like all calls of an agent.
-func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
+// askModel asks a model for a guest. The question is a tool call, like all calls of an agent.
+func (a *Agent) askModel(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
 	name, ok := a.Host.Model(a, out.Model)
 	if !ok {
-		t.noModel = true
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: codeNoModel, Message: ErrNoModel.Error()}}, nil
+		t.modelMissing = true
+		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: noModelCode, Message: ErrNoModel.Error()}}, nil
 	}
 	arguments, err := questionOf(name, out)
 	if err != nil {
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
+		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
 	}
-	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
+	return a.makeCall(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Progress: t.progress})
 }
 
 // questionOf converts a guest's question to the arguments of [AskTool].
-func questionOf(model string, out abi.Out) ([]byte, error) {
-	var from asked
+func questionOf(model string, out abi.GuestEnvelope) ([]byte, error) {
+	var from guestQuestion
 	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
-		return nil, fmt.Errorf("messages: %s", abi.Wrong(err))
+		return nil, fmt.Errorf("messages: %s", abi.JSONError(err))
 	}
 	if len(out.Tools) > 0 {
 		if err := json.Unmarshal(out.Tools, &from.tools); err != nil {
-			return nil, fmt.Errorf("tools: %s", abi.Wrong(err))
+			return nil, fmt.Errorf("tools: %s", abi.JSONError(err))
 		}
 	}
 	q := question{Model: model}
@@ -148,22 +148,22 @@ func questionOf(model string, out abi.Out) ([]byte, error) {
 	return json.Marshal(q)
 }
 
-// answered converts the result of [AskTool] to the result that the guest gets. It counts the tokens and the cost.
-func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
-	in := abi.In{Kind: abi.Result}
-	var answer said
+// modelResult converts the result of [AskTool] to the result that the guest gets. It counts the tokens and the cost.
+func (a *Agent) modelResult(t *turn, result ToolResult, call ToolCall) abi.HostEnvelope {
+	in := abi.HostEnvelope{Kind: abi.Result}
+	var answer modelAnswer
 	if result.IsError {
-		in.Error = a.unanswered(t, result, call)
+		in.Error = a.modelError(t, result, call)
 		return in
 	}
 	err := json.Unmarshal(result.Structured, &answer)
 	if err != nil {
-		a.estimate(t, call)
+		a.countEstimate(t, call)
 		in.Error = &abi.Error{Code: "model_failed", Message: result.Text}
 		return in
 	}
-	a.spent(t, call, answer)
-	out := told{Content: answer.Content}
+	a.countModelUse(t, call, answer)
+	out := guestAnswer{Content: answer.Content}
 	for _, c := range answer.Calls {
 		if c.Name == "" || len(c.Name) > maxCallName || len(c.ID) > maxCallName {
 			in.Error = &abi.Error{Code: "model_failed", Message: "the model asked for a call whose name or id is missing or too long"}
@@ -177,16 +177,16 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 			}
 			arguments = text
 		}
-		out.Calls = append(out.Calls, toldCall{c.ID, c.Name, arguments})
+		out.Calls = append(out.Calls, guestAnswerCall{c.ID, c.Name, arguments})
 	}
-	if in.Result, err = json.Marshal(out); err != nil || len(in.Result) > 4*maxResult {
+	if in.Result, err = json.Marshal(out); err != nil || len(in.Result) > 4*maxResultBytes {
 		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "the model's answer is not valid UTF-8, or too long"}
 	}
 	return in
 }
 
-// spent counts the tokens and the cost of a question.
-func (a *Agent) spent(t *turn, call ToolCall, answer said) {
+// countModelUse counts the tokens and the cost of a question.
+func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	nanos, err := models.Nanos(answer.Cost)
 	if err != nil {
 		nanos = 0
@@ -196,24 +196,24 @@ func (a *Agent) spent(t *turn, call ToolCall, answer said) {
 	a.usage.outputTokens += answer.OutputTokens
 	a.usage.nanos += nanos
 	a.mu.Unlock()
-	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
+	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// free has the reasons of failed questions that a provider did not process, so that it charges nothing.
-var free = map[string]bool{
+// unchargedReasons has the reasons of failed questions that a provider did not process, so that it charges nothing.
+var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// unanswered returns the guest's error for a question without an answer. It counts the provider's charge as the service
+// modelError returns the guest's error for a question without an answer. It counts the provider's charge as the service
 // reports it, or an estimate if there is no report.
-func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error {
+func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, facts := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
 		output, _ := strconv.ParseInt(facts["output_tokens"], 10, 32)
-		a.spent(t, call, said{InputTokens: input, OutputTokens: max(output, 0), Cost: facts["cost"]})
-	} else if !free[reason] {
-		a.estimate(t, call)
+		a.countModelUse(t, call, modelAnswer{InputTokens: input, OutputTokens: max(output, 0), Cost: facts["cost"]})
+	} else if !unchargedReasons[reason] {
+		a.countEstimate(t, call)
 	}
 	if reason == "" {
 		return &abi.Error{Code: "model_failed", Message: result.Text}
@@ -225,21 +225,21 @@ func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error
 // bytesPerToken is the number of bytes that an estimate counts as one token.
 const bytesPerToken = 4
 
-// estimate counts an estimate of the tokens of a question whose use is not known.
-func (a *Agent) estimate(t *turn, call ToolCall) {
+// countEstimate counts an estimate of the tokens of a question whose use is not known.
+func (a *Agent) countEstimate(t *turn, call ToolCall) {
 	tokens := int64(len(call.Arguments) / bytesPerToken)
 	a.mu.Lock()
 	a.usage.inputTokens += tokens
 	a.mu.Unlock()
-	a.Host.Spent(t.ctx, a, call, tokens, 0)
+	a.Host.CountModelUse(t.ctx, a, call, tokens, 0)
 }
 
-// tools returns the tools of servers that the guest may call.
-func (a *Agent) tools(t *turn) (in abi.In, err error) {
-	in = abi.In{Kind: abi.Result}
+// listTools returns the tools of servers that the guest may call.
+func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
+	in = abi.HostEnvelope{Kind: abi.Result}
 	var list []ToolInfo
 	var failed error
-	if err := a.await(t, func() { list, failed = a.Host.Tools(t.ctx, a) }); err != nil {
+	if err := a.awaitCall(t, func() { list, failed = a.Host.Tools(t.ctx, a) }); err != nil {
 		return in, err
 	}
 	if failed != nil {
@@ -252,51 +252,51 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	return in, nil
 }
 
-// AllowsModel returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
-// model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotNamed],
+// CheckModelRights returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
+// model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotAllowed],
 // [manifest.ErrSpent], the store's.
-func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
+func CheckModelRights(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, one := range lineage {
-		fits, err := one.Rights().Model(model, time.Now())
+		fits, err := one.Rights().MatchModel(model, time.Now())
 		if err != nil {
 			return err
 		}
 		if !priced { // a bound on the cost can't be applied without a price
-			fits = slices.DeleteFunc(fits, func(f manifest.ModelFit) bool { return f.Nanos >= 0 })
+			fits = slices.DeleteFunc(fits, func(f manifest.ModelMatch) bool { return f.Nanos >= 0 })
 		}
 		if len(fits) == 0 {
-			return fmt.Errorf("%w: it limits the cost, but no price is configured for %s", manifest.ErrNotNamed, model)
+			return fmt.Errorf("%w: it limits the cost, but no price is configured for %s", manifest.ErrNotAllowed, model)
 		}
-		if slices.ContainsFunc(fits, manifest.ModelFit.Unbounded) {
+		if slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		if left, err := at.HasLeft(ctx, one.Budget(), fits); err != nil || !left {
-			return errors.Join(keepError(err), leftError(left, model))
+		if left, err := at.HasUnspentRight(ctx, one.Budget(), fits); err != nil || !left {
+			return errors.Join(storeError(err), spentError(left, model))
 		}
 	}
 	return nil
 }
 
-func leftError(left bool, model string) error {
+func spentError(left bool, model string) error {
 	if left {
 		return nil
 	}
 	return fmt.Errorf("%w: the tokens or the cost of %s are used up", manifest.ErrSpent, model)
 }
 
-// SpendModel counts the tokens and the cost of a question against the rights of an agent and of the agents in its
+// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in its
 // chain.
-func SpendModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
-	var spends []store.Spend
+func CountModelUse(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
+	var spends []store.ModelUse
 	for _, one := range lineage {
-		fits, err := one.Rights().Model(model, time.Now())
-		if err != nil || slices.ContainsFunc(fits, manifest.ModelFit.Unbounded) {
+		fits, err := one.Rights().MatchModel(model, time.Now())
+		if err != nil || slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		spends = append(spends, store.Spend{Budget: one.Budget(), Fits: fits, Tokens: tokens, Nanos: nanos})
+		spends = append(spends, store.ModelUse{Budget: one.Budget(), Matches: fits, Tokens: tokens, Nanos: nanos})
 	}
 	if len(spends) == 0 {
 		return nil
 	}
-	return at.SpendModel(ctx, spends)
+	return at.CountModelUse(ctx, spends)
 }

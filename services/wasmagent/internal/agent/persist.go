@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// keepTime is the time limit for storing a change.
-	keepTime = 10 * time.Second
-	// maxTail bounds the number of events that are read at a time, and maxTailBytes their size.
-	maxTail      = 1000
-	maxTailBytes = 4 << 20
+	// storeTimeout is the time limit for storing a change.
+	storeTimeout = 10 * time.Second
+	// maxEventsRead bounds the number of events that are read at a time, and maxTailBytes their size.
+	maxEventsRead     = 1000
+	maxEventBytesRead = 4 << 20
 )
 
-// By describes the principal that changes an agent.
-type By struct {
+// Caller describes the principal that changes an agent.
+type Caller struct {
 	Context context.Context //nolint:containedctx // it is the context of one call
-	// Actor is the principal's subject. Operator is true if the principal is an operator.
-	Actor    string
-	Operator bool
+	// Subject is the principal's subject. Operator is true if the principal is an operator.
+	Subject    string
+	IsOperator bool
 }
 
 // journal is the state of an agent's journal at its end.
@@ -37,78 +37,78 @@ type journal struct {
 	version int64
 	// head is the position after the newest event. kept is the position of the newest stored event. waiting has the
 	// events after that, which are not stored yet.
-	head    *wasmstorev1.Head
-	kept    int64
-	waiting []*wasmstorev1.StoredEvent
-	// list is the inventory that the journal records for the stored agent; nil if the journal has no event of the kind
+	head           *wasmstorev1.Head
+	storedPosition int64
+	waiting        []*wasmstorev1.StoredEvent
+	// inventory is the inventory that the journal records for the stored agent; nil if the journal has no event of the kind
 	// stored. checked is true if this process has read and checked the whole journal.
-	list    *inventory.Inventory
-	checked bool
+	inventory *inventory.Inventory
+	isChecked bool
 }
 
-// note appends an event with its envelope, which may be nil. The event is stored with the next change.
-func (j *journal) note(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
-	stored, head := events.Seal(j.head, e, envelope)
+// add appends an event with its envelope, which may be nil. The event is stored with the next change.
+func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
+	stored, head := events.Append(j.head, e, envelope)
 	j.head, j.waiting = head, append(j.waiting, stored)
 	return stored.GetEvent()
 }
 
-// lifecycle returns an event that records a change of the agent's state.
-func lifecycle(next *state, by By, said string) *wasmagentv1.Event {
-	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: said, Actor: by.Actor}
+// lifecycleEvent returns an event that records a change of the agent's state.
+func lifecycleEvent(next *state, by Caller, said string) *wasmagentv1.Event {
+	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: said, Actor: by.Subject}
 }
 
-// begins marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it does
+// beginsEpoch marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it does
 // not continue an earlier one.
-func begins(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
+func beginsEpoch(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, from.GetEpoch(), from.GetSequence()
 	return e
 }
 
 // New creates an agent and stores it. room bounds the number of agents. Errors: the store's.
-func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
+func New(by Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
 	if s.Creator == nil || s.Config == nil || s.ID == "" {
 		return nil, errors.New("agent: an id, a creator and a configuration are required")
 	}
-	s.JournalID, s.Origin = s.ID, s.Created
+	s.JournalID, s.JournalCreatedAt = s.ID, s.CreatedAt
 	a := &Agent{Spec: s, Deps: deps, state: newState(&s)}
-	a.journal.head = events.Start(a.JournalID)
-	return a, a.create(by.Context, begins(lifecycle(&a.state, by, "created"), &a.state, nil), "", room)
+	a.journal.head = events.EmptyHead(a.JournalID)
+	return a, a.create(by.Context, beginsEpoch(lifecycleEvent(&a.state, by, "created"), &a.state, nil), "", room)
 }
 
 // create stores a new agent. first is its first own event. If from is not empty, it is the id of the agent whose events
 // the journal begins with.
-func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.Room) error {
-	a.journal.note(first, nil)
-	basis := inventory.Found
+func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.AgentLimits) error {
+	a.journal.add(first, nil)
+	basis := inventory.BasisFound
 	switch {
 	case a.journal.head.GetPlace() == 1:
-		basis = inventory.Made
-	case a.journal.list != nil:
-		basis = inventory.Before
+		basis = inventory.BasisCreated
+	case a.journal.inventory != nil:
+		basis = inventory.BasisPrevious
 	}
-	c, list, err := a.stored(&a.state, basis)
+	c, list, err := a.storedChange(&a.state, basis)
 	if err != nil {
 		return err
 	}
-	c.ID, c.Events, c.First = a.ID, a.journal.waiting, a.journal.kept+1
+	c.ID, c.Events, c.FirstPosition = a.ID, a.journal.waiting, a.journal.storedPosition+1
 	made, err := a.Store.Create(ctx, c, from, room)
 	if err != nil {
-		return keepError(err)
+		return storeError(err)
 	}
-	a.made, a.saved, a.listed = made, c.Record, list.Size()
-	a.journal.list, a.journal.checked = list, true
-	a.journal.version, a.journal.kept, a.journal.waiting = 1, a.journal.head.GetPlace(), nil
+	a.position, a.savedRecord, a.inventoryBytes = made, c.Record, list.Size()
+	a.journal.inventory, a.journal.isChecked = list, true
+	a.journal.version, a.journal.storedPosition, a.journal.waiting = 1, a.journal.head.GetPlace(), nil
 	return nil
 }
 
-// keepError adds [ErrKeep] to an error of the store which means that storing failed.
-func keepError(err error) error {
-	if errors.Is(err, store.ErrAway) || errors.Is(err, store.ErrStale) {
-		return fmt.Errorf("%w: %w", ErrKeep, err)
+// storeError adds [ErrNotStored] to an error of the store which means that storing failed.
+func storeError(err error) error {
+	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
+		return fmt.Errorf("%w: %w", ErrNotStored, err)
 	}
 	return err
 }
@@ -120,7 +120,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	spec, now := of(row.Record)
+	spec, now := specAndState(row.Record)
 	spec.Files = BoundsOf(spec.Manifest)
 	kept, err := deps.Store.State(ctx, row.GetId(), row.GetStateKey(), row.GetStateDigest())
 	if err != nil {
@@ -128,69 +128,71 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	}
 	now.restore(kept, spec.Files)
 	a := &Agent{
-		Spec: spec, Deps: deps, state: now, made: row.Made, saved: row.Record, elsewhere: row.Held,
-		journal: journal{version: row.Version, head: row.GetHead(), kept: row.GetHead().GetPlace()},
+		Spec: spec, Deps: deps, state: now, position: row.Position, savedRecord: row.Record, runsElsewhere: row.HeldElsewhere,
+		journal: journal{version: row.Version, head: row.GetHead(), storedPosition: row.GetHead().GetPlace()},
 	}
-	if err := a.prove(ctx, kept, row.Turn != store.NoTurn); err != nil {
-		if !isBroken(err) {
+	if err := a.checkStored(ctx, kept, row.Turn != store.NoTurn); err != nil {
+		if !isDamage(err) {
 			return nil, fmt.Errorf("read the journal of the agent %s: %w", row.GetId(), err)
 		}
-		a.doubt(err)
+		a.markDamaged(err)
 		return a, nil
 	}
 	switch {
-	case row.Held:
-		if row.Turn == store.Alone {
-			a.waits, err = a.waitsElsewhere(ctx)
+	case row.HeldElsewhere:
+		if row.Turn == store.DetachedTurn {
+			a.elsewhereWaiting, err = a.approvalElsewhere(ctx)
 		}
 		return a, err
 	case row.Turn == store.NoTurn:
 		return a, nil
-	case row.Turn == store.Alone && mayRun:
-		a.goOnAlone()
+	case row.Turn == store.DetachedTurn && mayRun:
+		a.continueDetached()
 		return a, nil
 	}
-	err = a.abandon(ctx, "the process that ran the turn has ended, and the turn can't be continued")
-	if isBroken(err) {
-		a.doubt(err)
+	err = a.undoAbandoned(ctx, "the process that ran the turn has ended, and the turn can't be continued")
+	if isDamage(err) {
+		a.markDamaged(err)
 		err = nil
 	}
 	return a, err
 }
 
-// waitsElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if the
+// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if the
 // turn does not wait for an approval.
-func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
+func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
 	if err != nil || e.GetKind() != wasmagentv1.EventKind_EVENT_KIND_PARKED {
-		return nil, keepError(err)
+		return nil, storeError(err)
 	}
 	return &wasmagentv1.Waiting{
 		WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: e.GetApprovalId(), DecisionId: e.GetDecisionId(), Since: e.GetTime(),
 	}, nil
 }
 
-// advice says what to do with an agent whose journal is damaged.
-const advice = "It takes no more prompts: export it with depth state as evidence, " +
+// damageAdvice says what to do with an agent whose journal is damaged.
+const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
-// isBroken reports whether an error means that the journal or the stored agent was changed by another program.
-func isBroken(err error) bool { return errors.Is(err, events.ErrChain) || errors.Is(err, ErrDiffers) }
+// isDamage reports whether an error means that the journal or the stored agent was changed by another program.
+func isDamage(err error) bool {
+	return errors.Is(err, events.ErrChain) || errors.Is(err, ErrStateDiffers)
+}
 
-// doubt prevents further changes of the agent in memory after an error. If isBroken is true for the error, the agent
+// markDamaged prevents further changes of the agent in memory after an error. If isBroken is true for the error, the agent
 // can still be read, verified and terminated. After every other error the agent has to be loaded again.
-func (a *Agent) doubt(err error) {
+func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !isBroken(err) {
-		a.lost = true
+	if !isDamage(err) {
+		a.stale = true
 		return
 	}
-	a.broken = fmt.Errorf("%w. %s", err, advice)
+	a.broken = fmt.Errorf("%w. %s", err, damageAdvice)
 	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL, Message: a.broken.Error()}
-	if a.turn == nil && a.at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
-		a.at = wasmagentv1.AgentState_AGENT_STATE_FAILED
+	if a.turn == nil && a.status != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		a.status = wasmagentv1.AgentState_AGENT_STATE_FAILED
 	}
 }
 
@@ -203,13 +205,13 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// tail calls do for each stored event after head. These are the events of an unfinished turn. It returns the position
+// readTail calls do for each stored event after head. These are the events of an unfinished turn. It returns the position
 // after the last event.
-func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
+func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
-		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
+		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
 		if err != nil || len(some) == 0 {
-			return head, keepError(err)
+			return head, storeError(err)
 		}
 		for _, e := range some {
 			if head, err = events.Check(head, e); err != nil {
@@ -220,14 +222,14 @@ func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *was
 	}
 }
 
-// abandon undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents other
+// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents other
 // changes of the agent.
-func (a *Agent) abandon(ctx context.Context, why string) error {
+func (a *Agent) undoAbandoned(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
 	approval := "" // the approval that the turn waited for
-	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
-		approval = waitsAfter(e.GetEvent(), approval)
+	head, err := a.readTail(ctx, before, func(e *wasmstorev1.StoredEvent) {
+		approval = approvalAfter(e.GetEvent(), approval)
 		more.fuel += e.GetEvent().GetFuel()
 		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
 			more.effects++
@@ -236,26 +238,26 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	if err != nil {
 		return err
 	}
-	a.journal.head, a.journal.kept = head, head.GetPlace()
+	a.journal.head, a.journal.storedPosition = head, head.GetPlace()
 	if head.GetPlace() > before.GetPlace() {
-		a.journal.note(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
+		a.journal.add(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
 	}
 	a.mu.Lock()
-	a.elsewhere, a.waits = false, nil
+	a.runsElsewhere, a.elsewhereWaiting = false, nil
 	a.usage.fuel += more.fuel
 	a.usage.effects += more.effects
 	next := a.state
 	a.mu.Unlock()
-	err = a.save(ctx, &next, store.NoTurn)
+	err = a.saveState(ctx, &next, store.NoTurn)
 	if err == nil && approval != "" {
-		a.Host.Withdraw(context.WithoutCancel(ctx), a, approval, Withdrawn(why))
+		a.Host.WithdrawApproval(context.WithoutCancel(ctx), a, approval, WithdrawalReason(why))
 	}
-	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
+	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// waitsAfter returns the approval for which a turn waits after an event. before is the approval for which it waited
+// approvalAfter returns the approval for which a turn waits after an event. before is the approval for which it waited
 // before the event. Both are empty if the turn does not wait.
-func waitsAfter(e *wasmagentv1.Event, before string) string {
+func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
 		return e.GetApprovalId()
@@ -265,23 +267,23 @@ func waitsAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flush stores the waiting events of a turn that continues.
-func (a *Agent) flush(ctx context.Context, turn store.Turn) error {
+// flushEvents stores the waiting events of a turn that continues.
+func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// save stores a state together with the waiting events. An event of the kind stored is added, which records the content
+// saveState stores a state together with the waiting events. An event of the kind stored is added, which records the content
 // of the state.
-func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
-	basis := inventory.Before
-	if a.journal.list == nil {
-		basis = inventory.Found
+func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
+	basis := inventory.BasisPrevious
+	if a.journal.inventory == nil {
+		basis = inventory.BasisFound
 	}
-	c, list, err := a.stored(next, basis)
+	c, list, err := a.storedChange(next, basis)
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.lost = true // some events are not stored, so the agent has to be loaded again
+		a.stale = true // some events are not stored, so the agent has to be loaded again
 		return err
 	}
 	c.Turn = turn
@@ -290,25 +292,25 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.journal.list, a.listed = list, list.Size()
+	a.journal.inventory, a.inventoryBytes = list, list.Size()
 	return nil
 }
 
-// stored returns the change that stores a state, and appends the event of the kind stored to the journal.
-func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
-	c = store.Change{Record: a.record(next), State: next.stored()}
+// storedChange returns the change that stores a state, and appends the event of the kind stored to the journal.
+func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
+	c = store.Change{Record: a.record(next), State: next.stateProto()}
 	digest, err := c.Pack()
 	if err != nil {
 		return c, nil, err
 	}
-	if list, err = inventory.Of(c.Record, c.State); err != nil {
+	if list, err = inventory.New(c.Record, c.State); err != nil {
 		return c, nil, err
 	}
-	text, err := list.Change(basis, a.journal.list, digest)
+	text, err := list.Change(basis, a.journal.inventory, digest)
 	if err != nil {
 		return c, nil, err
 	}
-	a.journal.note(&wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_STORED}, text)
+	a.journal.add(&wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_STORED}, text)
 	c.Record.Head = a.journal.head
 	return c, list, nil
 }
@@ -316,23 +318,23 @@ func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list
 // commit stores a change, even if the caller gives up. After an error the change may have been stored or not, so the
 // agent has to be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	c.ID, c.Version, c.Events, c.First = a.ID, a.journal.version, a.journal.waiting, a.journal.kept+1
+	c.ID, c.Version, c.Events, c.FirstPosition = a.ID, a.journal.version, a.journal.waiting, a.journal.storedPosition+1
 	version, err := a.Store.Commit(ctx, c)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
-		a.lost = true
-		return keepError(err)
+		a.stale = true
+		return storeError(err)
 	}
-	a.journal.version, a.journal.kept, a.journal.waiting = version, a.journal.head.GetPlace(), nil
-	if a.moved != nil {
-		close(a.moved)
-		a.moved = nil
+	a.journal.version, a.journal.storedPosition, a.journal.waiting = version, a.journal.head.GetPlace(), nil
+	if a.eventsStored != nil {
+		close(a.eventsStored)
+		a.eventsStored = nil
 	}
 	if c.Record != nil {
-		a.saved = c.Record
+		a.savedRecord = c.Record
 	}
 	return nil
 }

@@ -2,26 +2,26 @@ package agent
 
 import "sync"
 
-// listener passes the progress of an agent to the caller of its prompt until the prompt returns. A turn that continues
+// progressListener passes the progress of an agent to the caller of its prompt until the prompt returns. A turn that continues
 // without its caller still has the listener, which then drops each text. It is safe for concurrent use.
-type listener struct {
+type progressListener struct {
 	mu sync.Mutex
-	// tell may be nil.
-	tell func(string)
+	// progress may be nil.
+	progress func(string)
 }
 
-// hear passes a text to the caller, unless end was called before.
-func (l *listener) hear(text string) {
+// send passes a text to the caller, unless end was called before.
+func (l *progressListener) send(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tell != nil {
-		l.tell(text)
+	if l.progress != nil {
+		l.progress(text)
 	}
 }
 
-// end stops the listener. When it returns, tell is not running and will not be called again.
-func (l *listener) end() {
+// stop stops the listener. When it returns, tell is not running and will not be called again.
+func (l *progressListener) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tell = nil
+	l.progress = nil
 }

@@ -13,33 +13,33 @@ import (
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := Shown(a.record(&a.state))
+	out := RecordProto(a.record(&a.state))
 	out.Model, _ = a.Host.Model(a, "")
 	if a.turn != nil {
 		out.Waiting = a.turn.waiting
 	}
-	if a.elsewhere {
-		out.State, out.Waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, a.waits
-		if a.waits != nil {
+	if a.runsElsewhere {
+		out.State, out.Waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, a.elsewhereWaiting
+		if a.elsewhereWaiting != nil {
 			out.State = wasmagentv1.AgentState_AGENT_STATE_WAITING
 		}
 	}
 	return out
 }
 
-// Shown returns a stored agent in its form in responses.
-func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
+// RecordProto returns a stored agent in its form in responses.
+func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	at := r.GetState()
 	return &wasmagentv1.Agent{
 		Id: r.GetId(), State: at, Config: r.GetConfig(), Model: r.GetConfig().GetModel(), TurnCount: r.GetTurns(), FileCount: r.GetFileCount(),
-		IsStopped: (&state{at: at}).takesNone(), CreatedAt: r.GetCreatedAt(), StopReason: r.GetStopReason(), Failure: r.GetFailure(), Epoch: r.GetEpoch(),
+		IsStopped: (&state{status: at}).refusesPrompts(), CreatedAt: r.GetCreatedAt(), StopReason: r.GetStopReason(), Failure: r.GetFailure(), Epoch: r.GetEpoch(),
 		Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Creator: r.GetCreator().GetSubject(), Depth: int32(len(r.GetCreator().GetChain())),
 		JournalId: r.GetJournalId(), ForkedFrom: r.GetForkedFrom(), ImportedDigest: r.GetImportedDigest(), RestorableUntil: r.GetRestorableUntil(),
 	}
 }
 
-// MaxTurnsNow returns the current bound on the agent's turns.
-func (a *Agent) MaxTurnsNow() int {
+// CurrentMaxTurns returns the current bound on the agent's turns.
+func (a *Agent) CurrentMaxTurns() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.maxTurns
@@ -49,7 +49,7 @@ func (a *Agent) MaxTurnsNow() int {
 func (a *Agent) Conversation() *wasmagentv1.Conversation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &wasmagentv1.Conversation{Messages: slices.Clone(a.messages), TurnCount: int32(a.turns), Stopped: a.takesNone()}
+	return &wasmagentv1.Conversation{Messages: slices.Clone(a.messages), TurnCount: int32(a.turns), Stopped: a.refusesPrompts()}
 }
 
 // Todos returns the todo list.
@@ -68,22 +68,22 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// List returns the agent's files below a folder, or all files if below is empty.
-func (a *Agent) List(below string) ([]files.File, error) {
+// ListFiles returns the agent's files below a folder, or all files if below is empty.
+func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// Read calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and [ErrBusy]
+// ReadFiles calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and [ErrBusy]
 // while a turn runs.
-func (a *Agent) Read(do func(f *files.Files) error) error {
+func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
+	case a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
 		return ErrTerminated
-	case a.turn != nil, a.elsewhere:
+	case a.turn != nil, a.runsElsewhere:
 		return ErrBusy
 	}
 	return do(a.files)
@@ -93,7 +93,7 @@ func (a *Agent) Read(do func(f *files.Files) error) error {
 func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, k := range a.kept {
+	for _, k := range a.snapshots {
 		out = append(out, k.GetSnapshot())
 	}
 	return out
@@ -106,19 +106,19 @@ func (a *Agent) Grants() []*wasmagentv1.RightsGrant {
 	return slices.DeleteFunc(slices.Clone(a.grants), expired(time.Now()))
 }
 
-// Saved returns the record that was stored last.
-func (a *Agent) Saved() *wasmstorev1.Record {
+// SavedRecord returns the record that was stored last.
+func (a *Agent) SavedRecord() *wasmstorev1.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.saved
+	return a.savedRecord
 }
 
-// Moved returns a channel that is closed when this process has stored further events of the journal.
-func (a *Agent) Moved() <-chan struct{} {
+// EventsStored returns a channel that is closed when this process has stored further events of the journal.
+func (a *Agent) EventsStored() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.moved == nil {
-		a.moved = make(chan struct{})
+	if a.eventsStored == nil {
+		a.eventsStored = make(chan struct{})
 	}
-	return a.moved
+	return a.eventsStored
 }

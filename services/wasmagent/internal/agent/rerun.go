@@ -16,61 +16,61 @@ import (
 // rerun runs the modules of an agent again with the inputs from its journal.
 type rerun struct {
 	*Agent
-	plan
+	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// now is the event to be processed. It is processed when the event after it is known.
-	now *wasmstorev1.StoredEvent
-	in  *worker.Instance
-	// first is the fuel that the start of the guest used. answer and fuel are the results of the newest step.
-	first  int64
-	answer []byte
-	fuel   int64
-	// base is the guest's memory before a turn that is undone later. at has the guest's memories at the positions to
+	// current is the event to be processed. It is processed when the event after it is known.
+	current  *wasmstorev1.StoredEvent
+	instance *worker.Instance
+	// startFuel is the fuel that the start of the guest used. answer and fuel are the results of the newest step.
+	startFuel int64
+	answer    []byte
+	fuel      int64
+	// undoneMemory is the guest's memory before a turn that is undone later. at has the guest's memories at the positions to
 	// which the journal returns. In both, nil means that the guest was not started yet.
-	base []byte
-	at   map[point][]byte
+	undoneMemory []byte
+	memories     map[journalPosition][]byte
 	// memoryDiffers is true if the guest's memory differs from the stored one.
 	memoryDiffers bool
-	// held is the total size of the memories in at, in bytes.
-	held int
+	// memoryBytes is the total size of the memories in at, in bytes.
+	memoryBytes int
 }
 
-// event takes the next event, and processes the one before it. A nil event means the end of the journal.
-func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error {
-	e := r.now
-	if r.now = next; e == nil || r.resp.GetFirstDifference() != nil {
+// addEvent takes the next event, and processes the one before it. A nil event means the end of the journal.
+func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
+	e := r.current
+	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {
 		return nil
 	}
-	if err := r.one(ctx, e, next); err != nil {
+	if err := r.process(ctx, e, next); err != nil {
 		return err
 	}
-	if r.points[pointOf(e.GetEvent())] {
-		memory, err := r.memory(ctx)
+	if r.returnPoints[positionOf(e.GetEvent())] {
+		memory, err := r.guestMemory(ctx)
 		if err != nil {
 			return err
 		}
-		r.at[pointOf(e.GetEvent())] = memory
-		if r.held += len(memory); r.held > maxHeld {
-			return fmt.Errorf("%w: the states to which its journal returns have more than %d MiB in total", ErrAway, maxHeld>>20)
+		r.memories[positionOf(e.GetEvent())] = memory
+		if r.memoryBytes += len(memory); r.memoryBytes > maxReturnBytes {
+			return fmt.Errorf("%w: the states to which its journal returns have more than %d MiB in total", ErrUnavailable, maxReturnBytes>>20)
 		}
 	}
 	return nil
 }
 
-// one processes an event. next is the event after it; nil at the end of the journal.
-func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
+// process processes an event. next is the event after it; nil at the end of the journal.
+func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
 		if event.GetModuleDigest() != "" {
 			r.module = event.GetModuleDigest()
-			return r.restore(ctx, r.at[point{event.GetFromEpoch(), event.GetFromSequence()}])
+			return r.restoreGuest(ctx, r.memories[journalPosition{event.GetFromEpoch(), event.GetFromSequence()}])
 		}
 	case wasmagentv1.EventKind_EVENT_KIND_UNDONE:
-		return r.restore(ctx, r.base)
+		return r.restoreGuest(ctx, r.undoneMemory)
 	case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
-		if r.undone[pointOf(event)] {
-			if r.base, err = r.memory(ctx); err != nil {
+		if r.undoneTurns[positionOf(event)] {
+			if r.undoneMemory, err = r.guestMemory(ctx); err != nil {
 				return err
 			}
 		}
@@ -79,14 +79,14 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not complete
 			return nil
 		default:
-			r.resp.FirstDifference = events.Shown(e)
+			r.resp.FirstDifference = events.Proto(e)
 			return nil
 		}
 		return r.step(ctx, e, next.GetEvent())
 	case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
 		r.resp.FuelReplayed += r.fuel
 		if !bytes.Equal(r.answer, e.GetEnvelope()) || r.fuel != event.GetFuel() {
-			r.resp.FirstDifference = events.Shown(e)
+			r.resp.FirstDifference = events.Proto(e)
 			return nil
 		}
 		r.answer, r.fuel = nil, 0
@@ -103,7 +103,7 @@ func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
 	}
-	is, err := r.memory(ctx)
+	is, err := r.guestMemory(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,10 +111,10 @@ func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 		r.memoryDiffers = is != nil
 		return nil
 	}
-	if err := r.restore(ctx, kept.GetMemory()); err != nil {
+	if err := r.restoreGuest(ctx, kept.GetMemory()); err != nil {
 		return err
 	}
-	was, err := r.memory(ctx)
+	was, err := r.guestMemory(ctx)
 	r.memoryDiffers = !bytes.Equal(is, was)
 	return err
 }
@@ -122,53 +122,53 @@ func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 // step gives the guest the envelope that the journal records.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
-	if r.in == nil {
-		if r.in, r.first, err = r.Workers.Start(ctx, r.module, r.engineLimits(), r.origin(), r.Limits.Fuel, r.Limits.Deadline); err != nil {
-			return r.failed(err)
+	if r.instance == nil {
+		if r.instance, r.startFuel, err = r.Workers.Start(ctx, r.module, r.engineLimits(), r.origin(), r.Limits.Fuel, r.Limits.Deadline); err != nil {
+			return r.hostError(err)
 		}
 	}
 	r.resp.Steps++
-	r.answer, r.fuel, err = r.in.Step(ctx, e.GetEnvelope(), min(max(r.Limits.Fuel, emitted.GetFuel()), maxRerun), r.Limits.Deadline)
-	r.fuel += r.first
-	r.first = 0
-	return r.failed(err)
+	r.answer, r.fuel, err = r.instance.Step(ctx, e.GetEnvelope(), min(max(r.Limits.Fuel, emitted.GetFuel()), maxRerunFuel), r.Limits.Deadline)
+	r.fuel += r.startFuel
+	r.startFuel = 0
+	return r.hostError(err)
 }
 
-// failed returns err, or nil if the guest itself caused it. The comparison with the journal finds failures of the
+// hostError returns err, or nil if the guest itself caused it. The comparison with the journal finds failures of the
 // guest.
-func (r *rerun) failed(err error) error {
+func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrAway, err)
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return nil
 }
 
-// memory returns a snapshot of the guest; nil if the guest was not started yet.
-func (r *rerun) memory(ctx context.Context) ([]byte, error) {
-	if r.in == nil {
+// guestMemory returns a snapshot of the guest; nil if the guest was not started yet.
+func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
+	if r.instance == nil {
 		return nil, nil
 	}
-	memory, err := r.in.Snapshot(ctx)
-	return memory, r.failed(err)
+	memory, err := r.instance.Snapshot(ctx)
+	return memory, r.hostError(err)
 }
 
-// restore replaces the guest by one with this memory. If the memory is nil, the guest starts with the next step.
-func (r *rerun) restore(ctx context.Context, memory []byte) (err error) {
-	r.drop(ctx)
+// restoreGuest replaces the guest by one with this memory. If the memory is nil, the guest starts with the next step.
+func (r *rerun) restoreGuest(ctx context.Context, memory []byte) (err error) {
+	r.closeGuest(ctx)
 	if memory != nil {
-		if r.in, err = r.Workers.Restore(ctx, r.module, r.engineLimits(), memory); err != nil {
-			return r.failed(err)
+		if r.instance, err = r.Workers.Restore(ctx, r.module, r.engineLimits(), memory); err != nil {
+			return r.hostError(err)
 		}
 	}
 	return nil
 }
 
-func (r *rerun) drop(ctx context.Context) {
-	if r.in != nil {
-		_ = r.in.Close(ctx) // if its worker is gone, so is the instance
-		r.in = nil
+func (r *rerun) closeGuest(ctx context.Context) {
+	if r.instance != nil {
+		_ = r.instance.Close(ctx) // if its worker is gone, so is the instance
+		r.instance = nil
 	}
 }

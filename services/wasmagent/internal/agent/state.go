@@ -21,42 +21,42 @@ const (
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
 	// maxTodos bounds the entries of a todo list, and maxTodo the bytes of one entry.
-	maxTodos = 1000
-	maxTodo  = 4096
-	// maxKept and maxGrants bound the number of snapshots and of grants of an agent.
-	maxKept   = 32
-	maxGrants = 64
-	// maxForked bounds the journal that is copied to a fork, in bytes.
-	maxForked = 64 << 20
+	maxTodos     = 1000
+	maxTodoBytes = 4096
+	// maxSnapshots and maxGrants bound the number of snapshots and of grants of an agent.
+	maxSnapshots = 32
+	maxGrants    = 64
+	// maxForkedJournal bounds the journal that is copied to a fork, in bytes.
+	maxForkedJournal = 64 << 20
 )
 
 // state is the part of an agent that changes. The values to which its pointers refer are replaced, and never modified,
 // except for the files during a turn.
 type state struct {
-	at       wasmagentv1.AgentState
-	stop     wasmagentv1.StopReason
-	failure  *wasmagentv1.Failure
-	epoch    int
-	turns    int
-	maxTurns int
-	messages []*wasmagentv1.Message
-	// talk is the total size of the messages, in bytes.
-	talk  int
-	todos []*wasmagentv1.Todo
-	files *files.Files
-	usage usage
+	status     wasmagentv1.AgentState
+	stopReason wasmagentv1.StopReason
+	failure    *wasmagentv1.Failure
+	epoch      int
+	turns      int
+	maxTurns   int
+	messages   []*wasmagentv1.Message
+	// messageBytes is the total size of the messages, in bytes.
+	messageBytes int
+	todos        []*wasmagentv1.Todo
+	files        *files.Files
+	usage        usage
 	// sequence is the number of the newest envelope that the guest got, from 1; 0 before the first.
 	sequence int64
 	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
 	module string
 	memory []byte
 	// grants are the rights that were granted in addition to the manifest. kept are the snapshots, the newest first.
-	grants []*wasmagentv1.RightsGrant
-	kept   []*wasmstorev1.Kept
-	// byOperator is true if an operator stopped the agent.
-	byOperator bool
-	// restorable is the time until which an ended agent can be resumed; zero if it has not ended.
-	restorable time.Time
+	grants    []*wasmagentv1.RightsGrant
+	snapshots []*wasmstorev1.Kept
+	// stoppedByOperator is true if an operator stopped the agent.
+	stoppedByOperator bool
+	// restorableUntil is the time until which an ended agent can be resumed; zero if it has not ended.
+	restorableUntil time.Time
 }
 
 type usage struct {
@@ -68,26 +68,26 @@ type usage struct {
 
 // newState returns the state of an agent that has not run yet.
 func newState(s *Spec) state {
-	out := state{at: wasmagentv1.AgentState_AGENT_STATE_IDLE, epoch: 1, maxTurns: s.MaxTurns, files: files.New(s.Files), module: s.Digest}
-	out.greet(s.Instructions)
-	out.spend()
+	out := state{status: wasmagentv1.AgentState_AGENT_STATE_IDLE, epoch: 1, maxTurns: s.MaxTurns, files: files.New(s.Files), module: s.ModuleDigest}
+	out.resetConversation(s.Instructions)
+	out.stopIfTurnsSpent()
 	return out
 }
 
-// maxHanded bounds the part of the conversation that a new guest gets at its start, in bytes.
-const maxHanded = 256 << 10
+// maxHandoverBytes bounds the part of the conversation that a new guest gets at its start, in bytes.
+const maxHandoverBytes = 256 << 10
 
-// told returns the messages that a new guest gets at its start: the newest ones of the conversation. There are none,
+// startMessages returns the messages that a new guest gets at its start: the newest ones of the conversation. There are none,
 // unless the agent was migrated to another module.
-func (s *state) told() (out []abi.Said) {
+func (s *state) startMessages() (out []abi.Message) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
 		role := map[wasmagentv1.MessageRole]string{wasmagentv1.MessageRole_MESSAGE_ROLE_USER: "user", wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT: "assistant"}[m.GetRole()]
-		if bytes += len(m.GetContent()); bytes > maxHanded {
+		if bytes += len(m.GetContent()); bytes > maxHandoverBytes {
 			break
 		}
 		if role != "" {
-			out = append(out, abi.Said{Role: role, Content: m.GetContent()})
+			out = append(out, abi.Message{Role: role, Content: m.GetContent()})
 		}
 	}
 	slices.Reverse(out)
@@ -97,79 +97,79 @@ func (s *state) told() (out []abi.Said) {
 	return out
 }
 
-// listed returns the todos that a new guest gets at its start.
-func (s *state) listed() (out []abi.TodoItem) {
+// startTodos returns the todos that a new guest gets at its start.
+func (s *state) startTodos() (out []abi.TodoItem) {
 	for _, todo := range s.todos {
 		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
 	}
 	return out
 }
 
-// greet starts a new conversation, which begins with the instructions.
-func (s *state) greet(instructions string) {
-	s.messages, s.talk = nil, 0
+// resetConversation starts a new conversation, which begins with the instructions.
+func (s *state) resetConversation(instructions string) {
+	s.messages, s.messageBytes = nil, 0
 	if instructions != "" {
-		s.say(wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM, instructions)
+		s.addMessage(wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM, instructions)
 	}
 }
 
-// say adds a message to the conversation, and drops the oldest messages if the conversation is too long.
-func (s *state) say(role wasmagentv1.MessageRole, text string) {
+// addMessage adds a message to the conversation, and drops the oldest messages if the conversation is too long.
+func (s *state) addMessage(role wasmagentv1.MessageRole, text string) {
 	s.messages = append(slices.Clip(s.messages), &wasmagentv1.Message{Role: role, Content: text})
-	s.talk += len(text)
+	s.messageBytes += len(text)
 	first := 0
 	if s.messages[0].GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
 		first = 1
 	}
-	for len(s.messages) > first+1 && (len(s.messages) > maxMessages || s.talk > maxMessageBytes) {
-		s.talk -= len(s.messages[first].GetContent())
+	for len(s.messages) > first+1 && (len(s.messages) > maxMessages || s.messageBytes > maxMessageBytes) {
+		s.messageBytes -= len(s.messages[first].GetContent())
 		s.messages = slices.Concat(s.messages[:first], s.messages[first+1:])
 	}
 }
 
-// spend stops the agent if it has used all of its turns.
-func (s *state) spend() {
+// stopIfTurnsSpent stops the agent if it has used all of its turns.
+func (s *state) stopIfTurnsSpent() {
 	if s.turns >= s.maxTurns {
-		s.at, s.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_TURNS
+		s.status, s.stopReason = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_TURNS
 	}
 }
 
-// stopped changes the state to stopped, as after an explicit stop.
-func (s *state) stopped() {
-	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
+// setStopped changes the state to stopped, as after an explicit stop.
+func (s *state) setStopped() {
+	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// idle changes the state to idle, in which the agent takes prompts.
-func (s *state) idle() {
-	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
-	s.byOperator, s.restorable = false, time.Time{}
+// setIdle changes the state to idle, in which the agent takes prompts.
+func (s *state) setIdle() {
+	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
+	s.stoppedByOperator, s.restorableUntil = false, time.Time{}
 }
 
-// takesNone reports whether the agent refuses prompts.
-func (s *state) takesNone() bool {
-	return s.at == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
-		s.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
+// refusesPrompts reports whether the agent refuses prompts.
+func (s *state) refusesPrompts() bool {
+	return s.status == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
+		s.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
 // record returns the stored form of the agent in a state, without the head of its journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
-		Grants: s.grants, Limits: a.Limits.Proto(), CreatedAt: timestamppb.New(a.Created), JournalId: a.JournalID, Origin: timestamppb.New(a.Origin), ForkedFrom: a.ForkedFrom, ImportedDigest: a.Imported,
-		State: s.at, StopReason: s.stop, Failure: s.failure, ByOperator: s.byOperator, Epoch: int32(s.epoch), Turns: int32(s.turns), MaxTurns: int32(s.maxTurns),
-		FileCount: int32(s.files.Count()), FileBytes: int64(s.files.Bytes()), Usage: s.usage.proto(), MemoryBytes: int64(len(s.memory)), Kept: s.kept,
+		Grants: s.grants, Limits: a.Limits.Proto(), CreatedAt: timestamppb.New(a.CreatedAt), JournalId: a.JournalID, Origin: timestamppb.New(a.JournalCreatedAt), ForkedFrom: a.ForkedFrom, ImportedDigest: a.ImportedDigest,
+		State: s.status, StopReason: s.stopReason, Failure: s.failure, ByOperator: s.stoppedByOperator, Epoch: int32(s.epoch), Turns: int32(s.turns), MaxTurns: int32(s.maxTurns),
+		FileCount: int32(s.files.Count()), FileBytes: int64(s.files.Bytes()), Usage: s.usage.proto(), MemoryBytes: int64(len(s.memory)), Kept: s.snapshots,
 	}
-	if !s.restorable.IsZero() {
-		r.RestorableUntil = timestamppb.New(s.restorable)
+	if !s.restorableUntil.IsZero() {
+		r.RestorableUntil = timestamppb.New(s.restorableUntil)
 	}
-	if a.saved != nil {
-		r.StateDigest, r.StateBytes, r.StateKey = a.saved.GetStateDigest(), a.saved.GetStateBytes(), a.saved.GetStateKey()
+	if a.savedRecord != nil {
+		r.StateDigest, r.StateBytes, r.StateKey = a.savedRecord.GetStateDigest(), a.savedRecord.GetStateBytes(), a.savedRecord.GetStateKey()
 	}
 	return r
 }
 
-// stored returns the stored form of the part of a state that turns change.
-func (s *state) stored() *wasmstorev1.State {
+// stateProto returns the stored form of the part of a state that turns change.
+func (s *state) stateProto() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
 		out.Files = append(out.Files, &wasmstorev1.File{Path: f.Path, Content: f.Content, ModifiedAt: timestamppb.New(f.Modified)})
@@ -180,9 +180,9 @@ func (s *state) stored() *wasmstorev1.State {
 // restore replaces the part of the state that turns change by a stored one.
 func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = from.GetMemory(), from.GetSequence(), int(from.GetTurns()), from.GetMessages(), from.GetTodos()
-	s.talk = 0
+	s.messageBytes = 0
 	for _, m := range s.messages {
-		s.talk += len(m.GetContent())
+		s.messageBytes += len(m.GetContent())
 	}
 	s.files = files.New(bounds)
 	for _, f := range from.GetFiles() {
@@ -190,19 +190,19 @@ func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
 	}
 }
 
-// of converts a stored record to a spec and a state.
-func of(r *wasmstorev1.Record) (Spec, state) {
+// specAndState converts a stored record to a spec and a state.
+func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	spec := Spec{
-		ID: r.GetId(), Creator: r.GetCreator(), Template: r.GetTemplate(), Guest: r.GetGuest(), Digest: r.GetModuleDigest(), Instructions: r.GetInstructions(),
-		MaxTurns: int(r.GetMaxTurns()), Config: r.GetConfig(), Limits: limitsOf(r.GetLimits()), Manifest: r.GetManifest(), Created: r.GetCreatedAt().AsTime(),
-		ForkedFrom: r.GetForkedFrom(), Imported: r.GetImportedDigest(), JournalID: r.GetJournalId(), Origin: r.GetOrigin().AsTime(),
+		ID: r.GetId(), Creator: r.GetCreator(), Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Instructions: r.GetInstructions(),
+		MaxTurns: int(r.GetMaxTurns()), Config: r.GetConfig(), Limits: limitsOf(r.GetLimits()), Manifest: r.GetManifest(), CreatedAt: r.GetCreatedAt().AsTime(),
+		ForkedFrom: r.GetForkedFrom(), ImportedDigest: r.GetImportedDigest(), JournalID: r.GetJournalId(), JournalCreatedAt: r.GetOrigin().AsTime(),
 	}
 	s := state{
-		at: r.GetState(), stop: r.GetStopReason(), failure: r.GetFailure(), epoch: int(r.GetEpoch()), turns: int(r.GetTurns()), maxTurns: int(r.GetMaxTurns()),
-		usage: usageOf(r.GetUsage()), module: r.GetModuleDigest(), grants: r.GetGrants(), kept: r.GetKept(), byOperator: r.GetByOperator(),
+		status: r.GetState(), stopReason: r.GetStopReason(), failure: r.GetFailure(), epoch: int(r.GetEpoch()), turns: int(r.GetTurns()), maxTurns: int(r.GetMaxTurns()),
+		usage: usageOf(r.GetUsage()), module: r.GetModuleDigest(), grants: r.GetGrants(), snapshots: r.GetKept(), stoppedByOperator: r.GetByOperator(),
 	}
 	if r.GetRestorableUntil() != nil {
-		s.restorable = r.GetRestorableUntil().AsTime()
+		s.restorableUntil = r.GetRestorableUntil().AsTime()
 	}
 	return spec, s
 }

@@ -66,8 +66,8 @@ type Content struct {
 	Module []byte
 }
 
-// Write encodes and signs an archive. It also returns the signature. Errors: [ErrLarge].
-func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error) {
+// Encode encodes and signs an archive. It also returns the signature. Errors: [ErrLarge].
+func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err error) {
 	parts, err := c.parts()
 	if err != nil {
 		return nil, nil, err
@@ -78,9 +78,9 @@ func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error
 	return text, signature, err
 }
 
-// Read decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts. Errors:
+// Decode decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts. Errors:
 // [ErrInvalid], [ErrSignature].
-func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
+func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {
 		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
@@ -116,15 +116,15 @@ func (c Content) parts() (map[string][]byte, error) {
 	c.Agent.FormatVersion = formVersion
 	parts := make(map[string][]byte)
 	var err error
-	if parts[agentName], err = line(c.Agent); err != nil {
+	if parts[agentName], err = canonicalJSON(c.Agent); err != nil {
 		return nil, err
 	}
-	if parts[todosName], err = line(&wasmagentv1.ListTodosResponse{AgentId: c.Agent.GetAgent().GetId(), Todos: c.State.GetTodos()}); err != nil {
+	if parts[todosName], err = canonicalJSON(&wasmagentv1.ListTodosResponse{AgentId: c.Agent.GetAgent().GetId(), Todos: c.State.GetTodos()}); err != nil {
 		return nil, err
 	}
 	var talk, journal bytes.Buffer
 	for _, m := range c.State.GetMessages() {
-		text, err := line(m)
+		text, err := canonicalJSON(m)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (c Content) parts() (map[string][]byte, error) {
 	for _, e := range c.Events {
 		whole := proto.CloneOf(e.GetEvent())
 		whole.EnvelopeJson = string(e.GetEnvelope())
-		text, err := line(whole)
+		text, err := canonicalJSON(whole)
 		if err != nil {
 			return nil, err
 		}
@@ -154,8 +154,8 @@ func (c Content) parts() (map[string][]byte, error) {
 	return parts, nil
 }
 
-// line returns a message as JSON in the form of RFC 8785.
-func line(m proto.Message) ([]byte, error) {
+// canonicalJSON returns a message as JSON in the form of RFC 8785.
+func canonicalJSON(m proto.Message) ([]byte, error) {
 	text, err := protojson.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("write a %s: %w", m.ProtoReflect().Descriptor().Name(), err)
@@ -228,25 +228,25 @@ func unpack(text []byte) (map[string][]byte, error) {
 // contentOf decodes the parts of an archive.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
-	if err := read(agentName, parts[agentName], c.Agent); err != nil {
+	if err := readMessage(agentName, parts[agentName], c.Agent); err != nil {
 		return c, err
 	}
 	if c.Agent.GetFormatVersion() != formVersion {
 		return c, fmt.Errorf("%s: format_version is %d, and must be %d", agentName, c.Agent.GetFormatVersion(), formVersion)
 	}
 	todos := new(wasmagentv1.ListTodosResponse)
-	if err := read(todosName, parts[todosName], todos); err != nil {
+	if err := readMessage(todosName, parts[todosName], todos); err != nil {
 		return c, err
 	}
 	c.State.Todos, c.State.Sequence, c.State.Turns = todos.GetTodos(), c.Agent.GetGuestSequence(), c.Agent.GetAgent().GetTurnCount()
-	if err := lines(messagesName, parts, func() proto.Message {
+	if err := readLines(messagesName, parts, func() proto.Message {
 		c.State.Messages = append(c.State.Messages, new(wasmagentv1.Message))
 		return c.State.GetMessages()[len(c.State.GetMessages())-1]
 	}, func() {}); err != nil {
 		return c, err
 	}
 	var e *wasmagentv1.Event
-	if err := lines(journalName, parts, func() proto.Message { e = new(wasmagentv1.Event); return e }, func() {
+	if err := readLines(journalName, parts, func() proto.Message { e = new(wasmagentv1.Event); return e }, func() {
 		stored := &wasmstorev1.StoredEvent{Event: e}
 		if e.GetEnvelopeDigest() != "" {
 			stored.Envelope = []byte(e.GetEnvelopeJson())
@@ -280,22 +280,22 @@ func (c *Content) readFiles(parts map[string][]byte) error {
 	return nil
 }
 
-func read(name string, text []byte, into proto.Message) error {
+func readMessage(name string, text []byte, into proto.Message) error {
 	if err := protojson.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-// lines decodes messages, one on each line. next returns the message for a line, and done is called after it was
+// readLines decodes messages, one on each line. next returns the message for a line, and done is called after it was
 // decoded.
-func lines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
+func readLines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {
 		return fmt.Errorf("%s is missing or incomplete", name)
 	}
 	for one := range bytes.Lines(text) {
-		if err := read(name, bytes.TrimSuffix(one, []byte("\n")), next()); err != nil {
+		if err := readMessage(name, bytes.TrimSuffix(one, []byte("\n")), next()); err != nil {
 			return err
 		}
 		done()

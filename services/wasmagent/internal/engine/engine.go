@@ -57,7 +57,7 @@ const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 type Engine struct {
 	runtime wazero.Runtime
 	cache   wazero.CompilationCache
-	spares  spares
+	pool    sparePool
 }
 
 // New returns an engine that caches compiled modules in a folder, which it creates if needed. No other user may write
@@ -76,7 +76,7 @@ func New(ctx context.Context, cache string) (*Engine, error) {
 		cfg = cfg.WithCompilationCache(e.cache)
 	}
 	e.runtime = wazero.NewRuntimeWithConfig(ctx, cfg)
-	if err := supply(ctx, e.runtime); err != nil {
+	if err := defineImports(ctx, e.runtime); err != nil {
 		return nil, errors.Join(err, e.Close(ctx))
 	}
 	return e, nil
@@ -85,7 +85,7 @@ func New(ctx context.Context, cache string) (*Engine, error) {
 // Close ends all instances and releases their memory.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.runtime.Close(ctx)
-	e.spares.close()
+	e.pool.close()
 	if e.cache != nil {
 		err = errors.Join(err, e.cache.Close(ctx))
 	}
@@ -115,7 +115,7 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := check(m); err != nil {
+	if err := checkGuest(m); err != nil {
 		return nil, err
 	}
 	metered, err := m.Metered()
@@ -126,7 +126,7 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wasmmeter.ErrMalformed, err)
 	}
-	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.State(), pages: m.Memory.Min}, nil
+	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.StateGlobals(), pages: m.Memory.Min}, nil
 }
 
 // Close releases the compiled module. Instances that run can continue.
@@ -139,8 +139,8 @@ var signatures = map[string]wasmmeter.FuncType{
 	exportStep:    {Params: []wasmmeter.ValueType{wasmmeter.I32, wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I64}},
 }
 
-// check returns an error if a module is not a guest. Errors: [wasmmeter.ErrNotOffered].
-func check(m *wasmmeter.Module) error {
+// checkGuest returns an error if a module is not a guest. Errors: [wasmmeter.ErrNotOffered].
+func checkGuest(m *wasmmeter.Module) error {
 	if m.Exported(exportCommand, wasmmeter.Func) {
 		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", wasmmeter.ErrNotOffered, exportCommand, buildModes)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestAGuestAsksForWhatItWantsDone checks that the guest script asks for the effects of its prompt, one at a time, and
+// TestStep_GuestAsksForEffects checks that the guest script asks for the effects of its prompt, one at a time, and
 // then answers.
-func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
+func TestStep_GuestAsksForEffects(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
+	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
 	said, _ := step(t, in, envelope{"kind": "start", "instructions": "be brief", "max_turns": 3})
 	if said["kind"] != "finish" {
 		t.Errorf("start answers %v", said)
@@ -51,11 +51,11 @@ func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	}
 }
 
-// TestACancelledPromptEnds checks that a guest that waits for an effect ends its turn after a cancel envelope, and
+// TestStep_CancelEndsPrompt checks that a guest that waits for an effect ends its turn after a cancel envelope, and
 // takes the next prompt.
-func TestACancelledPromptEnds(t *testing.T) {
+func TestStep_CancelEndsPrompt(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
+	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
 	step(t, in, envelope{"kind": "start"})
 	step(t, in, envelope{"kind": "prompt", "input": "emit one\nemit two"})
 	said, _ := step(t, in, envelope{"kind": "cancel"})
@@ -67,20 +67,20 @@ func TestACancelledPromptEnds(t *testing.T) {
 	}
 }
 
-// script has the envelopes of a turn in which the guest computes, allocates and waits.
-var script = []envelope{
+// turnEnvelopes has the envelopes of a turn in which the guest computes, allocates and waits.
+var turnEnvelopes = []envelope{
 	{"kind": "start"},
 	{"kind": "prompt", "input": strings.Repeat("emit something of some length\nwrite a.txt b\ntodo pending c\n", 20)},
 	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
 }
 
-// TestTheSameEnvelopesTakeTheSame checks that two instances in different engines give the same answers to the same
+// TestStep_IsDeterministic checks that two instances in different engines give the same answers to the same
 // envelopes, and use the same fuel.
-func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
+func TestStep_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	text := guesttest.Module(t, guesttest.Guests+"script")
-	a, b := started(t, compiled(t, text)), started(t, compiled(t, text))
-	for _, e := range script {
+	a, b := startInstance(t, compileModule(t, text)), startInstance(t, compileModule(t, text))
+	for _, e := range turnEnvelopes {
 		gotA, fuelA := step(t, a, e)
 		gotB, fuelB := step(t, b, e)
 		if !reflect.DeepEqual(gotA, gotB) || fuelA != fuelB || fuelA <= 0 {
@@ -89,42 +89,42 @@ func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 	}
 }
 
-// TestW1WorkEnds checks that each kind of endless work ends when its fuel is used up, and when its deadline has passed.
+// TestStep_EndlessWorkEnds checks that each kind of endless work ends when its fuel is used up, and when its deadline has passed.
 // After that, the instance can't be used.
-func TestW1WorkEnds(t *testing.T) {
+func TestStep_EndlessWorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
 		"W1 an endless loop": {Step: guesttest.Endless},
 		"W2 recursion without a loop": {
-			Step: guesttest.Cat(guesttest.I32(40), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)),
+			Step: guesttest.Concat(guesttest.I32(40), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)),
 			// f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which is 2^n calls
-			More: []guesttest.Code{guesttest.Cat(guesttest.Code{0x20, 0, 0x45, 0x04, 0x7f}, guesttest.I32(0), guesttest.Code{0x05, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x6a, 0x0b})},
+			More: []guesttest.Code{guesttest.Concat(guesttest.Code{0x20, 0, 0x45, 0x04, 0x7f}, guesttest.I32(0), guesttest.Code{0x05, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x6a, 0x0b})},
 		},
 		"W3 a storm of memory.fill": {
 			Memory: []byte{1, 0, 0x80, 1}, // 128 pages
-			Step:   guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.I32(0), guesttest.I32(1), guesttest.I32(8<<20), guesttest.Code{0xfc, 11, 0, 0x0c, 0, 0x0b, 0x00}),
+			Step:   guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.I32(0), guesttest.I32(1), guesttest.I32(8<<20), guesttest.Code{0xfc, 11, 0, 0x0c, 0, 0x0b, 0x00}),
 		},
 		"W7 a flood of calls of the host": {
 			Imports: guesttest.Import("sched_yield", 0),
-			Step:    guesttest.Cat(guesttest.Code{0x03, 0x40, 0x10, 0, 0x1a, 0x0c, 0, 0x0b, 0x00}),
+			Step:    guesttest.Concat(guesttest.Code{0x03, 0x40, 0x10, 0, 0x1a, 0x0c, 0, 0x0b, 0x00}),
 		},
 		"W1 in alloc": {Alloc: guesttest.Endless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := compiled(t, h.Module())
-			in := started(t, p)
+			p := compileModule(t, h.Module())
+			in := startInstance(t, p)
 			_, used, err := in.Step(t.Context(), []byte("{}"), 50_000_000)
 			if !errors.Is(err, engine.ErrFuel) || used > 50_000_000 || used < 49_000_000 {
 				t.Errorf("after its fuel is used up, it ends with %v, having used %d", err, used)
 			}
-			if _, _, again := in.Step(t.Context(), []byte("{}"), plenty); !errors.Is(again, err) {
+			if _, _, again := in.Step(t.Context(), []byte("{}"), plentyFuel); !errors.Is(again, err) {
 				t.Errorf("a step after that returns %v", again)
 			}
 			if _, err := in.Snapshot(); err == nil {
 				t.Error("a snapshot of the failed instance was taken")
 			}
-			in = started(t, p)
+			in = startInstance(t, p)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if _, _, err := in.Step(ctx, []byte("{}"), 1<<60); !errors.Is(err, engine.ErrDeadline) {
@@ -134,24 +134,24 @@ func TestW1WorkEnds(t *testing.T) {
 	}
 }
 
-// TestW7CallsOfTheHostAreLookedAt checks that a guest that calls the host without a loop ends when its fuel is used up,
+// TestStep_HostCallsUseFuel checks that a guest that calls the host without a loop ends when its fuel is used up,
 // instead of at the end of its code.
-func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
+func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
-	write := guesttest.Cat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
-	step := guesttest.Cat(guesttest.I32(4), guesttest.I32(1), guesttest.Code{0x36, 2, 0}) // one byte to write
+	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
+	step := guesttest.Concat(guesttest.I32(4), guesttest.I32(1), guesttest.Code{0x36, 2, 0}) // one byte to write
 	for range 2000 {
 		step = append(step, write...)
 	}
-	in := started(t, compiled(t, guesttest.HandMade{Imports: guesttest.Import("fd_write", 3), Step: append(step, guesttest.Answer(0, 0)...)}.Module()))
+	in := startInstance(t, compileModule(t, guesttest.HandMade{Imports: guesttest.Import("fd_write", 3), Step: append(step, guesttest.Answer(0, 0)...)}.Module()))
 	_, used, err := in.Step(t.Context(), []byte("{}"), 50_000)
 	if wrote := len(in.Printed()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
 		t.Errorf("it ends with %v, having taken %d and written %d bytes", err, used, wrote)
 	}
 }
 
-// TestWhatAGuestGetsWrong checks that a fault of a guest ends that guest, and no other one.
-func TestWhatAGuestGetsWrong(t *testing.T) {
+// TestStep_FaultEndsOnlyItsGuest checks that a fault of a guest ends that guest, and no other one.
+func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		h    guesttest.HandMade
@@ -159,36 +159,36 @@ func TestWhatAGuestGetsWrong(t *testing.T) {
 		says string
 	}{
 		"W4 memory without end": {
-			guesttest.HandMade{Step: guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.I32(16), guesttest.Code{0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x00})}, engine.ErrMemory, "",
+			guesttest.HandMade{Step: guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.I32(16), guesttest.Code{0x40, 0, 0x1a, 0x0c, 0, 0x0b, 0x00})}, engine.ErrMemory, "",
 		},
 		"W2 a stack without end": {
-			guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
+			guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
 		},
 		"W8 an answer behind the end": {guesttest.HandMade{Step: guesttest.Answer(1<<16-1, 2)}, engine.ErrTrap, "behind the end"},
 		"W8 memory behind the end":    {guesttest.HandMade{Alloc: guesttest.I32(-1)}, engine.ErrTrap, "behind the end"},
 		"W9 a flood of output":        {guesttest.HandMade{Step: guesttest.Answer(0, 2<<20)}, engine.ErrTrap, "2097152 bytes"},
 		"W11 a trap":                  {guesttest.HandMade{Step: guesttest.Code{0x00}}, engine.ErrTrap, "unreachable"},
-		"W11 no such memory":          {guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
+		"W11 no such memory":          {guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := compiled(t, c.h.Module())
-			in, good := started(t, p), started(t, compiled(t, guesttest.HandMade{}.Module()))
-			_, _, err := in.Step(t.Context(), []byte("{}"), plenty)
+			p := compileModule(t, c.h.Module())
+			in, good := startInstance(t, p), startInstance(t, compileModule(t, guesttest.HandMade{}.Module()))
+			_, _, err := in.Step(t.Context(), []byte("{}"), plentyFuel)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it ends with %v, want %v and %q", err, c.want, c.says)
 			}
-			if _, _, err := good.Step(t.Context(), []byte("{}"), plenty); err != nil {
+			if _, _, err := good.Step(t.Context(), []byte("{}"), plentyFuel); err != nil {
 				t.Errorf("another guest ends with %v", err)
 			}
 		})
 	}
 }
 
-// TestW13AnInstanceIsUsedByOne checks that a second step is refused while a step runs.
-func TestW13AnInstanceIsUsedByOne(t *testing.T) {
+// TestStep_IsRefusedWhileAnotherRuns checks that a second step is refused while a step runs.
+func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
+	in := startInstance(t, compileModule(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
@@ -210,8 +210,8 @@ func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoGuest checks that a module that is not a guest is refused, with an error that names what it lacks.
-func TestWhatIsNoGuest(t *testing.T) {
+// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused, with an error that names what it lacks.
+func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	start := guesttest.HandMade{}.Module()
@@ -234,23 +234,23 @@ func TestWhatIsNoGuest(t *testing.T) {
 	}
 }
 
-// TestThereIsNoRoom checks that a module whose initial memory exceeds the limits is refused.
-func TestThereIsNoRoom(t *testing.T) {
+// TestStart_RefusesModuleWithTooMuchMemory checks that a module whose initial memory exceeds the limits is refused.
+func TestStart_RefusesModuleWithTooMuchMemory(t *testing.T) {
 	t.Parallel()
-	p := compiled(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())
-	if _, _, err := p.Start(t.Context(), engine.Limits{Memory: 1 << 16}, engine.Origin{}, plenty); !errors.Is(err, engine.ErrMemory) {
+	p := compileModule(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())
+	if _, _, err := p.Start(t.Context(), engine.Limits{Memory: 1 << 16}, engine.Origin{}, plentyFuel); !errors.Is(err, engine.ErrMemory) {
 		t.Errorf("the start returns %v, want %v", err, engine.ErrMemory)
 	}
 }
 
 // BenchmarkStep measures one step of the guest script, with which it asks for an effect.
 func BenchmarkStep(b *testing.B) {
-	in := started(b, compiled(b, guesttest.Module(b, guesttest.Guests+"script")))
+	in := startInstance(b, compileModule(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})
 	step(b, in, envelope{"kind": "prompt", "input": strings.Repeat("emit x\n", 100_000)})
 	result := envelope{"kind": "effect_result"}.text()
 	for b.Loop() {
-		if _, _, err := in.Step(b.Context(), result, plenty); err != nil {
+		if _, _, err := in.Step(b.Context(), result, plentyFuel); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// plenty is more fuel than any step uses that is expected to end.
-	plenty = 2_000_000_000
-	mib    = 1 << 20
+	// plentyFuel is more fuel than any step uses that is expected to end.
+	plentyFuel = 2_000_000_000
+	mib        = 1 << 20
 )
 
 var limits = engine.Limits{Memory: 64 * mib, Envelope: 1 * mib}
@@ -30,7 +30,7 @@ func newEngine(t testing.TB) *engine.Engine {
 	return e
 }
 
-func compiled(t testing.TB, text []byte) *engine.Program {
+func compileModule(t testing.TB, text []byte) *engine.Program {
 	t.Helper()
 	p, err := newEngine(t).Compile(t.Context(), text)
 	if err != nil {
@@ -39,9 +39,9 @@ func compiled(t testing.TB, text []byte) *engine.Program {
 	return p
 }
 
-func started(t testing.TB, p *engine.Program) *engine.Instance {
+func startInstance(t testing.TB, p *engine.Program) *engine.Instance {
 	t.Helper()
-	in, _, err := p.Start(t.Context(), limits, engine.Origin{Clock: 1_700_000_000_000_000_000}, plenty)
+	in, _, err := p.Start(t.Context(), limits, engine.Origin{Clock: 1_700_000_000_000_000_000}, plentyFuel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func (e envelope) text() []byte {
 // step gives an instance an envelope, and returns the guest's envelope and the fuel that it used.
 func step(t testing.TB, in *engine.Instance, e envelope) (envelope, int64) {
 	t.Helper()
-	text, fuel, err := in.Step(t.Context(), e.text(), plenty)
+	text, fuel, err := in.Step(t.Context(), e.text(), plentyFuel)
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", e, err, in.Printed())
 	}

@@ -21,9 +21,9 @@ import (
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// hostFuel is the fuel of each call of a host function, in addition to the fuel for its work. The host works as
+	// fuelPerHostCall is the fuel of each call of a host function, in addition to the fuel for its work. The host works as
 	// long for the call as for this number of instructions.
-	hostFuel = 200
+	fuelPerHostCall = 200
 	// maxPieces bounds the number of buffers or subscriptions in one call, and maxBytes the size of each buffer in
 	// bytes.
 	maxPieces = 64
@@ -32,10 +32,10 @@ const (
 
 // Error numbers of WASI: success, badf, inval and nosys.
 const (
-	ok      = 0
-	badFile = 8
-	invalid = 28
-	noCall  = 52
+	errnoSuccess = 0
+	errnoBadf    = 8
+	errnoInval   = 28
+	errnoNosys   = 52
 )
 
 // A hostFunc is a function that guests can import. Like an [api.GoModuleFunc], it reads its arguments from the stack
@@ -56,63 +56,63 @@ func signature(params string, results string) wasmmeter.FuncType {
 	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
-// call returns a function of WASI whose only result is an error number.
-func call(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
+// wasiFunc returns a function of WASI whose only result is an error number.
+func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// refused returns a function of WASI that does nothing except return an error number.
-func refused(params string, why uint64) hostFunc {
-	return call(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
+// wasiStub returns a function of WASI that does nothing except return an error number.
+func wasiStub(params string, why uint64) hostFunc {
+	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
 }
 
 // imports has all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
-	wasi + ".args_sizes_get":    call("ii", nothing),
-	wasi + ".args_get":          call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
-	wasi + ".environ_sizes_get": call("ii", nothing),
-	wasi + ".environ_get":       call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
-	wasi + ".clock_time_get":    call("ili", clockTime),
-	wasi + ".random_get":        call("ii", random),
-	wasi + ".poll_oneoff":       call("iiii", poll),
-	wasi + ".sched_yield":       call("", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
-	wasi + ".fd_write":          call("iiii", write),
+	wasi + ".args_sizes_get":    wasiFunc("ii", noArguments),
+	wasi + ".args_get":          wasiFunc("ii", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
+	wasi + ".environ_sizes_get": wasiFunc("ii", noArguments),
+	wasi + ".environ_get":       wasiFunc("ii", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
+	wasi + ".clock_time_get":    wasiFunc("ili", clockTimeGet),
+	wasi + ".random_get":        wasiFunc("ii", randomGet),
+	wasi + ".poll_oneoff":       wasiFunc("iiii", pollOneoff),
+	wasi + ".sched_yield":       wasiFunc("", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
+	wasi + ".fd_write":          wasiFunc("iiii", fdWrite),
 	wasi + ".proc_exit": {signature("i", ""), func(_ context.Context, _ *Instance, _ api.Memory, stack []uint64) {
 		panic(fmt.Errorf("it exited with %d", uint32(stack[0])))
 	}},
 
-	wasi + ".fd_close":              refused("i", badFile),
-	wasi + ".fd_fdstat_get":         refused("ii", badFile),
-	wasi + ".fd_fdstat_set_flags":   refused("ii", badFile),
-	wasi + ".fd_filestat_get":       refused("ii", badFile),
-	wasi + ".fd_filestat_set_size":  refused("il", badFile),
-	wasi + ".fd_pread":              refused("iiili", badFile),
-	wasi + ".fd_prestat_get":        refused("ii", badFile),
-	wasi + ".fd_prestat_dir_name":   refused("iii", badFile),
-	wasi + ".fd_pwrite":             refused("iiili", badFile),
-	wasi + ".fd_read":               refused("iiii", badFile),
-	wasi + ".fd_readdir":            refused("iiili", badFile),
-	wasi + ".fd_seek":               refused("ilii", badFile),
-	wasi + ".fd_sync":               refused("i", badFile),
-	wasi + ".path_create_directory": refused("iii", noCall),
-	wasi + ".path_filestat_get":     refused("iiiii", noCall),
-	wasi + ".path_open":             refused("iiiiillii", noCall),
-	wasi + ".path_readlink":         refused("iiiiii", noCall),
-	wasi + ".path_remove_directory": refused("iii", noCall),
-	wasi + ".path_rename":           refused("iiiiii", noCall),
-	wasi + ".path_unlink_file":      refused("iii", noCall),
+	wasi + ".fd_close":              wasiStub("i", errnoBadf),
+	wasi + ".fd_fdstat_get":         wasiStub("ii", errnoBadf),
+	wasi + ".fd_fdstat_set_flags":   wasiStub("ii", errnoBadf),
+	wasi + ".fd_filestat_get":       wasiStub("ii", errnoBadf),
+	wasi + ".fd_filestat_set_size":  wasiStub("il", errnoBadf),
+	wasi + ".fd_pread":              wasiStub("iiili", errnoBadf),
+	wasi + ".fd_prestat_get":        wasiStub("ii", errnoBadf),
+	wasi + ".fd_prestat_dir_name":   wasiStub("iii", errnoBadf),
+	wasi + ".fd_pwrite":             wasiStub("iiili", errnoBadf),
+	wasi + ".fd_read":               wasiStub("iiii", errnoBadf),
+	wasi + ".fd_readdir":            wasiStub("iiili", errnoBadf),
+	wasi + ".fd_seek":               wasiStub("ilii", errnoBadf),
+	wasi + ".fd_sync":               wasiStub("i", errnoBadf),
+	wasi + ".path_create_directory": wasiStub("iii", errnoNosys),
+	wasi + ".path_filestat_get":     wasiStub("iiiii", errnoNosys),
+	wasi + ".path_open":             wasiStub("iiiiillii", errnoNosys),
+	wasi + ".path_readlink":         wasiStub("iiiiii", errnoNosys),
+	wasi + ".path_remove_directory": wasiStub("iii", errnoNosys),
+	wasi + ".path_rename":           wasiStub("iiiiii", errnoNosys),
+	wasi + ".path_unlink_file":      wasiStub("iii", errnoNosys),
 }
 
 // importNames returns the sorted names of imports, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// supply adds the functions that guests can import to the runtime.
-func supply(ctx context.Context, r wazero.Runtime) error {
+// defineImports adds the functions that guests can import to the runtime.
+func defineImports(ctx context.Context, r wazero.Runtime) error {
 	own := r.NewHostModuleBuilder(wasmmeter.RefillModule)
 	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
-		stack[0] = uint64(instanceOf(ctx).refilled(ctx, int64(stack[0])))
+		stack[0] = uint64(instanceOf(ctx).refill(ctx, int64(stack[0])))
 	}), types(wasmmeter.I64), types(wasmmeter.I64)).Export(wasmmeter.RefillName)
 	if _, err := own.Instantiate(ctx); err != nil {
 		return fmt.Errorf("supply guests with fuel: %w", err)
@@ -121,11 +121,11 @@ func supply(ctx context.Context, r wazero.Runtime) error {
 	for name, f := range imports {
 		calls.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, m api.Module, stack []uint64) {
 			in := instanceOf(ctx)
-			in.charge(hostFuel)
+			in.charge(fuelPerHostCall)
 			f.do(ctx, in, m.Memory(), stack)
 			// A guest may call many host functions before it reaches a check of its fuel.
 			if left := int64(in.fuel.Get()); left < 0 {
-				in.fuel.Set(uint64(in.refilled(ctx, left)))
+				in.fuel.Set(uint64(in.refill(ctx, left)))
 			}
 		}), types(f.Params...), types(f.Results...)).Export(name[len(wasi)+1:])
 	}
@@ -142,29 +142,29 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// nothing returns zero arguments, or zero environment variables.
-func nothing(_ *Instance, memory api.Memory, args []uint64) uint64 {
+// noArguments returns zero arguments, or zero environment variables.
+func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
-		return invalid
+		return errnoInval
 	}
-	return ok
+	return errnoSuccess
 }
 
-func clockTime(in *Instance, memory api.Memory, args []uint64) uint64 {
+func clockTimeGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint64Le(uint32(args[2]), in.clock) {
-		return invalid
+		return errnoInval
 	}
-	return ok
+	return errnoSuccess
 }
 
-func random(in *Instance, memory api.Memory, args []uint64) uint64 {
+func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	into, there := memory.Read(uint32(args[0]), uint32(args[1]))
 	if !there || len(into) > maxBytes {
-		return invalid
+		return errnoInval
 	}
 	in.charge(int64(len(into)))
 	_, _ = in.random.Read(into) // never fails
-	return ok
+	return errnoSuccess
 }
 
 // The layout of subscriptions and events in poll_oneoff, in bytes.
@@ -174,17 +174,17 @@ const (
 	clockTag, absolute          = 0, 1
 )
 
-// poll implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions. Subscriptions to
+// pollOneoff implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions. Subscriptions to
 // files are ignored, because there are no files.
-func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
+func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {
-		return invalid
+		return errnoInval
 	}
 	subscriptions, there := memory.Read(uint32(args[0]), n*subscriptionSize)
 	events, also := memory.Read(uint32(args[1]), n*eventSize)
 	if !there || !also {
-		return invalid
+		return errnoInval
 	}
 	until, first := uint64(0), -1
 	for i := range int(n) {
@@ -201,66 +201,66 @@ func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 		}
 	}
 	if first < 0 {
-		return noCall
+		return errnoNosys
 	}
 	// One call sleeps for at most a year, so that the clock does not overflow.
 	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
 	clear(events[:eventSize])
 	copy(events, subscriptions[first*subscriptionSize:][:8]) // the user data of the subscription
 	if !memory.WriteUint32Le(uint32(args[3]), 1) {
-		return invalid
+		return errnoInval
 	}
-	return ok
+	return errnoSuccess
 }
 
-// write implements fd_write: it appends the output to the log.
-func write(in *Instance, memory api.Memory, args []uint64) uint64 {
+// fdWrite implements fd_write: it appends the output to the log.
+func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	file, at, n := uint32(args[0]), uint32(args[1]), uint32(args[2])
 	if file != 1 && file != 2 {
-		return badFile
+		return errnoBadf
 	}
 	if n > maxPieces {
-		return invalid
+		return errnoInval
 	}
 	all := uint32(0)
 	for i := range n {
 		place, there := memory.ReadUint32Le(at + 8*i)
 		length, also := memory.ReadUint32Le(at + 8*i + 4)
 		if !there || !also || length > maxBytes {
-			return invalid
+			return errnoInval
 		}
 		text, there := memory.Read(place, length)
 		if !there {
-			return invalid
+			return errnoInval
 		}
 		in.charge(int64(length))
 		in.log.write(text)
 		all += length
 	}
 	if !memory.WriteUint32Le(uint32(args[3]), all) {
-		return invalid
+		return errnoInval
 	}
-	return ok
+	return errnoSuccess
 }
 
 // MaxPrinted bounds the output of one step that is returned, in bytes. Only the last bytes are returned.
 const MaxPrinted = 4096
 
-// logs holds the output of a guest.
-type logs struct {
+// outputLog holds the output of a guest.
+type outputLog struct {
 	text []byte
 	// cut is true if the beginning of the output was dropped.
 	cut bool
 }
 
-func (l *logs) write(text []byte) {
+func (l *outputLog) write(text []byte) {
 	l.text = append(l.text, text...)
 	if over := len(l.text) - MaxPrinted; over > 0 {
 		l.text, l.cut = append(l.text[:0], l.text[over:]...), true
 	}
 }
 
-func (l *logs) String() string {
+func (l *outputLog) String() string {
 	text := strings.ToValidUTF8(string(l.text), "�")
 	if !l.cut && len(text) <= MaxPrinted {
 		return text

@@ -18,13 +18,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// refill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it. Between two
+// fuelPerRefill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it. Between two
 // refills, nothing interrupts a step, not even its deadline.
-const refill = 100_000
+const fuelPerRefill = 100_000
 
-// longestStint is the longest time slice of a guest, even if only a few guests work. It is short because each envelope
+// longestTimeSlice is the longest time slice of a guest, even if only a few guests work. It is short because each envelope
 // of another guest needs several slices.
-const longestStint = 250 * time.Microsecond
+const longestTimeSlice = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
 type Limits struct {
@@ -48,7 +48,7 @@ type Instance struct {
 	program *Program
 	limits  Limits
 	in      api.Module
-	memory  *linear
+	memory  *linearMemory
 	fuel    api.MutableGlobal
 	state   []api.MutableGlobal
 	alloc   api.Function
@@ -56,11 +56,11 @@ type Instance struct {
 
 	clock  uint64
 	random *rand.ChaCha8
-	log    logs
+	log    outputLog
 
 	stint gosched.Work
-	// most is the fuel that the present call may use in total, and given is the fuel that it has got so far.
-	most, given int64
+	// maxFuel is the fuel that the present call may use in total, and given is the fuel that it has got so far.
+	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
 	// failed is the error after which the instance can't be used any more; nil before.
@@ -124,18 +124,18 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 			in.memory.Free()
 		}
 	}()
-	defer recovered(&err)
+	defer recoverAllocation(&err)
 	if need := int64(p.pages) * pageSize; need > limits.Memory {
 		return nil, nil, fmt.Errorf("%w: it needs %d bytes at the start, and has %d", ErrMemory, need, limits.Memory)
 	}
-	in = &Instance{program: p, limits: limits, stint: gosched.Work{Longest: longestStint}}
+	in = &Instance{program: p, limits: limits, stint: gosched.Work{Longest: longestTimeSlice}}
 	ctx = in.context(ctx)
 	allocating := experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
-		in.memory = p.engine.spares.linear(min(int64(min(most, 1<<32)), limits.Memory))
+		in.memory = p.engine.pool.take(min(int64(min(most, 1<<32)), limits.Memory))
 		return in.memory
 	}))
 	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions()); err != nil {
-		return in, nil, failure(err)
+		return in, nil, guestError(err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
 	for _, name := range append([]string{wasmmeter.FuelGlobal}, p.state...) {
@@ -153,8 +153,8 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	return in, ctx, nil
 }
 
-// recovered converts a panic of [linear.Reallocate] in Go code to an error.
-func recovered(err *error) {
+// recoverAllocation converts a panic of [linear.Reallocate] in Go code to an error.
+func recoverAllocation(err *error) {
 	switch said := recover(); said {
 	case nil:
 	case ErrMemory, ErrSystem:
@@ -173,7 +173,7 @@ func (in *Instance) context(ctx context.Context) context.Context {
 // most fuel. The step ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
-	in.log = logs{}
+	in.log = outputLog{}
 	used, err = in.run(fuel, func() error {
 		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
 		if err != nil {
@@ -203,8 +203,8 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 // errHost is the cause of a trap that a fault of this program led to.
 var errHost = errors.New("the host function that the guest called has a fault")
 
-// errStack means that the guest has nested its calls too deeply.
-var errStack = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
+// errStackOverflow means that the guest has nested its calls too deeply.
+var errStackOverflow = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
 
 // run calls part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
@@ -215,10 +215,10 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if in.failed != nil {
 		return 0, in.failed
 	}
-	in.most, in.given = fuel, 0
+	in.maxFuel, in.grantedFuel = fuel, 0
 	in.fuel.Set(0)
 	err = part()
-	used = in.given - int64(in.fuel.Get())
+	used = in.grantedFuel - int64(in.fuel.Get())
 	in.fuel.Set(0)
 	if err == nil && used > fuel { // the guest used it up after its last check
 		err = ErrFuel
@@ -226,16 +226,16 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if err == nil {
 		return used, nil
 	}
-	in.failed = failure(err)
+	in.failed = guestError(err)
 	return min(used, fuel), in.failed
 }
 
-// stacks has the texts with which stack traces begin in errors of the runtime. failure removes the stack traces.
-var stacks = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
+// traceMarkers has the texts with which stack traces begin in errors of the runtime. failure removes the stack traces.
+var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
-// failure converts an error of the runtime to an error of this package. It removes stack traces, because callers can
+// guestError converts an error of the runtime to an error of this package. It removes stack traces, because callers can
 // read the error.
-func failure(err error) error {
+func guestError(err error) error {
 	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, own) {
 			return own
@@ -245,24 +245,24 @@ func failure(err error) error {
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
-	for _, stack := range stacks {
+	for _, stack := range traceMarkers {
 		text, _, _ = strings.Cut(text, stack)
 	}
 	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
-// refilled returns the fuel with which the guest continues, after its fuel fell below zero. left is what was left.
-func (in *Instance) refilled(ctx context.Context, left int64) int64 {
+// refill returns the fuel with which the guest continues, after its fuel fell below zero. left is what was left.
+func (in *Instance) refill(ctx context.Context, left int64) int64 {
 	in.stint.Part() // lets other guests work first
 	if left == wasmmeter.StackSpent {
-		panic(errStack)
+		panic(errStackOverflow)
 	}
 	if ctx.Err() != nil {
 		in.fuel.Set(uint64(left)) // keeps the count of used fuel
 		panic(ErrDeadline)
 	}
-	give := min(max(refill, -left), in.most-in.given)
-	in.given += give
+	give := min(max(fuelPerRefill, -left), in.maxFuel-in.grantedFuel)
+	in.grantedFuel += give
 	if left+give < 0 {
 		in.fuel.Set(uint64(left + give))
 		panic(ErrFuel)

@@ -14,100 +14,100 @@ const (
 	maxSpare  = 8 << 20
 )
 
-// linear is the memory of a guest. It reserves an address range in which it can grow without being moved. The operating
+// linearMemory is the memory of a guest. It reserves an address range in which it can grow without being moved. The operating
 // system provides memory only for the part that was used. The range is not on Go's heap, so the garbage collector does
 // not scan it.
-type linear struct {
-	place
+type linearMemory struct {
+	addressRange
 	// used is the present size of the guest's memory, in bytes.
-	used   int64
-	spares *spares
+	used int64
+	pool *sparePool
 }
 
 // A place is an address range for a guest's memory. ready is the size of the part for which the operating system has
 // provided memory, in bytes. While no guest uses the place, all of it is zero.
-type place struct {
-	all   []byte
-	ready int64
+type addressRange struct {
+	bytes     []byte
+	committed int64
 }
 
-// spares are places that no guest uses. A guest that takes one starts much faster, because the operating system has
+// sparePool are places that no guest uses. A guest that takes one starts much faster, because the operating system has
 // provided the memory already. The zero value is ready to use.
-type spares struct {
-	mu    sync.Mutex
-	free  []place
-	bytes int64
+type sparePool struct {
+	mu     sync.Mutex
+	ranges []addressRange
+	bytes  int64
 }
 
-// linear returns a memory that can grow to most bytes.
-func (s *spares) linear(most int64) *linear {
+// take returns a memory that can grow to most bytes.
+func (s *sparePool) take(most int64) *linearMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, p := range s.free {
-		if int64(len(p.all)) == most {
-			s.free = slices.Delete(s.free, i, i+1)
-			s.bytes -= p.ready
-			return &linear{place: p, spares: s}
+	for i, p := range s.ranges {
+		if int64(len(p.bytes)) == most {
+			s.ranges = slices.Delete(s.ranges, i, i+1)
+			s.bytes -= p.committed
+			return &linearMemory{addressRange: p, pool: s}
 		}
 	}
 	all := reserve(most)
 	if all == nil && most > 0 {
-		s.drop()
+		s.releaseAll()
 		all = reserve(most)
 	}
-	return &linear{place: place{all: all}, spares: s}
+	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// keep adds a place, which must be all zero. It releases the oldest places if there are more than maxSpares bytes.
-func (s *spares) keep(p place) {
+// put adds a place, which must be all zero. It releases the oldest places if there are more than maxSpares bytes.
+func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.free = append(s.free, p)
-	for s.bytes += p.ready; s.bytes > maxSpares; s.free = slices.Delete(s.free, 0, 1) {
-		s.bytes -= s.free[0].ready
-		release(s.free[0].all)
+	s.ranges = append(s.ranges, p)
+	for s.bytes += p.committed; s.bytes > maxSpares; s.ranges = slices.Delete(s.ranges, 0, 1) {
+		s.bytes -= s.ranges[0].committed
+		release(s.ranges[0].bytes)
 	}
 }
 
 // close releases all places.
-func (s *spares) close() {
+func (s *sparePool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop()
+	s.releaseAll()
 }
 
-// drop releases all places. The caller holds mu.
-func (s *spares) drop() {
-	for _, p := range s.free {
-		release(p.all)
+// releaseAll releases all places. The caller holds mu.
+func (s *sparePool) releaseAll() {
+	for _, p := range s.ranges {
+		release(p.bytes)
 	}
-	s.free, s.bytes = nil, 0
+	s.ranges, s.bytes = nil, 0
 }
 
 // Reallocate implements experimental.LinearMemory. If the guest exceeds its limit, Reallocate panics, which ends the
 // guest. A failure as the result of memory.grow would let the guest continue in a way that depends on the host.
-func (l *linear) Reallocate(size uint64) []byte {
+func (l *linearMemory) Reallocate(size uint64) []byte {
 	switch {
-	case l.all == nil && size > 0:
+	case l.bytes == nil && size > 0:
 		panic(ErrSystem)
-	case size > uint64(len(l.all)):
+	case size > uint64(len(l.bytes)):
 		panic(ErrMemory)
-	case !grow(l.all, l.ready, int64(size)):
-		if l.spares.close(); !grow(l.all, l.ready, int64(size)) { // the spare places were released: try again
+	case !grow(l.bytes, l.committed, int64(size)):
+		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // the spare places were released: try again
 			panic(ErrSystem)
 		}
 	}
-	l.used, l.ready = int64(size), max(l.ready, int64(size))
-	return l.all[:size:len(l.all)]
+	l.used, l.committed = int64(size), max(l.committed, int64(size))
+	return l.bytes[:size:len(l.bytes)]
 }
 
 // Free implements experimental.LinearMemory.
-func (l *linear) Free() {
-	if l.ready > 0 && l.ready <= maxSpare {
-		clear(l.all[:l.used])
-		l.spares.keep(l.place)
+func (l *linearMemory) Free() {
+	if l.committed > 0 && l.committed <= maxSpare {
+		clear(l.bytes[:l.used])
+		l.pool.put(l.addressRange)
 	} else {
-		release(l.all)
+		release(l.bytes)
 	}
-	l.place = place{}
+	l.addressRange = addressRange{}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopesKeepToTheirSchema checks that the envelopes of the host and of the guest script are valid by the
+// TestEnvelopes_AreValidBySchema checks that the envelopes of the host and of the guest script are valid by the
 // published schema, and that invalid envelopes are not.
-func TestEnvelopesKeepToTheirSchema(t *testing.T) {
+func TestEnvelopes_AreValidBySchema(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../../sdk/abi/abi-1.schema.json")
 	if err != nil {
@@ -35,17 +35,17 @@ func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 		}
 		return resolved.Validate(v)
 	}
-	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
+	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
 	prompt := "emit a\nwrite a b\nread a\nedit a b => c\nlist\ntodo pending x\ntool s n {\"a\":1}\nask why\nsleep 1s\nread z\nsay x\ndone"
-	give := []abi.In{{Kind: abi.Start, Instructions: "be brief", MaxTurns: 3}, {Kind: abi.Prompt, Input: prompt}}
+	give := []abi.HostEnvelope{{Kind: abi.Start, Instructions: "be brief", MaxTurns: 3}, {Kind: abi.Prompt, Input: prompt}}
 	kinds := make(map[string]bool)
 	for i := 0; i < len(give); i++ {
 		give[i].Sequence = int64(i + 1)
-		envelope, err := abi.Write(give[i])
+		envelope, err := abi.Encode(give[i])
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, _, err := in.Step(t.Context(), envelope, plenty)
+		answer, _, err := in.Step(t.Context(), envelope, plentyFuel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,18 +54,18 @@ func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 				t.Errorf("%s: %v", text, err)
 			}
 		}
-		out, err := abi.Read(answer)
+		out, err := abi.Decode(answer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if kinds[out.Kind] = true; out.Kind != abi.Finish {
 			results := map[string]string{"read_file": `"b"`, "list_files": `["a"]`}
-			next := abi.In{Kind: abi.Result}
+			next := abi.HostEnvelope{Kind: abi.Result}
 			if result := results[out.Op]; result != "" {
 				next.Result = []byte(result)
 			}
 			if out.Kind == abi.Model || out.Kind == abi.Tool || out.Path == "z" {
-				next = abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_offered", Message: "no"}}
+				next = abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "not_offered", Message: "no"}}
 			}
 			give = append(give, next)
 		}

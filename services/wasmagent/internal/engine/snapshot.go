@@ -19,13 +19,13 @@ import (
 // of the meter. Use errors.Is.
 var ErrSnapshot = errors.New("the snapshot can't be restored")
 
-// head is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes, little-endian; the
+// snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes, little-endian; the
 // header; and the memory, compressed by DEFLATE (RFC 1951).
 //
 // The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
 // changes. First comes one bit for each block, least significant bit first, which is 1 if the block differs. The blocks
 // that differ follow.
-type head struct {
+type snapshotHeader struct {
 	// Version is the version of the format: 2.
 	Version int `json:"version"`
 	// Module is the digest of the guest's module. Meter is the version of its fuel meter.
@@ -41,7 +41,7 @@ type head struct {
 
 const (
 	snapshotVersion = 2
-	maxHead         = 1 << 20
+	maxHeader       = 1 << 20
 	blockSize       = 1 << 10
 )
 
@@ -60,8 +60,8 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changed returns a bit for each block of the memory, which is 1 if the block differs from the image.
-func (m image) changed(memory []byte) []byte {
+// changedBlocks returns a bit for each block of the memory, which is 1 if the block differs from the image.
+func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
 		was, ok := m[i]
@@ -97,7 +97,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	if in.failed != nil {
 		return nil, in.failed
 	}
-	h := head{Version: snapshotVersion, Module: in.program.Digest, Meter: wasmmeter.MeterVersion, Pages: in.in.Memory().Size() / pageSize, Clock: in.clock}
+	h := snapshotHeader{Version: snapshotVersion, Module: in.program.Digest, Meter: wasmmeter.MeterVersion, Pages: in.in.Memory().Size() / pageSize, Clock: in.clock}
 	for _, global := range in.state {
 		h.Globals = append(h.Globals, global.Get())
 	}
@@ -117,7 +117,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 		return nil, fmt.Errorf("write a snapshot: %w", err)
 	}
 	memory, _ := in.in.Memory().Read(0, in.in.Memory().Size())
-	bits := in.program.image.changed(memory)
+	bits := in.program.image.changedBlocks(memory)
 	if _, err := pack.Write(bits); err != nil {
 		return nil, fmt.Errorf("write a snapshot: %w", err)
 	}
@@ -135,7 +135,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 // Restore returns an instance that continues from a snapshot. Errors: [ErrSnapshot], and [ErrMemory] if the memory
 // exceeds the limits.
 func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (*Instance, error) {
-	h, packed, err := readHead(snapshot)
+	h, packed, err := parseHeader(snapshot)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
@@ -154,7 +154,7 @@ func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (
 	if err != nil {
 		return nil, err
 	}
-	if err := in.fill(h, packed); err != nil {
+	if err := in.restoreState(h, packed); err != nil {
 		if !errors.Is(err, ErrMemory) && !errors.Is(err, ErrSystem) {
 			err = fmt.Errorf("%w: %w", ErrSnapshot, err)
 		}
@@ -163,20 +163,20 @@ func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (
 	return in, nil
 }
 
-func readHead(snapshot []byte) (h head, packed []byte, err error) {
+func parseHeader(snapshot []byte) (h snapshotHeader, packed []byte, err error) {
 	if len(snapshot) < 4 {
 		return h, nil, io.ErrUnexpectedEOF
 	}
 	n := binary.LittleEndian.Uint32(snapshot)
-	if n > maxHead || uint64(n) > uint64(len(snapshot)-4) {
+	if n > maxHeader || uint64(n) > uint64(len(snapshot)-4) {
 		return h, nil, io.ErrUnexpectedEOF
 	}
 	return h, snapshot[4+n:], json.Unmarshal(snapshot[4:4+n], &h)
 }
 
-// fill sets the memory, the globals, the clock and the random numbers to those of the snapshot.
-func (in *Instance) fill(h head, packed []byte) (err error) {
-	defer recovered(&err)
+// restoreState sets the memory, the globals, the clock and the random numbers to those of the snapshot.
+func (in *Instance) restoreState(h snapshotHeader, packed []byte) (err error) {
+	defer recoverAllocation(&err)
 	if more := h.Pages - in.program.pages; more > 0 {
 		if _, ok := in.in.Memory().Grow(more); !ok {
 			return errors.New("the memory can't grow to its size")

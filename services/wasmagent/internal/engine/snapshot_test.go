@@ -20,23 +20,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// elsewhere is the environment variable that makes this test program continue a guest. It names the folder with the
+// continueEnv is the environment variable that makes this test program continue a guest. It names the folder with the
 // guest's module, snapshot and next envelope.
-const elsewhere = "SLUICE_TEST_ELSEWHERE"
+const continueEnv = "SLUICE_TEST_ELSEWHERE"
 
-// TestAGuestGoesOnInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for the
+// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for the
 // same fuel, in this process and in another one.
-func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
+func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 	t.Parallel()
-	if dir := os.Getenv(elsewhere); dir != "" {
-		goOn(t, dir)
+	if dir := os.Getenv(continueEnv); dir != "" {
+		continueGuest(t, dir)
 		return
 	}
 	text := guesttest.Module(t, guesttest.Guests+"script")
-	p := compiled(t, text)
-	in := started(t, p)
-	step(t, in, script[0])
-	for i, e := range script[1:] {
+	p := compileModule(t, text)
+	in := startInstance(t, p)
+	step(t, in, turnEnvelopes[0])
+	for i, e := range turnEnvelopes[1:] {
 		snapshot, err := in.Snapshot()
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
 			}
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAGuestGoesOnInAnotherProcess$", "-test.v")
-		cmd.Env = append(os.Environ(), elsewhere+"="+dir)
+		cmd.Env = append(os.Environ(), continueEnv+"="+dir)
 		out, err := cmd.CombinedOutput()
 		if said := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), said) {
 			t.Errorf("%v: want %s in:\n%s", err, said, out)
@@ -71,7 +71,7 @@ func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
 	}
 }
 
-func goOn(t *testing.T, dir string) {
+func continueGuest(t *testing.T, dir string) {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -79,11 +79,11 @@ func goOn(t *testing.T, dir string) {
 		}
 		return text
 	}
-	in, err := compiled(t, read("module")).Restore(t.Context(), limits, read("snapshot"))
+	in, err := compileModule(t, read("module")).Restore(t.Context(), limits, read("snapshot"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, fuel, err := in.Step(t.Context(), read("envelope"), plenty)
+	text, fuel, err := in.Step(t.Context(), read("envelope"), plentyFuel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,16 +94,16 @@ func goOn(t *testing.T, dir string) {
 	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
 }
 
-// TestSnapshotsAreChecked checks that damaged snapshots, and snapshots of other modules, are refused.
-func TestSnapshotsAreChecked(t *testing.T) {
+// TestRestore_RefusesDamagedSnapshots checks that damaged snapshots, and snapshots of other modules, are refused.
+func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	t.Parallel()
-	p := compiled(t, guesttest.HandMade{}.Module())
-	in := started(t, p)
+	p := compileModule(t, guesttest.HandMade{}.Module())
+	in := startInstance(t, p)
 	whole, err := in.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range [][]byte{whole, head(whole, make([]byte, 8))} {
+	for _, text := range [][]byte{whole, withMemory(whole, make([]byte, 8))} {
 		if _, err := p.Restore(t.Context(), limits, text); err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +112,9 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		"nothing":          nil,
 		"a head alone":     whole[:60],
 		"a torn one":       whole[:len(whole)-1],
-		"fewer blocks":     head(whole, make([]byte, 7)),
-		"a block too few":  head(whole, []byte{1, 0, 0, 0, 0, 0, 0, 0}),
-		"a block too many": head(whole, make([]byte, 8+1<<10)),
+		"fewer blocks":     withMemory(whole, make([]byte, 7)),
+		"a block too few":  withMemory(whole, []byte{1, 0, 0, 0, 0, 0, 0, 0}),
+		"a block too many": withMemory(whole, make([]byte, 8+1<<10)),
 		"with more":        append(bytes.Clone(whole), 0),
 		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
 		"another meter's":  bytes.Replace(whole, fmt.Appendf(nil, `"meter":%d`, wasmmeter.MeterVersion), []byte(`"meter":99`), 1),
@@ -132,8 +132,8 @@ func TestSnapshotsAreChecked(t *testing.T) {
 	}
 }
 
-// head returns a snapshot with the header of another snapshot and this memory.
-func head(snapshot, memory []byte) []byte {
+// withMemory returns a snapshot with the header of another snapshot and this memory.
+func withMemory(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
 	if err == nil {
@@ -145,22 +145,22 @@ func head(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// TestASnapshotIsTheWholeMemory checks that a snapshot has every change of a guest's memory: over the module's data,
+// TestSnapshot_HasWholeMemory checks that a snapshot has every change of a guest's memory: over the module's data,
 // and beyond the initial memory.
-func TestASnapshotIsTheWholeMemory(t *testing.T) {
+func TestSnapshot_HasWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
 	place := guesttest.I32(at)
 	written := append(append([]byte{1, 0}, place...), 0x0b, 0x80, 0x20) // 4096 bytes
-	p := compiled(t, guesttest.HandMade{
-		Alloc: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x40, 0, 0x1a}, place), // memory.grow
+	p := compileModule(t, guesttest.HandMade{
+		Alloc: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x40, 0, 0x1a}, place), // memory.grow
 		Step:  guesttest.Answer(0, 2<<16),
 		Data:  append(written, bytes.Repeat([]byte{7}, 4096)...),
 	}.Module())
-	in := started(t, p)
+	in := startInstance(t, p)
 	random := rand.New(rand.NewPCG(1, 2))
 	give := func(in *engine.Instance, text []byte) []byte {
-		memory, _, err := in.Step(t.Context(), text, plenty)
+		memory, _, err := in.Step(t.Context(), text, plentyFuel)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,12 +195,12 @@ func TestASnapshotIsTheWholeMemory(t *testing.T) {
 	}
 }
 
-// TestASnapshotStaysSmall checks that the snapshot of a guest in Go does not grow with the number of prompts, because
+// TestSnapshot_StaysSmallOverManyPrompts checks that the snapshot of a guest in Go does not grow with the number of prompts, because
 // its garbage is collected.
-func TestASnapshotStaysSmall(t *testing.T) {
+func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	t.Parallel()
-	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
-	step(t, in, script[0])
+	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
+	step(t, in, turnEnvelopes[0])
 	for i := range 5000 {
 		step(t, in, envelope{"kind": "prompt", "input": "say x"})
 		if i%1000 != 999 {
@@ -217,25 +217,25 @@ func TestASnapshotStaysSmall(t *testing.T) {
 }
 
 // W13: a guest that reuses the memory of an ended guest finds only zeroes in it.
-func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
+func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	t.Parallel()
-	p := compiled(t, guesttest.HandMade{
-		Alloc: guesttest.Cat(guesttest.I32(2), guesttest.Code{0x40, 0, 0x1a}, guesttest.I32(100)),
+	p := compileModule(t, guesttest.HandMade{
+		Alloc: guesttest.Concat(guesttest.I32(2), guesttest.Code{0x40, 0, 0x1a}, guesttest.I32(100)),
 		Step:  guesttest.Answer(0, 3<<16),
 	}.Module())
 	for i := range 20 {
-		in, _, err := p.Start(t.Context(), limits, engine.Origin{}, plenty)
+		in, _, err := p.Start(t.Context(), limits, engine.Origin{}, plentyFuel)
 		if err != nil {
 			t.Fatal(err)
 		}
-		memory, _, err := in.Step(t.Context(), nil, plenty)
+		memory, _, err := in.Step(t.Context(), nil, plentyFuel)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if i := bytes.IndexFunc(memory, func(r rune) bool { return r != 0 }); i >= 0 || in.Memory() != 3<<16 {
 			t.Fatalf("of %d bytes of memory, byte %d is not zero", in.Memory(), i)
 		}
-		if memory, _, err = in.Step(t.Context(), bytes.Repeat([]byte{7}, 150_000+i), plenty); err != nil || memory[150_000] != 7 {
+		if memory, _, err = in.Step(t.Context(), bytes.Repeat([]byte{7}, 150_000+i), plentyFuel); err != nil || memory[150_000] != 7 {
 			t.Fatalf("the guest can't write: %v", err)
 		}
 		if err := in.Close(t.Context()); err != nil {
@@ -246,9 +246,9 @@ func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 
 // BenchmarkSnapshot measures how long it takes to take and to restore a snapshot of a guest in Go.
 func BenchmarkSnapshot(b *testing.B) {
-	p := compiled(b, guesttest.Module(b, guesttest.Guests+"agent"))
-	in := started(b, p)
-	step(b, in, script[0])
+	p := compileModule(b, guesttest.Module(b, guesttest.Guests+"agent"))
+	in := startInstance(b, p)
+	step(b, in, turnEnvelopes[0])
 	snapshot, err := in.Snapshot()
 	if err != nil {
 		b.Fatal(err)

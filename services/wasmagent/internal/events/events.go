@@ -18,24 +18,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// form is the first input of every event's hash. It names the version of the format.
-const form = "sluice-agent-event-1"
+// hashVersion is the first input of every event's hash. It names the version of the format.
+const hashVersion = "sluice-agent-event-1"
 
-// maxShown is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope, the list
+// maxListedEnvelope is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope, the list
 // has only the digest.
-const maxShown = 16 << 10
+const maxListedEnvelope = 16 << 10
 
 // ErrChain means that an event does not follow the event before it, or was changed. Use errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
-// Start returns the head of an empty journal, which is the position before its first event.
-func Start(journalID string) *wasmstorev1.Head {
+// EmptyHead returns the head of an empty journal, which is the position before its first event.
+func EmptyHead(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Seal appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to be
+// Append appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to be
 // stored and the new head.
-func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
+func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
 		e.Sequence = 1
@@ -49,11 +49,11 @@ func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasms
 	e.PreviousHash = head.GetHash()
 	e.Hash = hash(e)
 	out := &wasmstorev1.StoredEvent{Event: e, Envelope: envelope}
-	return out, next(head, out)
+	return out, headAfter(head, out)
 }
 
-// next returns the head after an event.
-func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
+// headAfter returns the head after an event.
+func headAfter(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
 	return &wasmstorev1.Head{
 		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),
 		Bytes: head.GetBytes() + int64(proto.Size(e)),
@@ -78,21 +78,21 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 		return nil, fmt.Errorf("%w: its epoch or its sequence does not follow the event before", ErrChain)
 	case event.GetEnvelopeDigest() != envelope:
 		return nil, fmt.Errorf("%w: its envelope was changed", ErrChain)
-	case event.GetHash() != hash(event), event.GetEnvelopeJson() != "", unknown(e):
+	case event.GetHash() != hash(event), event.GetEnvelopeJson() != "", hasUnknownFields(e):
 		return nil, fmt.Errorf("%w: it was changed", ErrChain)
 	}
-	return next(head, e), nil
+	return headAfter(head, e), nil
 }
 
-// unknown reports whether a message has unknown fields, which the hash does not cover.
-func unknown(e *wasmstorev1.StoredEvent) bool {
+// hasUnknownFields reports whether a message has unknown fields, which the hash does not cover.
+func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Shown returns an event in its form in responses.
-func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
+// Proto returns an event in its form in responses.
+func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
-	if len(e.GetEnvelope()) <= maxShown && utf8.Valid(e.GetEnvelope()) {
+	if len(e.GetEnvelope()) <= maxListedEnvelope && utf8.Valid(e.GetEnvelope()) {
 		out.EnvelopeJson = string(e.GetEnvelope())
 	}
 	return out
@@ -102,7 +102,7 @@ func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 func hash(e *wasmagentv1.Event) string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	sum := canonicaljson.Sum(
-		form, n(int64(e.GetEpoch())), n(e.GetSequence()), n(int64(e.GetKind())), nanos(e.GetTime()), n(int64(e.GetEffect())),
+		hashVersion, n(int64(e.GetEpoch())), n(e.GetSequence()), n(int64(e.GetKind())), nanosText(e.GetTime()), n(int64(e.GetEffect())),
 		e.GetEnvelopeDigest(), n(e.GetEffectSequence()), e.GetDecisionId(), n(int64(e.GetCode())), e.GetApprovalId(), n(e.GetFuel()),
 		n(int64(e.GetState())), e.GetMessage(), e.GetActor(), n(int64(e.GetFromEpoch())), n(e.GetFromSequence()), e.GetModuleDigest(),
 		n(int64(e.GetMeterVersion())), e.GetPreviousHash(),
@@ -110,9 +110,9 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanos returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time gives
+// nanosText returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time gives
 // "0".
-func nanos(t *timestamppb.Timestamp) string {
+func nanosText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // Flipping any bit of an event breaks the chain.
-func TestEveryBitCounts(t *testing.T) {
+func TestCheck_RefusesEventWithFlippedBit(t *testing.T) {
 	t.Parallel()
-	head := events.Start("agent-1")
+	head := events.EmptyHead("agent-1")
 	var all []*wasmstorev1.StoredEvent
 	for _, e := range []*wasmagentv1.Event{
 		{Epoch: 1, Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, Message: "created", Actor: "ana", State: wasmagentv1.AgentState_AGENT_STATE_IDLE, ModuleDigest: "aa", MeterVersion: 2},
@@ -28,10 +28,10 @@ func TestEveryBitCounts(t *testing.T) {
 			envelope = []byte(`{"kind":"tool"}`)
 		}
 		var stored *wasmstorev1.StoredEvent
-		stored, head = events.Seal(head, e, envelope)
+		stored, head = events.Append(head, e, envelope)
 		all = append(all, stored)
 	}
-	at := events.Start("agent-1")
+	at := events.EmptyHead("agent-1")
 	for i, e := range all {
 		text, err := proto.Marshal(e)
 		if err != nil {
@@ -49,7 +49,7 @@ func TestEveryBitCounts(t *testing.T) {
 			}
 		}
 		if i > 0 {
-			if _, err := events.Check(events.Start("agent-1"), e); !errors.Is(err, events.ErrChain) {
+			if _, err := events.Check(events.EmptyHead("agent-1"), e); !errors.Is(err, events.ErrChain) {
 				t.Errorf("event %d is accepted as the first event: %v", i, err)
 			}
 		}
@@ -60,7 +60,7 @@ func TestEveryBitCounts(t *testing.T) {
 	if !proto.Equal(at, head) {
 		t.Errorf("after reading, the head is %v; after writing, it was %v", at, head)
 	}
-	if _, err := events.Check(events.Start("agent-2"), all[0]); !errors.Is(err, events.ErrChain) {
+	if _, err := events.Check(events.EmptyHead("agent-2"), all[0]); !errors.Is(err, events.ErrChain) {
 		t.Errorf("the first event is accepted in the journal of another agent: %v", err)
 	}
 }

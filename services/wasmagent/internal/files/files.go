@@ -24,14 +24,14 @@ const MaxPath = 1024
 var (
 	// ErrPath means that the text is not a valid path.
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
-	// ErrUnknown means that the file does not exist.
-	ErrUnknown = errors.New("there is no such file")
-	// ErrTarget means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file more
+	// ErrNotFound means that the file does not exist.
+	ErrNotFound = errors.New("there is no such file")
+	// ErrTextNotFound means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file more
 	// than once.
-	ErrTarget    = errors.New("the text to replace is not in the file")
-	ErrAmbiguous = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
-	// ErrLines means that an offset or limit is negative.
-	ErrLines = errors.New("offset and limit must be at least 0")
+	ErrTextNotFound = errors.New("the text to replace is not in the file")
+	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
+	// ErrLineRange means that an offset or limit is negative.
+	ErrLineRange = errors.New("offset and limit must be at least 0")
 	// ErrFull means that the bounds would be exceeded.
 	ErrFull = errors.New("the maximum is reached")
 )
@@ -88,14 +88,14 @@ func Path(text string) (string, error) {
 }
 
 // Read returns at most limit lines of a file, starting with line offset, which counts from 0. If limit is 0, it returns
-// all lines from offset on. Errors: [ErrPath], [ErrUnknown], [ErrLines].
+// all lines from offset on. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
 		return "", err
 	}
 	if offset < 0 || limit < 0 {
-		return "", fmt.Errorf("%s: lines from %d, %d of them: %w", name, offset, limit, ErrLines)
+		return "", fmt.Errorf("%s: lines from %d, %d of them: %w", name, offset, limit, ErrLineRange)
 	}
 	if offset == 0 && limit == 0 {
 		return e.content, nil
@@ -115,7 +115,7 @@ func (f *Files) find(name string) (string, entry, error) {
 	}
 	e, ok := f.all[name]
 	if !ok {
-		return "", entry{}, fmt.Errorf("%s: %w", name, ErrUnknown)
+		return "", entry{}, fmt.Errorf("%s: %w", name, ErrNotFound)
 	}
 	return name, e, nil
 }
@@ -126,11 +126,11 @@ func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return name, f.put(name, content, now)
+	return name, f.store(name, content, now)
 }
 
-// put stores a file if the bounds allow it.
-func (f *Files) put(name, content string, now time.Time) error {
+// store stores a file if the bounds allow it.
+func (f *Files) store(name, content string, now time.Time) error {
 	old, there := f.all[name]
 	bytes := f.bytes + len(content) - len(old.content)
 	if !there {
@@ -148,7 +148,7 @@ func (f *Files) put(name, content string, now time.Time) error {
 
 // Edit replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then every
 // occurrence is replaced. Edit returns the canonical path and the number of replacements. Errors: [ErrPath],
-// [ErrUnknown], [ErrTarget], [ErrAmbiguous], [ErrFull].
+// [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -160,19 +160,19 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 	}
 	switch {
 	case n == 0:
-		return "", 0, fmt.Errorf("%s: %w", name, ErrTarget)
+		return "", 0, fmt.Errorf("%s: %w", name, ErrTextNotFound)
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
 	// The size is checked before the new text is created, because a short edit may produce a very long text.
 	case len(e.content)+n*(len(to)-len(from)) > f.bounds.Bytes:
 		return "", 0, fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
-	return name, n, f.put(name, strings.ReplaceAll(e.content, from, to), now)
+	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
 // List returns the files below a folder, or all files if below is empty, sorted by path. Errors: [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
-	below, err := folder(below)
+	below, err := folderPrefix(below)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (f *Files) List(below string) ([]File, error) {
 
 // Paths returns the paths of the files that [Files.List] returns. The result is never nil.
 func (f *Files) Paths(below string) ([]string, error) {
-	below, err := folder(below)
+	below, err := folderPrefix(below)
 	paths := []string{}
 	for _, name := range slices.Sorted(maps.Keys(f.all)) {
 		if strings.HasPrefix(name, below) {
@@ -199,8 +199,8 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folder returns the common prefix of the paths below a folder. If name is empty or ".", the prefix is empty.
-func folder(name string) (string, error) {
+// folderPrefix returns the common prefix of the paths below a folder. If name is empty or ".", the prefix is empty.
+func folderPrefix(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
 	}

@@ -14,8 +14,8 @@ import (
 
 var now = time.Unix(1_700_000_000, 0)
 
-// TestPath checks that each file has only one canonical path, and that a path can't leave the folder.
-func TestPath(t *testing.T) {
+// TestPath_IsCanonicalAndRelative checks that each file has only one canonical path, and that a path can't leave the folder.
+func TestPath_IsCanonicalAndRelative(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"a": "a", "./a": "a", "a/./b": "a/b", "a//b": "a/b", "ä b": "ä b", "...": "...", "a..b": "a..b", strings.Repeat("x", 1024): strings.Repeat("x", 1024),
@@ -31,8 +31,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestFiles checks reads, edits and lists of files.
-func TestFiles(t *testing.T) {
+// TestFiles_ReadEditList checks reads, edits and lists of files.
+func TestFiles_ReadEditList(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
 	wrote := func(name, content string) error {
@@ -54,7 +54,7 @@ func TestFiles(t *testing.T) {
 	_, _, none := f.Edit("b", "three", "3", false, now)
 	_, _, empty := f.Edit("b", "", "3", true, now)
 	_, missing := f.Read("d", 0, 0)
-	if !errors.Is(twice, files.ErrAmbiguous) || !errors.Is(none, files.ErrTarget) || !errors.Is(empty, files.ErrTarget) || !errors.Is(missing, files.ErrUnknown) {
+	if !errors.Is(twice, files.ErrAmbiguous) || !errors.Is(none, files.ErrTextNotFound) || !errors.Is(empty, files.ErrTextNotFound) || !errors.Is(missing, files.ErrNotFound) {
 		t.Errorf("the edits return %v, %v and %v, and the read of a missing file %v", twice, none, empty, missing)
 	}
 	if name, n, err := f.Edit("./b", "two", "2", true, now); name != "b" || n != 2 || err != nil {
@@ -72,8 +72,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestCapsHoldOnEveryMutator checks that no sequence of writes and edits exceeds the bounds.
-func TestCapsHoldOnEveryMutator(t *testing.T) {
+// TestFiles_StayWithinBounds checks that no sequence of writes and edits exceeds the bounds.
+func TestFiles_StayWithinBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bounds := files.Bounds{Bytes: 200, Count: 4}
@@ -99,8 +99,8 @@ func TestCapsHoldOnEveryMutator(t *testing.T) {
 	})
 }
 
-// TestAnEditCantBecomeHuge checks that an edit whose result would exceed the bounds is refused.
-func TestAnEditCantBecomeHuge(t *testing.T) {
+// TestEdit_RefusesLargeResult checks that an edit whose result would exceed the bounds is refused.
+func TestEdit_RefusesLargeResult(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 1 << 20, Count: 1})
 	if _, err := f.Write("a", strings.Repeat("x", 1<<19), now); err != nil {
@@ -111,8 +111,8 @@ func TestAnEditCantBecomeHuge(t *testing.T) {
 	}
 }
 
-// TestACloneIsApart checks that a change of the original does not affect a clone.
-func TestACloneIsApart(t *testing.T) {
+// TestClone_IsIndependent checks that a change of the original does not affect a clone.
+func TestClone_IsIndependent(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
 	if _, err := f.Write("a", "old", now); err != nil {

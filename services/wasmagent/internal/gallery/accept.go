@@ -41,7 +41,7 @@ func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagent
 		return t, nil
 	}
 	var accepted *wasmagentv1.Template
-	found, err := g.keeper.Accept(ctx, of, t.GetId(), func(kept *wasmagentv1.Template) error {
+	found, err := g.store.AcceptTemplate(ctx, of, t.GetId(), func(kept *wasmagentv1.Template) error {
 		if Digest(kept) != digest { // another process has replaced the template
 			return fmt.Errorf("%w: %s", ErrChanged, t.GetId())
 		}

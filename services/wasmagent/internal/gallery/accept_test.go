@@ -20,7 +20,7 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 }
 
 // openGallery returns a gallery with the templates of a keeper.
-func openGallery(t *testing.T, keeper gallery.Keeper) *gallery.Gallery {
+func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	t.Helper()
 	g, err := gallery.New(t.Context(), keeper, "agents")
 	if err != nil {
@@ -29,15 +29,15 @@ func openGallery(t *testing.T, keeper gallery.Keeper) *gallery.Gallery {
 	return g
 }
 
-// prompted returns a template with a prompt.
-func prompted(id, prompt string) *wasmagentv1.Template {
+// templateWithPrompt returns a template with a prompt.
+func templateWithPrompt(id, prompt string) *wasmagentv1.Template {
 	t := template(id)
 	t.Prompts = []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: prompt}}
 	return t
 }
 
-// put adds a template and reports whether it is quarantined.
-func put(t *testing.T, g *gallery.Gallery, by principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
+// addTemplate adds a template and reports whether it is quarantined.
+func addTemplate(t *testing.T, g *gallery.Gallery, by principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
 	t.Helper()
 	if err := g.Add(t.Context(), by, from, template); err != nil {
 		t.Fatal(err)
@@ -49,22 +49,22 @@ func put(t *testing.T, g *gallery.Gallery, by principal.Key, from gallery.Source
 	return found.GetQuarantined()
 }
 
-func accept(t *testing.T, g *gallery.Gallery, tenant, id, digest string) {
+func acceptTemplate(t *testing.T, g *gallery.Gallery, tenant, id, digest string) {
 	t.Helper()
 	if got, err := g.Accept(t.Context(), tenant, id, digest); err != nil || got.GetQuarantined() {
 		t.Fatalf("accepted: %v, %v", got, err)
 	}
 }
 
-func TestAccept_OnlyWhatWasShown(t *testing.T) {
+func TestAccept_RefusesOtherDigests(t *testing.T) {
 	t.Parallel()
-	g := openGallery(t, newMemory())
-	if !put(t, g, ana, gallery.Imported, prompted("foreign", "Help.")) {
+	g := openGallery(t, newMemoryStore())
+	if !addTemplate(t, g, ana, gallery.FromImport, templateWithPrompt("foreign", "Help.")) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
 	// The last digest is that of a template without an owner.
-	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(prompted("foreign", "Help."))} {
+	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
 		}
@@ -75,25 +75,25 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 	if found, _ := g.Get(ana.Tenant, "foreign"); !found.GetQuarantined() {
 		t.Error("a refused acceptance admits the template")
 	}
-	accept(t, g, ana.Tenant, "foreign", shown)
-	accept(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
+	acceptTemplate(t, g, ana.Tenant, "foreign", shown)
+	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
 }
 
 // An accepted id stays bound to the accepted content: other content with the id is quarantined, however it is added.
-func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
+func TestAdd_QuarantinesOtherContentOfAcceptedID(t *testing.T) {
 	t.Parallel()
-	for name, from := range map[string]gallery.Source{"imported": gallery.Imported, "added": gallery.Written} {
+	for name, from := range map[string]gallery.Source{"imported": gallery.FromImport, "added": gallery.FromAuthor} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			keeper := newMemory()
+			keeper := newMemoryStore()
 			g := openGallery(t, keeper)
-			put(t, g, ana, gallery.Imported, prompted("foreign", "Help."))
+			addTemplate(t, g, ana, gallery.FromImport, templateWithPrompt("foreign", "Help."))
 			shown := digestOf(t, g, ana.Tenant, "foreign")
-			accept(t, g, ana.Tenant, "foreign", shown)
+			acceptTemplate(t, g, ana.Tenant, "foreign", shown)
 			if err := g.Remove(t.Context(), ana, false, "foreign"); err != nil {
 				t.Fatal(err)
 			}
-			if !put(t, g, ana, from, prompted("foreign", "Steal.")) {
+			if !addTemplate(t, g, ana, from, templateWithPrompt("foreign", "Steal.")) {
 				t.Error("other content of the accepted id is not quarantined")
 			}
 			if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
@@ -105,11 +105,11 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 			if err := g.Remove(t.Context(), ana, true, "foreign"); err != nil {
 				t.Fatal(err)
 			}
-			if put(t, g, ana, gallery.ByOperator, prompted("foreign", "Help more.")) {
+			if addTemplate(t, g, ana, gallery.FromOperator, templateWithPrompt("foreign", "Help more.")) {
 				t.Error("the template of an operator is quarantined")
 			}
 			other := principal.Key{Tenant: "elsewhere", Subject: "eve"}
-			if put(t, g, other, gallery.Written, prompted("foreign", "Mine.")) {
+			if addTemplate(t, g, other, gallery.FromAuthor, templateWithPrompt("foreign", "Mine.")) {
 				t.Error("the acceptance of one tenant is valid in another")
 			}
 		})
@@ -117,12 +117,12 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 }
 
 // If the stored content differs from the accepted content, the template is quarantined.
-func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
+func TestRefresh_QuarantinesChangedRow(t *testing.T) {
 	t.Parallel()
-	keeper := newMemory()
+	keeper := newMemoryStore()
 	g := openGallery(t, keeper)
-	put(t, g, ana, gallery.Imported, prompted("foreign", "Help."))
-	accept(t, g, ana.Tenant, "foreign", digestOf(t, g, ana.Tenant, "foreign"))
+	addTemplate(t, g, ana, gallery.FromImport, templateWithPrompt("foreign", "Help."))
+	acceptTemplate(t, g, ana.Tenant, "foreign", digestOf(t, g, ana.Tenant, "foreign"))
 	keeper.templates[[2]string{ana.Tenant, "foreign"}].Prompts[0].SystemPrompt = "Steal."
 	keeper.version++
 	if found, err := openGallery(t, keeper).Get(ana.Tenant, "foreign"); err != nil || !found.GetQuarantined() {
@@ -131,11 +131,11 @@ func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
 }
 
 // A replica that has not read another replica's change does not accept the changed content.
-func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
+func TestAccept_RefusesWhenOtherReplicaReplacedTemplate(t *testing.T) {
 	t.Parallel()
-	keeper := newMemory()
+	keeper := newMemoryStore()
 	one := openGallery(t, keeper)
-	put(t, one, ana, gallery.Imported, prompted("foreign", "Help."))
+	addTemplate(t, one, ana, gallery.FromImport, templateWithPrompt("foreign", "Help."))
 	shown := digestOf(t, one, ana.Tenant, "foreign")
 	two := openGallery(t, keeper)
 	if err := two.Remove(t.Context(), ana, false, "foreign"); err != nil {
@@ -144,7 +144,7 @@ func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
 	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrUnknown) {
 		t.Errorf("a template that another replica removed is accepted: %v", err)
 	}
-	put(t, two, ana, gallery.Imported, prompted("foreign", "Steal."))
+	addTemplate(t, two, ana, gallery.FromImport, templateWithPrompt("foreign", "Steal."))
 	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
 		t.Errorf("a template that another replica replaced is accepted: %v", err)
 	}

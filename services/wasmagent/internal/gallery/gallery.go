@@ -22,16 +22,16 @@ import (
 const (
 	// maxTemplates bounds the number of templates that were added in a tenant, and maxOwn the number of those that one
 	// principal added.
-	maxTemplates = 1000
-	maxOwn       = 200
+	maxTemplates    = 1000
+	maxPerPrincipal = 200
 	// maxBytes, maxTenantBytes and maxOwnBytes bound the JSON of the added templates, in bytes: of all tenants, of one
 	// tenant, and of one principal. maxTemplate bounds the JSON of one template.
-	maxBytes       = 256 << 20
-	maxTenantBytes = 64 << 20
-	maxOwnBytes    = 8 << 20
-	maxTemplate    = 2 << 20
-	// maxChoices is the number of principals in a tenant whose active templates are remembered.
-	maxChoices = 1000
+	maxBytes             = 256 << 20
+	maxTenantBytes       = 64 << 20
+	maxBytesPerPrincipal = 8 << 20
+	maxTemplate          = 2 << 20
+	// maxActiveTemplates is the number of principals in a tenant whose active templates are remembered.
+	maxActiveTemplates = 1000
 )
 
 // Errors of a gallery, for [errors.Is].
@@ -42,11 +42,11 @@ var (
 	ErrExists = errors.New("a template with this id exists")
 	// ErrFull means that the principal or the tenant has reached the maximum number or size of templates.
 	ErrFull = fmt.Errorf("the maximum of templates is reached: %d with %d MiB of one caller, %d with %d MiB of a tenant; remove some",
-		maxOwn, maxOwnBytes>>20, maxTemplates, maxTenantBytes>>20)
-	// ErrAllFull means that the templates of all tenants together have reached the maximum size.
-	ErrAllFull = fmt.Errorf("the templates of all tenants have the maximum of %d MiB", maxBytes>>20)
-	// ErrTemplate means that the template is too large, or that a part of it is not valid JSON.
-	ErrTemplate = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
+		maxPerPrincipal, maxBytesPerPrincipal>>20, maxTemplates, maxTenantBytes>>20)
+	// ErrInstallationFull means that the templates of all tenants together have reached the maximum size.
+	ErrInstallationFull = fmt.Errorf("the templates of all tenants have the maximum of %d MiB", maxBytes>>20)
+	// ErrTemplateInvalid means that the template is too large, or that a part of it is not valid JSON.
+	ErrTemplateInvalid = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
 	// ErrBuiltin means that the template is built in, so that it can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
 	// ErrOwner means that another principal added the template.
@@ -70,44 +70,44 @@ var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 // Gallery holds templates. It is safe for concurrent use. Callers must not change the templates that it returns.
 type Gallery struct {
 	builtin []*wasmagentv1.Template
-	keeper  Keeper
+	store   Store
 
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
 	// versions has the version of each tenant's templates that was read last from the keeper.
 	versions map[string]int64
-	// choices has the active templates, by tenant and by the subject of the principal.
-	choices map[string]*simplelru.LRU[string, choice]
+	// activeTemplates has the active templates, by tenant and by the subject of the principal.
+	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
 // A Keeper stores added templates. Its methods may be called concurrently.
-type Keeper interface {
+type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
 	// Templates returns the templates of a tenant and their version, which rises with each change. If the version is
 	// known, it returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// Keep stores new templates of a tenant, either all or none. taken is true if one of the ids exists already; then
+	// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists already; then
 	// nothing is stored. If untrusted is set, Keep quarantines each template whose id an operator has accepted with
 	// other content before.
-	Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
-	// Accept changes a template with the function accept, in one transaction, and records that its id was accepted.
+	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
+	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was accepted.
 	// found is false if the tenant does not have the template.
-	Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
-	// Discard removes a template.
-	Discard(ctx context.Context, tenant, id string) error
+	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
+	// RemoveTemplate removes a template.
+	RemoveTemplate(ctx context.Context, tenant, id string) error
 }
 
 // tenant has the templates that were added in a tenant. bytes is the size of their JSON.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// own has the use of each principal, by subject.
-	own map[string]*share
+	// usageBy has the use of each principal, by subject.
+	usageBy map[string]*usage
 }
 
-type share struct{ templates, bytes int }
+type usage struct{ templates, bytes int }
 
 // added is a template with the size of its JSON in bytes.
 type added struct {
@@ -116,18 +116,18 @@ type added struct {
 	bytes int
 }
 
-// choice is the active template of a principal, with the principal's settings of the template. It does not change.
-type choice struct {
+// activeTemplate is the active template of a principal, with the principal's settings of the template. It does not change.
+type activeTemplate struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
 }
 
-// ownServer is the server name of the agent service in the built-in templates. New replaces it by the configured name.
-const ownServer = "agents"
+// serverPlaceholder is the server name of the agent service in the built-in templates. New replaces it by the configured name.
+const serverPlaceholder = "agents"
 
 // New returns a gallery with the built-in templates and those of the keeper. server is the name under which agents
 // reach the agent service. If it is empty, templates that need that server are left out.
-func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
+func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
 	}
@@ -141,34 +141,34 @@ func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	for _, t := range builtin {
 		t.Builtin = true
 		for _, right := range t.GetManifest().GetTools() {
-			if right.GetServer() == ownServer {
+			if right.GetServer() == serverPlaceholder {
 				right.Server = server
 			}
 		}
 	}
 	g := &Gallery{
-		builtin: builtin, keeper: keeper, tenants: make(map[string]*tenant), versions: make(map[string]int64),
-		choices: make(map[string]*simplelru.LRU[string, choice]),
+		builtin: builtin, store: keeper, tenants: make(map[string]*tenant), versions: make(map[string]int64),
+		activeTemplates: make(map[string]*simplelru.LRU[string, activeTemplate]),
 	}
 	tenants, err := keeper.Tenants(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read templates: %w", err)
 	}
 	for _, of := range tenants {
-		if err := g.Follow(ctx, of); err != nil {
+		if err := g.Refresh(ctx, of); err != nil {
 			return nil, err
 		}
 	}
 	return g, nil
 }
 
-// Follow reads the changes that other processes made to the templates of a tenant. It reads all changes that were
+// Refresh reads the changes that other processes made to the templates of a tenant. It reads all changes that were
 // acknowledged before the call.
-func (g *Gallery) Follow(ctx context.Context, of string) error {
+func (g *Gallery) Refresh(ctx context.Context, of string) error {
 	g.mu.Lock()
 	known := g.versions[of]
 	g.mu.Unlock()
-	version, all, err := g.keeper.Templates(ctx, of, known)
+	version, all, err := g.store.Templates(ctx, of, known)
 	if err != nil {
 		return fmt.Errorf("read templates: %w", err)
 	}
@@ -185,7 +185,7 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // the content is not the one that was accepted
 			t.Quarantined = true
 		}
-		g.put(of, &added{Template: t, bytes: sizeOf(t)})
+		g.putTemplate(of, &added{Template: t, bytes: sizeOf(t)})
 	}
 	g.versions[of] = version
 	return nil
@@ -200,17 +200,17 @@ func sizeOf(t *wasmagentv1.Template) int {
 	return len(text)
 }
 
-// put adds a template to a tenant. The caller holds mu.
-func (g *Gallery) put(of string, t *added) {
+// putTemplate adds a template to a tenant. The caller holds mu.
+func (g *Gallery) putTemplate(of string, t *added) {
 	in := g.tenants[of]
 	if in == nil {
-		in = &tenant{templates: make(map[string]*added), own: make(map[string]*share)}
+		in = &tenant{templates: make(map[string]*added), usageBy: make(map[string]*usage)}
 		g.tenants[of] = in
 	}
-	own := in.own[t.GetAddedBy()]
+	own := in.usageBy[t.GetAddedBy()]
 	if own == nil {
-		own = new(share)
-		in.own[t.GetAddedBy()] = own
+		own = new(usage)
+		in.usageBy[t.GetAddedBy()] = own
 	}
 	in.templates[t.GetId()] = t
 	own.templates, own.bytes = own.templates+1, own.bytes+t.bytes
@@ -263,27 +263,27 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 type Source int
 
 const (
-	// Imported means that the template was imported. It is in quarantine until [Gallery.Accept]. Imported is the zero
+	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. Imported is the zero
 	// value.
-	Imported Source = iota
-	// Written means that its author added the template. It can be used at once, unless an operator has accepted another
+	FromImport Source = iota
+	// FromAuthor means that its author added the template. It can be used at once, unless an operator has accepted another
 	// template with the same id before.
-	Written
-	// ByOperator means that an operator added the template. It can be used at once.
-	ByOperator
+	FromAuthor
+	// FromOperator means that an operator added the template. It can be used at once.
+	FromOperator
 )
 
-// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplate], [ErrExists], [ErrFull],
-// [ErrAllFull], the keeper's.
+// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists], [ErrFull],
+// [ErrInstallationFull], the keeper's.
 func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	fresh := make(map[string]*added)
 	var all []*wasmagentv1.Template
 	for _, t := range templates {
 		kept := &added{Template: proto.CloneOf(t)}
-		kept.Builtin, kept.AddedBy, kept.Quarantined, kept.AcceptedDigest = false, by.Subject, from == Imported, ""
+		kept.Builtin, kept.AddedBy, kept.Quarantined, kept.AcceptedDigest = false, by.Subject, from == FromImport, ""
 		if kept.bytes = sizeOf(kept.Template); kept.bytes > maxTemplate {
-			return fmt.Errorf("%w: %s", ErrTemplate, t.GetId())
+			return fmt.Errorf("%w: %s", ErrTemplateInvalid, t.GetId())
 		}
 		if fresh[t.GetId()] != nil || aliases[t.GetId()] != "" {
 			return fmt.Errorf("%w: %s", ErrExists, t.GetId())
@@ -301,26 +301,26 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	}
 	in := g.tenants[by.Tenant]
 	if in == nil {
-		in = &tenant{templates: make(map[string]*added), own: make(map[string]*share)}
+		in = &tenant{templates: make(map[string]*added), usageBy: make(map[string]*usage)}
 	}
-	own := in.own[by.Subject]
+	own := in.usageBy[by.Subject]
 	if own == nil {
-		own = new(share)
+		own = new(usage)
 	}
 	switch {
-	case len(in.templates)+len(fresh) > maxTemplates, own.templates+len(fresh) > maxOwn, in.bytes+bytes > maxTenantBytes, own.bytes+bytes > maxOwnBytes:
+	case len(in.templates)+len(fresh) > maxTemplates, own.templates+len(fresh) > maxPerPrincipal, in.bytes+bytes > maxTenantBytes, own.bytes+bytes > maxBytesPerPrincipal:
 		return ErrFull
 	case g.bytes+bytes > maxBytes:
-		return ErrAllFull
+		return ErrInstallationFull
 	}
-	switch taken, err := g.keeper.Keep(ctx, by.Tenant, from != ByOperator, all); {
+	switch taken, err := g.store.AddTemplates(ctx, by.Tenant, from != FromOperator, all); {
 	case err != nil:
 		return err
 	case taken: // another process has added a template with the same id
 		return ErrExists
 	}
 	for _, t := range fresh {
-		g.put(by.Tenant, t)
+		g.putTemplate(by.Tenant, t)
 	}
 	return nil
 }
@@ -339,17 +339,17 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 	case !operator && t.GetAddedBy() != by.Subject:
 		return ErrOwner
 	}
-	if err := g.keeper.Discard(ctx, by.Tenant, t.GetId()); err != nil {
+	if err := g.store.RemoveTemplate(ctx, by.Tenant, t.GetId()); err != nil {
 		return err
 	}
 	in := g.tenants[by.Tenant]
 	bytes := in.templates[t.GetId()].bytes
 	delete(in.templates, t.GetId())
-	own := in.own[t.GetAddedBy()]
+	own := in.usageBy[t.GetAddedBy()]
 	own.templates, own.bytes = own.templates-1, own.bytes-bytes
 	in.bytes, g.bytes = in.bytes-bytes, g.bytes-bytes
 	if own.templates == 0 {
-		delete(in.own, t.GetAddedBy())
+		delete(in.usageBy, t.GetAddedBy())
 	}
 	if len(in.templates) == 0 {
 		delete(g.tenants, by.Tenant)
@@ -357,18 +357,18 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 	return nil
 }
 
-// Choose makes a template the active template of a principal. If another template was active, the settings of that
+// SetActive makes a template the active template of a principal. If another template was active, the settings of that
 // template are dropped.
-func (g *Gallery) Choose(by principal.Key, id string) {
+func (g *Gallery) SetActive(by principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	of := g.choices[by.Tenant]
+	of := g.activeTemplates[by.Tenant]
 	if of == nil {
-		of, _ = simplelru.NewLRU[string, choice](maxChoices, nil) // fails only for sizes below 1
-		g.choices[by.Tenant] = of
+		of, _ = simplelru.NewLRU[string, activeTemplate](maxActiveTemplates, nil) // fails only for sizes below 1
+		g.activeTemplates[by.Tenant] = of
 	}
 	if now, ok := of.Get(by.Subject); !ok || now.id != id {
-		of.Add(by.Subject, choice{id: id, config: new(wasmagentv1.TemplateConfig)})
+		of.Add(by.Subject, activeTemplate{id: id, config: new(wasmagentv1.TemplateConfig)})
 	}
 }
 
@@ -389,15 +389,15 @@ func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateCo
 }
 
 // active is like Active. The caller holds mu.
-func (g *Gallery) active(by principal.Key) (choice, error) {
-	if of := g.choices[by.Tenant]; of != nil {
+func (g *Gallery) active(by principal.Key) (activeTemplate, error) {
+	if of := g.activeTemplates[by.Tenant]; of != nil {
 		if now, ok := of.Get(by.Subject); ok {
 			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise the template was removed
 				return now, nil
 			}
 		}
 	}
-	return choice{}, ErrNoneActive
+	return activeTemplate{}, ErrNoneActive
 }
 
 // Configure replaces a principal's settings of its active template, and returns the id of the template. Errors:
@@ -409,7 +409,7 @@ func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig
 	if err != nil {
 		return "", err
 	}
-	g.choices[by.Tenant].Add(by.Subject, choice{id: now.id, config: proto.CloneOf(config)})
+	g.activeTemplates[by.Tenant].Add(by.Subject, activeTemplate{id: now.id, config: proto.CloneOf(config)})
 	return now.id, nil
 }
 

@@ -26,7 +26,7 @@ var (
 
 func newGallery(t testing.TB) *gallery.Gallery {
 	t.Helper()
-	g, err := gallery.New(t.Context(), newMemory(), "agents")
+	g, err := gallery.New(t.Context(), newMemoryStore(), "agents")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func ids(all []*wasmagentv1.Template) (out []string) {
 	return out
 }
 
-func TestTheInstallationsTemplates(t *testing.T) {
+func TestList_HasBuiltinTemplates(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	all := g.List("one")
@@ -64,10 +64,10 @@ func TestTheInstallationsTemplates(t *testing.T) {
 	}
 }
 
-func TestATenantsTemplates(t *testing.T) {
+func TestAdd_IsLimitedToTenant(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
-	if err := g.Add(t.Context(), ana, gallery.Written, template("mine"), template("also")); err != nil {
+	if err := g.Add(t.Context(), ana, gallery.FromAuthor, template("mine"), template("also")); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := ids(g.Added("one")), []string{"also", "mine"}; !slices.Equal(got, want) {
@@ -81,18 +81,18 @@ func TestATenantsTemplates(t *testing.T) {
 	}
 	claims := template("claims")
 	claims.Builtin, claims.AddedBy = true, "somebody"
-	if err := g.Add(t.Context(), ana, gallery.Written, claims); err != nil {
+	if err := g.Add(t.Context(), ana, gallery.FromAuthor, claims); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := g.Get("one", "claims"); got.GetBuiltin() || got.GetAddedBy() != "ana" {
 		t.Errorf("a template that claims to be the installation's is stored as %v", got)
 	}
 	for _, taken := range []string{"mine", "coder", "swarm"} {
-		if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
+		if err := g.Add(t.Context(), ben, gallery.FromAuthor, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
 			t.Errorf("%s is added again: %v", taken, err)
 		}
 	}
-	if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
+	if err := g.Add(t.Context(), ben, gallery.FromAuthor, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
 		t.Errorf("a template is added twice: %v", err)
 	}
 	if _, err := g.Get("one", "fresh"); err == nil {
@@ -112,17 +112,17 @@ func TestATenantsTemplates(t *testing.T) {
 	}
 }
 
-func TestTheActiveTemplate(t *testing.T) {
+func TestConfigure_AppliesToActiveTemplate(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	seven := &wasmagentv1.TemplateConfig{MaxTurns: new(int32(7))}
 	if _, err := g.Configure(ana, seven); !errors.Is(err, gallery.ErrNoneActive) {
 		t.Errorf("without an active template: %v", err)
 	}
-	if err := g.Add(t.Context(), ben, gallery.Written, template("mine")); err != nil {
+	if err := g.Add(t.Context(), ben, gallery.FromAuthor, template("mine")); err != nil {
 		t.Fatal(err)
 	}
-	g.Choose(ana, "mine")
+	g.SetActive(ana, "mine")
 	if id, err := g.Configure(ana, seven); err != nil || id != "mine" {
 		t.Fatalf("configured %q, %v", id, err)
 	}
@@ -144,18 +144,18 @@ func TestTheActiveTemplate(t *testing.T) {
 }
 
 // N2: the number and the size of each caller's templates are bounded. Removing a template makes space for another.
-func TestN2SharesOfAGallery(t *testing.T) {
+func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	for i := range 200 {
-		if err := g.Add(t.Context(), ana, gallery.Written, template(fmt.Sprintf("t%d", i))); err != nil {
+		if err := g.Add(t.Context(), ana, gallery.FromAuthor, template(fmt.Sprintf("t%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(t.Context(), ana, gallery.Written, template("more")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), ana, gallery.FromAuthor, template("more")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("a template above the caller's bound: %v", err)
 	}
-	if err := g.Add(t.Context(), ben, gallery.Written, template("more")); err != nil {
+	if err := g.Add(t.Context(), ben, gallery.FromAuthor, template("more")); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 	if err := g.Remove(t.Context(), ana, false, "t0"); err != nil {
@@ -169,17 +169,17 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		return out
 	}
 	for i := range 4 {
-		if err := g.Add(t.Context(), cem, gallery.Written, large(fmt.Sprintf("l%d", i))); err != nil {
+		if err := g.Add(t.Context(), cem, gallery.FromAuthor, large(fmt.Sprintf("l%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), cem, gallery.FromAuthor, large("l4")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("a template above the caller's bound on bytes: %v", err)
 	}
 	if err := g.Remove(t.Context(), cem, false, "l1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); err != nil {
+	if err := g.Add(t.Context(), cem, gallery.FromAuthor, large("l4")); err != nil {
 		t.Errorf("after a removal: %v", err)
 	}
 	whole := large("whole")
@@ -187,17 +187,17 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	broken := template("broken")
 	broken.Tools = []*wasmagentv1.TemplateTool{{Name: "t", Parameters: "no JSON"}}
 	for _, one := range []*wasmagentv1.Template{whole, broken} {
-		if err := g.Add(t.Context(), ben, gallery.Written, one); !errors.Is(err, gallery.ErrTemplate) {
+		if err := g.Add(t.Context(), ben, gallery.FromAuthor, one); !errors.Is(err, gallery.ErrTemplateInvalid) {
 			t.Errorf("%s is added: %v", one.GetId(), err)
 		}
 	}
 }
 
 // After any sequence of additions and removals, a gallery has exactly the templates that were added and not removed.
-func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
+func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g, err := gallery.New(t.Context(), newMemory(), "agents")
+		g, err := gallery.New(t.Context(), newMemoryStore(), "agents")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 			id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
 			_, there := model[id]
 			if rapid.Bool().Draw(t, "add") {
-				if err := g.Add(t.Context(), who, gallery.Written, template(id)); (err == nil) == there {
+				if err := g.Add(t.Context(), who, gallery.FromAuthor, template(id)); (err == nil) == there {
 					t.Fatalf("adding %s, which exists: %v, returns %v", id, there, err)
 				} else if err == nil {
 					model[id] = who
@@ -225,9 +225,9 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 }
 
 // Two galleries share a keeper. A change that one gallery acknowledged is visible in the other one after Follow.
-func TestGalleriesFollowEachOther(t *testing.T) {
+func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()
-	kept := newMemory()
+	kept := newMemoryStore()
 	var galleries [2]*gallery.Gallery
 	for i := range galleries {
 		g, err := gallery.New(t.Context(), kept, "agents")
@@ -240,7 +240,7 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 	follow := func(want ...string) {
 		t.Helper()
 		for i, g := range galleries {
-			if err := g.Follow(t.Context(), ana.Tenant); err != nil {
+			if err := g.Refresh(t.Context(), ana.Tenant); err != nil {
 				t.Fatal(err)
 			}
 			if got := ids(g.Added(ana.Tenant)); !slices.Equal(got, want) {
@@ -248,7 +248,7 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 			}
 		}
 	}
-	if err := one.Add(t.Context(), ana, gallery.Imported, template("a"), template("b")); err != nil {
+	if err := one.Add(t.Context(), ana, gallery.FromImport, template("a"), template("b")); err != nil {
 		t.Fatal(err)
 	}
 	follow("a", "b")
@@ -272,7 +272,7 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 	follow()
 }
 
-func TestSearch(t *testing.T) {
+func TestSearch_RanksByMatchedWords(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	for query, want := range map[string]string{
@@ -296,7 +296,7 @@ func TestSearch(t *testing.T) {
 }
 
 // Containers have the same bytes as those that another implementation created.
-func TestContainers(t *testing.T) {
+func TestContainer_HasBytesOfOtherImplementation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		parts gallery.Parts
@@ -322,7 +322,7 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-func TestReadNamesThePlace(t *testing.T) {
+func TestRead_ErrorNamesPosition(t *testing.T) {
 	t.Parallel()
 	const good = `{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}]}`
 	for text, want := range map[string]string{
@@ -367,18 +367,18 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memory is a keeper that stores templates in memory.
-type memory struct {
+// memoryStore is a keeper that stores templates in memory.
+type memoryStore struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool
 	version   int64 // of all tenants
 }
 
-func newMemory() *memory {
-	return &memory{templates: make(map[[2]string]*wasmagentv1.Template), accepted: make(map[[2]string]bool)}
+func newMemoryStore() *memoryStore {
+	return &memoryStore{templates: make(map[[2]string]*wasmagentv1.Template), accepted: make(map[[2]string]bool)}
 }
 
-func (m *memory) Tenants(context.Context) (all []string, _ error) {
+func (m *memoryStore) Tenants(context.Context) (all []string, _ error) {
 	for key := range m.templates {
 		all = append(all, key[0])
 	}
@@ -386,7 +386,7 @@ func (m *memory) Tenants(context.Context) (all []string, _ error) {
 	return slices.Compact(all), nil
 }
 
-func (m *memory) Templates(_ context.Context, tenant string, known int64) (int64, []*wasmagentv1.Template, error) {
+func (m *memoryStore) Templates(_ context.Context, tenant string, known int64) (int64, []*wasmagentv1.Template, error) {
 	var all []*wasmagentv1.Template
 	for key, t := range m.templates {
 		if key[0] == tenant && known != m.version {
@@ -396,7 +396,7 @@ func (m *memory) Templates(_ context.Context, tenant string, known int64) (int64
 	return m.version, all, nil
 }
 
-func (m *memory) Keep(_ context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (bool, error) {
+func (m *memoryStore) AddTemplates(_ context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (bool, error) {
 	m.version++
 	for _, t := range templates {
 		key := [2]string{tenant, t.GetId()}
@@ -406,7 +406,7 @@ func (m *memory) Keep(_ context.Context, tenant string, untrusted bool, template
 	return false, nil
 }
 
-func (m *memory) Accept(_ context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (bool, error) {
+func (m *memoryStore) AcceptTemplate(_ context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (bool, error) {
 	key := [2]string{tenant, id}
 	if m.templates[key] == nil {
 		return false, nil
@@ -420,7 +420,7 @@ func (m *memory) Accept(_ context.Context, tenant, id string, accept func(*wasma
 	return true, nil
 }
 
-func (m *memory) Discard(_ context.Context, tenant, id string) error {
+func (m *memoryStore) RemoveTemplate(_ context.Context, tenant, id string) error {
 	m.version++
 	delete(m.templates, [2]string{tenant, id})
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxRead is the maximum number of templates in one text.
-const maxRead = 1000
+// maxTemplatesRead is the maximum number of templates in one text.
+const maxTemplatesRead = 1000
 
 // ErrInvalid means that a text is not a valid array of templates. The wrapping error has the position of the fault.
 var ErrInvalid = errors.New("is not an array of templates")
@@ -37,8 +37,8 @@ func Read(text []byte) ([]*wasmagentv1.Template, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: the text %w: %w", at, ErrInvalid, err)
 		}
-		if len(all) == maxRead {
-			return nil, fmt.Errorf("%s: the text %w: it has more than %d", at, ErrInvalid, maxRead)
+		if len(all) == maxTemplatesRead {
+			return nil, fmt.Errorf("%s: the text %w: it has more than %d", at, ErrInvalid, maxTemplatesRead)
 		}
 		t := new(wasmagentv1.Template)
 		if err := strictprotojson.Read(raw, t.ProtoReflect()); err != nil {

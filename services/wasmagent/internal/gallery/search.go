@@ -14,10 +14,10 @@ const maxWords = 16
 
 // Weights of a word by the part of the template in which it occurs.
 const (
-	inName        = 1.0
-	inTags        = 0.8
-	inDescription = 0.4
-	inPart        = 0.2 // inside of another word
+	weightName        = 1.0
+	weightTags        = 0.8
+	weightDescription = 0.4
+	weightInsideWord  = 0.2 // inside of another word
 )
 
 // Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Templates
@@ -56,13 +56,13 @@ func relevance(t *wasmagentv1.Template, looked []string) float64 {
 		part := func(known string) bool { return strings.Contains(known, word) }
 		switch {
 		case slices.Contains(name, word):
-			sum += inName
+			sum += weightName
 		case slices.Contains(tags, word):
-			sum += inTags
+			sum += weightTags
 		case slices.Contains(description, word):
-			sum += inDescription
+			sum += weightDescription
 		case slices.ContainsFunc(name, part), slices.ContainsFunc(tags, part), slices.ContainsFunc(description, part):
-			sum += inPart
+			sum += weightInsideWord
 		}
 	}
 	return sum / float64(len(looked))

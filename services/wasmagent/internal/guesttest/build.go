@@ -21,16 +21,16 @@ var modules sync.Map
 // Module builds the guest in a Go package. It does so only once in each test program.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
-	return built(t, pkg, "c-shared")
+	return build(t, pkg, "c-shared")
 }
 
 // Command builds a Go package as a WebAssembly command, which is not a guest.
 func Command(t testing.TB, pkg string) []byte {
 	t.Helper()
-	return built(t, pkg, "default")
+	return build(t, pkg, "default")
 }
 
-func built(t testing.TB, pkg, mode string) []byte {
+func build(t testing.TB, pkg, mode string) []byte {
 	t.Helper()
 	//nolint:usetesting // the folder must not be removed at the end of the first test
 	build, _ := modules.LoadOrStore(mode+" "+pkg, sync.OnceValues(func() ([]byte, error) {

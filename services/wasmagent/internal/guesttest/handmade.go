@@ -22,8 +22,8 @@ func sleb(v int64) (b []byte) {
 	}
 }
 
-// Cat concatenates pieces of code.
-func Cat(parts ...Code) (out Code) {
+// Concat concatenates pieces of code.
+func Concat(parts ...Code) (out Code) {
 	for _, p := range parts {
 		out = append(out, p...)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// form is the version of the format of changes.
-const form = "sluice-agent-stored-1"
+// changeFormat is the version of the format of changes.
+const changeFormat = "sluice-agent-stored-1"
 
 // ErrChange means that a change is invalid, or can't be applied to the previous list. Use errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
@@ -18,13 +18,13 @@ var ErrChange = errors.New("the change can't be applied to the previous list")
 type Basis string
 
 const (
-	// Before means the list that results from all previous changes in the journal.
-	Before Basis = ""
-	// Made means the empty list, because the agent was just created. The change lists all parts.
-	Made Basis = "made"
-	// Found means the empty list, because the journal is older than such lists. The change lists all parts, and the
+	// BasisPrevious means the list that results from all previous changes in the journal.
+	BasisPrevious Basis = ""
+	// BasisCreated means the empty list, because the agent was just created. The change lists all parts.
+	BasisCreated Basis = "made"
+	// BasisFound means the empty list, because the journal is older than such lists. The change lists all parts, and the
 	// journal does not record how they came about.
-	Found Basis = "found"
+	BasisFound Basis = "found"
 )
 
 // change is the envelope of an event of the kind stored, as JSON.
@@ -50,14 +50,14 @@ type splice struct {
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change returns the JSON of the change from the list before to the list i. If basis is not [Before], or before is nil,
+// Change returns the JSON of the change from the list before to the list i. If basis is not [BasisPrevious], or before is nil,
 // the change is from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors: [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
-	if basis != Before || before == nil {
+	if basis != BasisPrevious || before == nil {
 		before = new(Inventory)
 	}
 	text, err := json.Marshal(change{
-		form, basis, state, i.digest, mapChange(before.files, i.files), listChange(before.todos, i.todos), listChange(before.messages, i.messages),
+		changeFormat, basis, state, i.digest, mapChange(before.files, i.files), listChange(before.todos, i.todos), listChange(before.messages, i.messages),
 		mapChange(before.record, i.record), mapChange(before.guest, i.guest),
 	}, json.Deterministic(true))
 	if err != nil {
@@ -117,17 +117,17 @@ type Covered struct {
 	State, Record string
 }
 
-// Read returns the digests from a change, which is the envelope of an event of the kind stored. Errors: [ErrChange].
-func Read(envelope []byte) (state, record string, err error) {
-	c, err := read(envelope)
+// ReadDigests returns the digests from a change, which is the envelope of an event of the kind stored. Errors: [ErrChange].
+func ReadDigests(envelope []byte) (state, record string, err error) {
+	c, err := parseChange(envelope)
 	return c.State, c.Record, err
 }
 
-func read(envelope []byte) (c change, err error) {
+func parseChange(envelope []byte) (c change, err error) {
 	if err := json.Unmarshal(envelope, &c); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrChange, err)
 	}
-	if c.Form != form {
+	if c.Form != changeFormat {
 		return c, fmt.Errorf("%w: its format is %.64q", ErrChange, c.Form)
 	}
 	return c, nil
@@ -136,33 +136,33 @@ func read(envelope []byte) (c change, err error) {
 // Apply applies a change, which is the envelope of an event of the kind stored. place is the position of the event in
 // the journal, from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
-	next, err := read(envelope)
+	next, err := parseChange(envelope)
 	if err != nil {
 		return err
 	}
 	switch {
-	case next.Basis == Before && c.List != nil:
-	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2:
+	case next.Basis == BasisPrevious && c.List != nil:
+	case next.Basis == BasisFound && c.List == nil, next.Basis == BasisCreated && place == 2:
 		// A change with the basis Made must be event 2, directly after the event of the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))
 	}
-	found := next.Basis == Found
-	apply(&c.List.files, next.Files, found)
-	apply(&c.List.record, next.Fields, found)
-	apply(&c.List.guest, next.Guest, found)
-	if c.List.todos, err = spliced(c.List.todos, next.Todos, found); err != nil {
+	found := next.Basis == BasisFound
+	applyFields(&c.List.files, next.Files, found)
+	applyFields(&c.List.record, next.Fields, found)
+	applyFields(&c.List.guest, next.Guest, found)
+	if c.List.todos, err = applySplices(c.List.todos, next.Todos, found); err != nil {
 		return err
 	}
-	if c.List.messages, err = spliced(c.List.messages, next.Messages, found); err != nil {
+	if c.List.messages, err = applySplices(c.List.messages, next.Messages, found); err != nil {
 		return err
 	}
 	c.State, c.Record = next.State, next.Record
 	return nil
 }
 
-func apply(all *map[string]entry, changed map[string]*string, found bool) {
+func applyFields(all *map[string]entry, changed map[string]*string, found bool) {
 	if *all == nil {
 		*all = make(map[string]entry)
 	}
@@ -175,7 +175,7 @@ func apply(all *map[string]entry, changed map[string]*string, found bool) {
 	}
 }
 
-func spliced(all []entry, by []splice, found bool) ([]entry, error) {
+func applySplices(all []entry, by []splice, found bool) ([]entry, error) {
 	for _, s := range by {
 		if s.At < 0 || s.Drop < 0 || s.At > len(all) || s.Drop > len(all)-s.At {
 			return nil, fmt.Errorf("%w: it drops %d of %d entries from %d", ErrChange, s.Drop, len(all), s.At)

@@ -28,8 +28,8 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// names returns the names in either of two maps, sorted.
-func names(a, b map[string]entry) []string {
+// unionNames returns the names in either of two maps, sorted.
+func unionNames(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
 		all = make(map[string]entry)
@@ -39,7 +39,7 @@ func names(a, b map[string]entry) []string {
 }
 
 func compareFiles(journal, stored map[string]entry) *wasmagentv1.StoredDifference {
-	for _, path := range names(journal, stored) {
+	for _, path := range unionNames(journal, stored) {
 		want, said := journal[path]
 		got, there := stored[path]
 		switch {
@@ -75,7 +75,7 @@ func compareList(part string, journal, stored []entry) *wasmagentv1.StoredDiffer
 }
 
 func compareFields(part string, journal, stored map[string]entry, but []string) *wasmagentv1.StoredDifference {
-	for _, name := range names(journal, stored) {
+	for _, name := range unionNames(journal, stored) {
 		if want, got := journal[name].value, stored[name].value; want != got && !slices.Contains(but, name) {
 			return difference(part, name, "%s of the %s is %s, and the journal says %s", name, part, orNothing(got), orNothing(want))
 		}
@@ -111,6 +111,6 @@ func (i *Inventory) NotCovered() (out []string) {
 // Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// Has reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON in
+// MatchesRecord reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON in
 // hexadecimal.
-func (i *Inventory) Has(record string) bool { return i.digest == record }
+func (i *Inventory) MatchesRecord(record string) bool { return i.digest == record }

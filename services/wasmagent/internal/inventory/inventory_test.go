@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// list returns the inventory of an agent with this count of turns and these files, todos and messages.
-func list(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
+// listOf returns the inventory of an agent with this count of turns and these files, todos and messages.
+func listOf(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
 	t.Helper()
 	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}
 	for _, f := range files {
@@ -27,7 +27,7 @@ func list(t *testing.T, turns int, files, todos, messages []string) *inventory.I
 	for _, text := range messages {
 		s.Messages = append(s.Messages, &wasmagentv1.Message{Content: text, Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER})
 	}
-	out, err := inventory.Of(&wasmstorev1.Record{Id: "a", Turns: int32(turns)}, s)
+	out, err := inventory.New(&wasmstorev1.Record{Id: "a", Turns: int32(turns)}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func list(t *testing.T, turns int, files, todos, messages []string) *inventory.I
 }
 
 // Applying each change to the previous list gives the new list, whatever parts were added, replaced, removed or moved.
-func TestApply_LeadsToWhatWasListed(t *testing.T) {
+func TestApply_GivesListOfChange(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -54,10 +54,10 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 		var talk []string
 		for turn := range 12 {
 			talk = append(talk[min(len(talk), r.IntN(3)):], some(4, false)...)
-			now := list(t, turn, some(9, true), some(6, false), talk)
-			basis := inventory.Before
+			now := listOf(t, turn, some(9, true), some(6, false), talk)
+			basis := inventory.BasisPrevious
 			if before == nil {
-				basis = inventory.Made
+				basis = inventory.BasisCreated
 			}
 			text, err := now.Change(basis, before, "digest")
 			if err != nil {
@@ -66,7 +66,7 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 			if err := covered.Apply(text, int64(turn+2)); err != nil {
 				t.Fatalf("seed %d, turn %d: %v: %s", seed, turn, err, text)
 			}
-			if d := covered.List.Compare(now); d != nil || !now.Has(covered.Record) || len(covered.List.NotCovered()) > 0 {
+			if d := covered.List.Compare(now); d != nil || !now.MatchesRecord(covered.Record) || len(covered.List.NotCovered()) > 0 {
 				t.Fatalf("seed %d, turn %d: %v", seed, turn, d)
 			}
 			before = now
@@ -75,15 +75,15 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 }
 
 // A change is short if a long conversation drops an old message for each new one.
-func TestChange_OfALongConversationIsShort(t *testing.T) {
+func TestChange_IsShortForLongConversation(t *testing.T) {
 	t.Parallel()
 	var talk []string
 	for i := range 1000 {
 		talk = append(talk, fmt.Sprint("message ", i))
 	}
-	before := list(t, 1, nil, nil, talk)
-	now := list(t, 2, nil, nil, append(append([]string{talk[0]}, talk[3:]...), "question", "answer"))
-	text, err := now.Change(inventory.Before, before, "digest")
+	before := listOf(t, 1, nil, nil, talk)
+	now := listOf(t, 2, nil, nil, append(append([]string{talk[0]}, talk[3:]...), "question", "answer"))
+	text, err := now.Change(inventory.BasisPrevious, before, "digest")
 	if err != nil || len(text) > 1000 {
 		t.Errorf("the change has %d bytes: %v", len(text), err)
 	}
@@ -91,10 +91,10 @@ func TestChange_OfALongConversationIsShort(t *testing.T) {
 
 // A change whose basis does not fit its position is refused. Otherwise a change that lists all parts again could hide
 // that the store was changed.
-func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
+func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 	t.Parallel()
-	made, found, next := inventory.Made, inventory.Found, inventory.Before
-	now := list(t, 1, []string{"a"}, nil, []string{"m"})
+	made, found, next := inventory.BasisCreated, inventory.BasisFound, inventory.BasisPrevious
+	now := listOf(t, 1, []string{"a"}, nil, []string{"m"})
 	write := func(basis inventory.Basis) []byte {
 		text, err := now.Change(basis, nil, "digest")
 		if err != nil {
@@ -128,7 +128,7 @@ func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 
 // The inventory lists all fields of messages, files, states and todos. This test fails if the contract gets a new
 // field.
-func TestOf_ListsAllFieldsOfWhatIsRead(t *testing.T) {
+func TestNew_ListsAllFields(t *testing.T) {
 	t.Parallel()
 	for fields, want := range map[int]int{
 		new(wasmagentv1.Message).ProtoReflect().Descriptor().Fields().Len(): 2, new(wasmstorev1.File).ProtoReflect().Descriptor().Fields().Len(): 3,

@@ -24,9 +24,9 @@ const (
 	maxName = 128
 	// MaxConditions is the maximum number of conditions in a manifest and its grants.
 	MaxConditions = 64
-	// maxLooked is the maximum size of arguments to which conditions are applied, in bytes. No condition holds for
+	// maxArguments is the maximum size of arguments to which conditions are applied, in bytes. No condition holds for
 	// larger arguments. The bound limits the time of a check, because each condition searches all of the arguments.
-	maxLooked = 64 << 10
+	maxArguments = 64 << 10
 	// maxNumber is the maximum length of a number that is compared, in bytes of its text. maxExponent bounds the
 	// absolute value of its decimal exponent; a float64 beyond that is infinite or zero.
 	maxNumber   = 64
@@ -35,8 +35,8 @@ const (
 
 // Errors of rights, for [errors.Is].
 var (
-	// ErrNotNamed means that no right names the tool or the model, or that the conditions of the rights do not hold.
-	ErrNotNamed = errors.New("the agent's manifest does not allow this call")
+	// ErrNotAllowed means that no right names the tool or the model, or that the conditions of the rights do not hold.
+	ErrNotAllowed = errors.New("the agent's manifest does not allow this call")
 	// ErrSpent means that the rights that allow the call are used up.
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
@@ -53,18 +53,18 @@ type part struct {
 }
 
 // A Fit is a right that allows a call.
-type Fit struct {
+type Match struct {
 	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in the grant or
 	// manifest, from 0.
 	Grant string
-	Place int
-	// Most is the maximum number of uses of the right; 0 means that there is no maximum.
-	Most int64
+	Index int
+	// MaxUses is the maximum number of uses of the right; 0 means that there is no maximum.
+	MaxUses int64
 }
 
-// Of returns the rights of a manifest and its grants, which the caller must not change afterwards. A nil manifest has
+// New returns the rights of a manifest and its grants, which the caller must not change afterwards. A nil manifest has
 // no rights.
-func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
+func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
 	for _, g := range grants {
 		one := part{id: g.GetId(), manifest: g.GetRights()}
@@ -76,59 +76,59 @@ func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	return r
 }
 
-// live returns the parts that have not expired.
-func (r *Rights) live(now time.Time) []part {
+// unexpired returns the parts that have not expired.
+func (r *Rights) unexpired(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
 
-// Manifest returns the union of the manifest and of the grants that have not expired. The result is never nil.
-func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
+// Union returns the union of the manifest and of the grants that have not expired. The result is never nil.
+func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 	out := new(wasmagentv1.Manifest)
-	for _, p := range r.live(now) {
+	for _, p := range r.unexpired(now) {
 		m := p.manifest
 		out.Tools = append(out.Tools, m.GetTools()...)
 		out.Models = append(out.Models, m.GetModels()...)
 		out.Clock, out.Random = out.GetClock() || m.GetClock(), out.GetRandom() || m.GetRandom()
 		out.StopOnDenial = out.GetStopOnDenial() || m.GetStopOnDenial()
 		if f := m.GetFiles(); f != nil {
-			out.Files = &wasmagentv1.FileRight{Bytes: add(out.GetFiles().GetBytes(), f.GetBytes()), Count: add(out.GetFiles().GetCount(), f.GetCount())}
+			out.Files = &wasmagentv1.FileRight{Bytes: addSaturating(out.GetFiles().GetBytes(), f.GetBytes()), Count: addSaturating(out.GetFiles().GetCount(), f.GetCount())}
 		}
 		if c := m.GetChildren(); c != nil {
-			out.Children = &wasmagentv1.ChildRight{Depth: max(out.GetChildren().GetDepth(), c.GetDepth()), Count: add(out.GetChildren().GetCount(), c.GetCount())}
+			out.Children = &wasmagentv1.ChildRight{Depth: max(out.GetChildren().GetDepth(), c.GetDepth()), Count: addSaturating(out.GetChildren().GetCount(), c.GetCount())}
 		}
 	}
 	return out
 }
 
-// add returns a + b, at most the largest int32.
-func add(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
+// addSaturating returns a + b, at most the largest int32.
+func addSaturating(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
-// Tool returns the rights that allow a call of a tool. The call may be made if one of these rights is not used up.
-// arguments is a JSON object. Errors: [ErrNotNamed].
-func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]Fit, error) {
+// MatchTool returns the rights that allow a call of a tool. The call may be made if one of these rights is not used up.
+// arguments is a JSON object. Errors: [ErrNotAllowed].
+func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time) ([]Match, error) {
 	if len(server) > maxName || len(tool) > maxName {
-		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotNamed)
+		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotAllowed)
 	}
-	var fits []Fit
-	for _, p := range r.live(now) {
+	var fits []Match
+	for _, p := range r.unexpired(now) {
 		for i, right := range p.manifest.GetTools() {
-			if right.GetServer() == server && matches(right.GetTool(), tool) && holds(right.GetConditions(), arguments) {
-				fits = append(fits, Fit{p.id, i, int64(right.GetCalls())})
+			if right.GetServer() == server && matches(right.GetTool(), tool) && conditionsHold(right.GetConditions(), arguments) {
+				fits = append(fits, Match{p.id, i, int64(right.GetCalls())})
 			}
 		}
 	}
 	if len(fits) == 0 {
-		return nil, fmt.Errorf("%w: %s of %s", ErrNotNamed, tool, server)
+		return nil, fmt.Errorf("%w: %s of %s", ErrNotAllowed, tool, server)
 	}
 	return fits, nil
 }
 
-// Names reports whether a right names a tool, regardless of the right's conditions.
-func (r *Rights) Names(server, tool string, now time.Time) bool {
+// NamesTool reports whether a right names a tool, regardless of the right's conditions.
+func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
 	}
-	for _, p := range r.live(now) {
+	for _, p := range r.unexpired(now) {
 		for _, right := range p.manifest.GetTools() {
 			if right.GetServer() == server && matches(right.GetTool(), tool) {
 				return true
@@ -139,43 +139,43 @@ func (r *Rights) Names(server, tool string, now time.Time) bool {
 }
 
 // A ModelFit is a right that allows questions to a model.
-type ModelFit struct {
-	Fit
+type ModelMatch struct {
+	Match
 	// Tokens bounds the number of tokens, and Nanos the cost in billionths of a US dollar; -1 means that there is no
 	// bound.
 	Tokens, Nanos int64
 }
 
-// Unbounded reports whether the right bounds neither the tokens nor the cost.
-func (f ModelFit) Unbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
+// IsUnbounded reports whether the right bounds neither the tokens nor the cost.
+func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
-// Model returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotNamed].
-func (r *Rights) Model(model string, now time.Time) ([]ModelFit, error) {
-	var fits []ModelFit
-	for _, p := range r.live(now) {
+// MatchModel returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotAllowed].
+func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
+	var fits []ModelMatch
+	for _, p := range r.unexpired(now) {
 		for i, right := range p.manifest.GetModels() {
 			if len(model) > maxName || !matches(right.GetModel(), model) {
 				continue
 			}
-			fit := ModelFit{Fit{Grant: p.id, Place: i}, -1, -1}
+			fit := ModelMatch{Match{Grant: p.id, Index: i}, -1, -1}
 			if right.Tokens != nil {
 				fit.Tokens = int64(right.GetTokens())
 			}
 			if right.Cost != nil {
-				fit.Nanos = nanos(right.GetCost())
+				fit.Nanos = dollarsToNanos(right.GetCost())
 			}
 			fits = append(fits, fit)
 		}
 	}
 	if len(fits) == 0 {
-		return nil, fmt.Errorf("%w: the model %.64q", ErrNotNamed, model)
+		return nil, fmt.Errorf("%w: the model %.64q", ErrNotAllowed, model)
 	}
 	return fits, nil
 }
 
-// nanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which allows
+// dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which allows
 // nothing.
-func nanos(text string) int64 {
+func dollarsToNanos(text string) int64 {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative {
 		return 0
@@ -207,22 +207,22 @@ func matches(glob, name string) bool {
 	return strings.HasSuffix(name, parts[len(parts)-1])
 }
 
-// holds reports whether the arguments satisfy every condition.
-func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
+// conditionsHold reports whether the arguments satisfy every condition.
+func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
 	// JSON with a duplicate name is not valid.
-	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) {
+	if len(conditions) > 0 && (len(arguments) > maxArguments || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
 	for _, c := range conditions {
-		if !satisfies(c, valueAt(arguments, c.GetPath())) {
+		if !conditionHolds(c, valueAt(arguments, c.GetPath())) {
 			return false
 		}
 	}
 	return true
 }
 
-// satisfies reports whether a value satisfies a condition. A missing value, or a value of another type, does not.
-func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
+// conditionHolds reports whether a value satisfies a condition. A missing value, or a value of another type, does not.
+func conditionHolds(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
 		if value.Kind() != '0' {
 			return false
@@ -261,16 +261,16 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	value := jsontext.Value(text)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
 		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
-		if value = inside(value, token); value == nil {
+		if value = memberOf(value, token); value == nil {
 			return nil
 		}
 	}
 	return value
 }
 
-// inside returns the member of an object or the element of an array, or nil if it does not exist. It also returns nil
+// memberOf returns the member of an object or the element of an array, or nil if it does not exist. It also returns nil
 // if the object has another member whose name differs only in case, because servers may read either of the two.
-func inside(value jsontext.Value, token string) jsontext.Value {
+func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
-func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
+func TestMatchTool_RefusesWithoutRights(t *testing.T) {
 	t.Parallel()
-	for name, r := range map[string]*manifest.Rights{"no manifest": manifest.Of(nil), "an empty one": manifest.Of(&wasmagentv1.Manifest{})} {
-		if _, err := r.Tool("s", "t", []byte("{}"), time.Time{}); !errors.Is(err, manifest.ErrNotNamed) {
+	for name, r := range map[string]*manifest.Rights{"no manifest": manifest.New(nil), "an empty one": manifest.New(&wasmagentv1.Manifest{})} {
+		if _, err := r.MatchTool("s", "t", []byte("{}"), time.Time{}); !errors.Is(err, manifest.ErrNotAllowed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestUse(t *testing.T) {
+func TestMatchTool_AppliesGlobsAndConditions(t *testing.T) {
 	t.Parallel()
 	path := func(c *wasmagentv1.ArgumentCondition) *wasmagentv1.ToolRight {
 		c.Path = "/path"
@@ -79,35 +79,35 @@ func TestUse(t *testing.T) {
 		{deep, "t", `{"a/b":[{"c":"x"},0]}`, false},
 		{deep, "t", `{"a/b":{"1":{"c":"x"}}}`, true},
 	} {
-		_, err := manifest.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("s", c.tool, []byte(c.arguments), time.Time{})
-		if (err == nil) != c.allowed || err != nil && !errors.Is(err, manifest.ErrNotNamed) {
+		_, err := manifest.New(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).MatchTool("s", c.tool, []byte(c.arguments), time.Time{})
+		if (err == nil) != c.allowed || err != nil && !errors.Is(err, manifest.ErrNotAllowed) {
 			t.Errorf("%v allows %s %s: %v, want %v", c.right, c.tool, c.arguments, err, c.allowed)
 		}
-		if _, err := manifest.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("other", c.tool, []byte(c.arguments), time.Time{}); err == nil {
+		if _, err := manifest.New(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).MatchTool("other", c.tool, []byte(c.arguments), time.Time{}); err == nil {
 			t.Errorf("%v allows %s of another server", c.right, c.tool)
 		}
 	}
 }
 
 // A grant is valid until it expires. The rights of the manifest come before those of grants.
-func TestGrants(t *testing.T) {
+func TestMatchTool_GrantExpires(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := manifest.Of(
+	r := manifest.New(
 		&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{{Server: "s", Tool: "t", Calls: new(int32(2))}}},
 		&wasmagentv1.RightsGrant{Id: "g", Rights: &wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{{Server: "s", Tool: "t*"}}}, ExpiresAt: timestamppb.New(begin.Add(time.Minute))},
 	)
 	for _, c := range []struct {
 		after time.Duration
 		tool  string
-		want  []manifest.Fit
+		want  []manifest.Match
 	}{
-		{0, "t", []manifest.Fit{{Most: 2}, {Grant: "g"}}},
-		{0, "tt", []manifest.Fit{{Grant: "g"}}},
-		{time.Minute, "t", []manifest.Fit{{Most: 2}}},
+		{0, "t", []manifest.Match{{MaxUses: 2}, {Grant: "g"}}},
+		{0, "tt", []manifest.Match{{Grant: "g"}}},
+		{time.Minute, "t", []manifest.Match{{MaxUses: 2}}},
 		{time.Minute, "tt", nil},
 	} {
-		got, err := r.Tool("s", c.tool, []byte("{}"), begin.Add(c.after))
+		got, err := r.MatchTool("s", c.tool, []byte("{}"), begin.Add(c.after))
 		if !slices.Equal(got, c.want) || (err == nil) != (c.want != nil) {
 			t.Errorf("%s after %s: %v %v, want %v", c.tool, c.after, got, err, c.want)
 		}

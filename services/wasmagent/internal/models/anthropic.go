@@ -15,19 +15,19 @@ const (
 	anthropicVersion = "2023-06-01"
 )
 
-// messages is the driver for Anthropic's Messages API (API reference: Messages, Create; Streaming).
-type messages struct {
+// anthropic is the driver for Anthropic's Messages API (API reference: Messages, Create; Streaming).
+type anthropic struct {
 	api
-	most
+	tokenLimit
 }
 
-func newAnthropic(p Provider, client *http.Client) (messages, error) {
+func newAnthropic(p Provider, client *http.Client) (anthropic, error) {
 	header := http.Header{"Anthropic-Version": {anthropicVersion}}
 	if p.Key != "" {
 		header.Set("X-Api-Key", p.Key)
 	}
 	of, err := newAPI(client, p.URL, anthropicURL, "v1/messages", header)
-	return messages{of, most(p.MaxTokens)}, err
+	return anthropic{of, tokenLimit(p.MaxTokens)}, err
 }
 
 // anthropicRequest is the body of a question.
@@ -93,7 +93,7 @@ type anthropicEvent struct {
 	Usage anthropicUsage `json:"usage"`
 }
 
-func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	body := anthropicRequest{Model: model, MaxTokens: d.tokens(req), Stream: true}
 	for _, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
@@ -122,9 +122,9 @@ func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskMod
 	case err != nil:
 		return all.answer(), err
 	case all.stop == "":
-		return all.answer(), noEnd(begun)
+		return all.answer(), missingEndError(begun)
 	case all.stop == "max_tokens":
-		return all.answer(), ErrCut
+		return all.answer(), ErrTruncated
 	}
 	return all.answer(), nil
 }
@@ -152,12 +152,12 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 		}
 		b := e.ContentBlock
 		a.blocks = append(a.blocks, &answerBlock{kind: b.Type, id: b.ID, name: b.Name, initial: b.Input})
-		a.say(e.Index, b.Text)
+		a.addText(e.Index, b.Text)
 	case "content_block_delta":
 		if e.Index < 0 || e.Index >= len(a.blocks) {
 			return false, malformed("its blocks are not in order")
 		}
-		a.say(e.Index, e.Delta.Text)
+		a.addText(e.Index, e.Delta.Text)
 		a.blocks[e.Index].input.WriteString(e.Delta.PartialJSON)
 	case "message_delta":
 		a.stop = cmp.Or(e.Delta.StopReason, a.stop)
@@ -171,8 +171,8 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// say appends a piece of text to a block. The pieces of several open blocks may alternate.
-func (a *anthropicAnswer) say(block int, text string) {
+// addText appends a piece of text to a block. The pieces of several open blocks may alternate.
+func (a *anthropicAnswer) addText(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)
 		a.tell(text)

@@ -47,17 +47,17 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	req.Header = a.header.Clone()
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return false, lostError(ctx, err, false)
+		return false, transportError(ctx, err, false)
 	}
 	defer resp.Body.Close() //nolint:errcheck // the answer was only read
-	for event, err := range sse.Read(resp.Body, &sse.ReadConfig{MaxEventSize: maxWire}) {
+	for event, err := range sse.Read(resp.Body, &sse.ReadConfig{MaxEventSize: maxStreamBytes}) {
 		if err != nil {
-			return begun, lostError(ctx, err, begun)
+			return begun, transportError(ctx, err, begun)
 		}
 		if event.Data == "" || event.Type == "ping" { // keeps the connection open
 			continue
 		}
-		if isFailure([]byte(event.Data)) {
+		if isErrorEvent([]byte(event.Data)) {
 			return begun, eventFailure([]byte(event.Data), begun)
 		}
 		end, err := add(event.Type, []byte(event.Data))
@@ -78,8 +78,8 @@ type answerBlock struct {
 	text, input    strings.Builder
 }
 
-// isFailure reports whether an event is an error. Both APIs send one to end a stream that has begun.
-func isFailure(event []byte) bool {
+// isErrorEvent reports whether an event is an error. Both APIs send one to end a stream that has begun.
+func isErrorEvent(event []byte) bool {
 	if !bytes.Contains(event, []byte(`"error"`)) { // saves parsing most events twice
 		return false
 	}

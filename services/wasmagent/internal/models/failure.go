@@ -23,32 +23,32 @@ var (
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
 	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer began.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
-	// ErrBroken means that the answer ended before it was complete. The provider may charge for it.
-	ErrBroken = errors.New("the model's answer broke off in the middle")
+	// ErrInterrupted means that the answer ended before it was complete. The provider may charge for it.
+	ErrInterrupted = errors.New("the model's answer broke off in the middle")
 	// ErrMalformed means that the answer does not follow the provider's API. The provider may charge for it.
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
-// maxSaid bounds the provider's message in an error, in bytes.
-const maxSaid = 300
+// maxMessageBytes bounds the provider's message in an error, in bytes.
+const maxMessageBytes = 300
 
 // FailureError is the reason why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's answer; 0 if there was none.
 	Status int
-	// Said is the provider's message; it may be empty. It does not contain the key.
-	Said string
+	// Message is the provider's message; it may be empty. It does not contain the key.
+	Message string
 	// Tries is the number of tries that were made.
 	Tries int
-	// After is the wait that the provider requests; 0 if it requests none.
-	After time.Duration
+	// RetryAfter is the wait that the provider requests; 0 if it requests none.
+	RetryAfter time.Duration
 	// Charged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the cost,
 	// as counted or estimated.
 	Charged bool
 
-	// again is true if the question may be repeated.
-	again bool
+	// retryable is true if the question may be repeated.
+	retryable bool
 }
 
 // Error returns the text of the kind, followed by the provider's status and message.
@@ -57,14 +57,14 @@ func (f *FailureError) Error() string {
 	if f.Status != 0 {
 		out += fmt.Sprintf(": status %d %s", f.Status, http.StatusText(f.Status))
 	}
-	if f.Said != "" {
-		out += ": " + f.Said
+	if f.Message != "" {
+		out += ": " + f.Message
 	}
 	if f.Tries > 1 {
 		out += fmt.Sprintf(" (asked %d times)", f.Tries)
 	}
-	if f.After > 0 {
-		out += fmt.Sprintf("; the provider requests a wait of %s", f.After.Round(time.Second))
+	if f.RetryAfter > 0 {
+		out += fmt.Sprintf("; the provider requests a wait of %s", f.RetryAfter.Round(time.Second))
 	}
 	return strings.TrimSpace(out)
 }
@@ -72,84 +72,84 @@ func (f *FailureError) Error() string {
 // Unwrap implements errors.Unwrap.
 func (f *FailureError) Unwrap() error { return f.Kind }
 
-// refusal is the error object of both APIs.
-type refusal struct {
+// errorObject is the error object of both APIs.
+type errorObject struct {
 	Type    string `json:"type"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// refusalOf parses the error object in a body or an event. It returns the zero value if there is no error object.
-func refusalOf(text []byte) refusal {
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error object.
+func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`
 	}
 	if json.Unmarshal(text, &body) != nil {
-		return refusal{}
+		return errorObject{}
 	}
 	switch e := body.Error.(type) {
 	case string:
-		return refusal{Message: e}
+		return errorObject{Message: e}
 	case map[string]any:
 		word := func(name string) string { s, _ := e[name].(string); return s }
-		return refusal{Type: word("type"), Code: word("code"), Message: word("message")}
+		return errorObject{Type: word("type"), Code: word("code"), Message: word("message")}
 	}
-	return refusal{}
+	return errorObject{}
 }
 
-// line converts a provider's message to one short line.
-func line(said string) string {
+// oneLine converts a provider's message to one short line.
+func oneLine(said string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '
 		}
 		return c
 	}, strings.ToValidUTF8(said, " "))
-	if text = strings.Join(strings.Fields(text), " "); len(text) > maxSaid {
-		text = strings.ToValidUTF8(text[:maxSaid], "") + " …"
+	if text = strings.Join(strings.Fields(text), " "); len(text) > maxMessageBytes {
+		text = strings.ToValidUTF8(text[:maxMessageBytes], "") + " …"
 	}
 	return text
 }
 
-// noQuota has the codes of a status 429 that mean that the account has no credit left. A further try would not help.
-var noQuota = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
+// quotaCodes has the codes of a status 429 that mean that the account has no credit left. A further try would not help.
+var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
 // statusFailure returns the failure for an answer with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
-	said := refusalOf(body)
-	f := &FailureError{Kind: ErrRejected, Status: status, Said: said.Message, After: retryAfter(status, header, now)}
+	said := parseErrorObject(body)
+	f := &FailureError{Kind: ErrRejected, Status: status, Message: said.Message, RetryAfter: retryAfter(status, header, now)}
 	switch {
 	case status == http.StatusTooManyRequests:
-		f.Kind, f.again = ErrRateLimited, !noQuota[said.Code] && !noQuota[said.Type]
+		f.Kind, f.retryable = ErrRateLimited, !quotaCodes[said.Code] && !quotaCodes[said.Type]
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.Kind = ErrAuth
 	case status == http.StatusRequestTimeout, status >= http.StatusInternalServerError:
-		f.Kind, f.again = ErrOverloaded, true
-	case status == http.StatusConflict && (f.After > 0 || header.Get("X-Should-Retry") == "true"):
-		f.Kind, f.again = ErrOverloaded, true
+		f.Kind, f.retryable = ErrOverloaded, true
+	case status == http.StatusConflict && (f.RetryAfter > 0 || header.Get("X-Should-Retry") == "true"):
+		f.Kind, f.retryable = ErrOverloaded, true
 	case status < http.StatusBadRequest:
-		f.Said = "the provider redirects to another address: configure that address as the provider's url"
+		f.Message = "the provider redirects to another address: configure that address as the provider's url"
 	}
 	if header.Get("X-Should-Retry") == "false" {
-		f.again = false
+		f.retryable = false
 	}
 	return f
 }
 
 // eventFailure returns the failure for an error event in a stream. begun is true if the answer had begun.
 func eventFailure(event []byte, begun bool) *FailureError {
-	said := refusalOf(event)
-	f := &FailureError{Kind: ErrOverloaded, Said: said.Message, again: true}
+	said := parseErrorObject(event)
+	f := &FailureError{Kind: ErrOverloaded, Message: said.Message, retryable: true}
 	switch said.Type {
 	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests":
 		f.Kind = ErrRateLimited
 	case "authentication_error", "permission_error", "invalid_api_key":
-		f.Kind, f.again = ErrAuth, false
+		f.Kind, f.retryable = ErrAuth, false
 	case "invalid_request_error", "request_too_large", "not_found_error", "billing_error", "insufficient_quota":
-		f.Kind, f.again = ErrRejected, false
+		f.Kind, f.retryable = ErrRejected, false
 	}
 	if begun {
-		f.Kind, f.again, f.Charged = ErrBroken, false, true
+		f.Kind, f.retryable, f.Charged = ErrInterrupted, false, true
 	}
 	return f
 }

@@ -15,7 +15,7 @@ import (
 
 // A provider's key is removed from everything that is returned: streamed answers, names and arguments of calls, and
 // errors. It is found in each encoding in which programs repeat it.
-func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
+func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`
 	text := func(s string) string { out, _ := json.Marshal(s); return string(out) } //nolint:errchkjson // a string
@@ -43,7 +43,7 @@ func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
 			for name, answer := range map[string]func(http.ResponseWriter){"answer": events(streamed...), "status": failed, "event": broken} {
 				t.Run(kind+" "+form+" "+name, func(t *testing.T) {
 					t.Parallel()
-					f := newFake(t, answer)
+					f := newFakeProvider(t, answer)
 					m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: key}}, 0)
 					if err != nil {
 						t.Fatal(err)

@@ -22,22 +22,22 @@ import (
 
 const (
 	// maxAnswer bounds an answer, and maxWire bounds what a provider sends for one answer, both in bytes.
-	maxAnswer = 1 << 20
-	maxWire   = 16 << 20
+	maxAnswer      = 1 << 20
+	maxStreamBytes = 16 << 20
 	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration has a bound.
 	defaultTokens = 8192
-	// perToken is the number of bytes that an estimate counts as one token.
-	perToken = 4
+	// bytesPerToken is the number of bytes that an estimate counts as one token.
+	bytesPerToken = 4
 	// defaultAnswerTime is how long a provider may take until its answer begins.
 	defaultAnswerTime = 2 * time.Minute
 )
 
 // Errors of models, for [errors.Is].
 var (
-	// ErrNone means that no provider is configured for the model.
-	ErrNone = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
-	// ErrCut means that the answer is incomplete, because it has reached its bound on tokens.
-	ErrCut = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
+	// ErrNotConfigured means that no provider is configured for the model.
+	ErrNotConfigured = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
+	// ErrTruncated means that the answer is incomplete, because it has reached its bound on tokens.
+	ErrTruncated = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
 	// ErrLarge means that the answer exceeds its bound on bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
@@ -53,7 +53,7 @@ type Answer struct {
 }
 
 // A driver sends a question to a provider once, and passes pieces of the answer to tell as they arrive. Its errors are
-// a [*FailureError] that is not wrapped, [ErrCut], [ErrLarge] and the context's.
+// a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
 }
@@ -77,18 +77,18 @@ type Provider struct {
 // Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// shortestKey is the minimum length of a provider's key that is removed from answers, in bytes.
-const shortestKey = 16
+// minScrubbedKey is the minimum length of a provider's key that is removed from answers, in bytes.
+const minScrubbedKey = 16
 
 // Models are the models that can be asked. They are safe for concurrent use.
 type Models struct {
-	drivers map[string]driver
-	retries map[string]Retry
-	keys    map[string]*redact.Scrubber
-	// said has scrubbers for error messages of providers. They also remove a key that is shorter than shortestKey. Such
+	drivers         map[string]driver
+	retries         map[string]Retry
+	answerScrubbers map[string]*redact.Scrubber
+	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than shortestKey. Such
 	// a key may be a placeholder for a local model, and an ordinary word of an answer.
-	said   map[string]*redact.Scrubber
-	prices map[string]price
+	errorScrubbers map[string]*redact.Scrubber
+	prices         map[string]price
 }
 
 // price is a price in billionths of a US dollar per million tokens.
@@ -97,13 +97,13 @@ type price struct{ input, output int64 }
 // New returns the models of the providers, by name, and the built-in model `script`. answerTime is the time limit for
 // the beginning of a provider's answer; 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
-	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, said: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
+	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: the name belongs to a built-in model", name)
 		}
 		var err error
-		client := &http.Client{Transport: wire{transport(cmp.Or(answerTime, defaultAnswerTime))}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{Transport: boundedTransport{transport(cmp.Or(answerTime, defaultAnswerTime))}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		switch p.Kind {
 		case "openai":
 			m.drivers[name], err = newOpenAI(p, client)
@@ -116,14 +116,14 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 			return nil, fmt.Errorf("agents.providers.%s.url: %w", name, err)
 		}
 		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
-		m.said[name] = redact.New(nil, redact.Spellings(p.Key))
-		m.keys[name] = redact.New(nil, nil)
-		if len(p.Key) >= shortestKey {
-			m.keys[name] = m.said[name]
+		m.errorScrubbers[name] = redact.New(nil, redact.Spellings(p.Key))
+		m.answerScrubbers[name] = redact.New(nil, nil)
+		if len(p.Key) >= minScrubbedKey {
+			m.answerScrubbers[name] = m.errorScrubbers[name]
 		}
 		for model, cost := range p.Prices {
-			input, err := nanos(cost.Input)
-			output, also := nanos(cost.Output)
+			input, err := parseDollars(cost.Input)
+			output, also := parseDollars(cost.Output)
 			if err = errors.Join(err, also); err != nil {
 				return nil, fmt.Errorf("agents.providers.%s.prices.%s: %w", name, model, err)
 			}
@@ -133,8 +133,8 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 	return m, nil
 }
 
-// nanos converts an amount of dollars to billionths of a dollar.
-func nanos(text string) (int64, error) {
+// parseDollars converts an amount of dollars to billionths of a dollar.
+func parseDollars(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {
 		return 0, fmt.Errorf("%q is not an amount of dollars, such as 0.25", text)
@@ -156,7 +156,7 @@ func Dollars(nanos int64) string {
 }
 
 // Nanos is the inverse of [Dollars].
-func Nanos(dollars string) (int64, error) { return nanos(dollars) }
+func Nanos(dollars string) (int64, error) { return parseDollars(dollars) }
 
 // Has reports whether a model can be asked. The model is `provider:name`.
 func (m *Models) Has(model string) bool {
@@ -173,19 +173,19 @@ func (m *Models) HasPrice(model string) bool {
 // Ask asks a model. tell receives pieces of the answer as they arrive. Before each retry, it also receives a text about
 // the wait. A question is repeated only if no answer has begun.
 //
-// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error, the returned Answer has
+// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the returned Answer has
 // the tokens and the cost that the provider may charge, as counted or estimated. They are zero if the provider refused
 // the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
-		return Answer{}, fmt.Errorf("%w: %q", ErrNone, req.GetModel())
+		return Answer{}, fmt.Errorf("%w: %q", ErrNotConfigured, req.GetModel())
 	}
 	var answer Answer
-	heard, clean := 0, m.keys[provider]
-	err := m.retries[provider].asks(ctx, tell, func() (err error) {
+	heard, clean := 0, m.answerScrubbers[provider]
+	err := m.retries[provider].run(ctx, tell, func() (err error) {
 		pieces := clean.Stream(tell)
-		answer, err = once(m.drivers[provider], ctx, name, req, func(piece string) {
+		answer, err = askOnce(m.drivers[provider], ctx, name, req, func(piece string) {
 			heard += len(piece)
 			pieces.Write(piece)
 		})
@@ -195,7 +195,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 		return err
 	})
 	if f, ok := errors.AsType[*FailureError](err); ok {
-		f.Said = line(m.said[provider].Log(f.Said))
+		f.Message = oneLine(m.errorScrubbers[provider].Log(f.Message))
 		if !f.Charged {
 			return Answer{}, err
 		}
@@ -206,24 +206,24 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 		c.Arguments = clean.Log(string(clean.Answer([]byte(c.GetArguments()))))
 	}
 	if err != nil && heard > 0 { // providers report the output tokens only at the end
-		answer.Output = max(answer.Output, int64(heard/perToken))
+		answer.Output = max(answer.Output, int64(heard/bytesPerToken))
 	}
 	size := len(answer.Content)
 	for _, c := range answer.Calls {
-		size += len(c.GetArguments()) + len(c.GetName()) + len(c.GetId()) + perToken
+		size += len(c.GetArguments()) + len(c.GetName()) + len(c.GetId()) + bytesPerToken
 	}
 	if err == nil && size > maxAnswer {
 		err = ErrLarge
 	}
-	m.count(req, &answer, max(size, heard))
+	m.countTokens(req, &answer, max(size, heard))
 	if err != nil {
 		answer.Content, answer.Calls = "", nil
 	}
 	return answer, err
 }
 
-// once asks a driver once. If the driver panics because of the provider's answer, only this question fails.
-func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
+// askOnce asks a driver once. If the driver panics because of the provider's answer, only this question fails.
+func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if said := recover(); said != nil {
 			answer, err = Answer{}, malformed("it can't be assembled")
@@ -232,20 +232,20 @@ func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModel
 	return d.ask(ctx, model, req, tell)
 }
 
-// count completes the token counts of an answer of size bytes, and sets its cost.
-func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
+// countTokens completes the token counts of an answer of size bytes, and sets its cost.
+func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
 	if answer.Input <= 0 { // the provider did not report the tokens
-		answer.Input = int64(proto.Size(req) / perToken)
-		answer.Output = max(answer.Output, int64(size/perToken))
+		answer.Input = int64(proto.Size(req) / bytesPerToken)
+		answer.Output = max(answer.Output, int64(size/bytesPerToken))
 	}
 	answer.Input, answer.Output = min(answer.Input, math.MaxInt32), min(max(answer.Output, 0), math.MaxInt32)
 	cost := m.prices[req.GetModel()]
-	answer.Nanos = of(answer.Input, cost.input) + of(answer.Output, cost.output)
+	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// Most estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for the
+// EstimateMaximum estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for the
 // built-in model.
-func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
+func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
 		tokens(req *wasmagentv1.AskModelRequest) int64
@@ -253,24 +253,24 @@ func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
 	if !ok {
 		return Answer{}
 	}
-	out := Answer{Input: int64(proto.Size(req) / perToken), Output: d.tokens(req)}
+	out := Answer{Input: int64(proto.Size(req) / bytesPerToken), Output: d.tokens(req)}
 	cost := m.prices[req.GetModel()]
-	out.Nanos = of(out.Input, cost.input) + of(out.Output, cost.output)
+	out.Nanos = costOf(out.Input, cost.input) + costOf(out.Output, cost.output)
 	return out
 }
 
-// of returns the cost of tokens at a price per million, rounded up.
-func of(tokens, million int64) int64 {
+// costOf returns the cost of tokens at a price per million, rounded up.
+func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))
 	return n.Int64()
 }
 
-// most is the bound of a provider on the tokens of an answer; 0 means the default.
-type most int
+// tokenLimit is the bound of a provider on the tokens of an answer; 0 means the default.
+type tokenLimit int
 
 // tokens returns the bound on the tokens of the answer to a question.
-func (m most) tokens(req *wasmagentv1.AskModelRequest) int64 {
+func (m tokenLimit) tokens(req *wasmagentv1.AskModelRequest) int64 {
 	if req.MaxTokens != nil {
 		return int64(req.GetMaxTokens())
 	}

@@ -36,16 +36,16 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fake is a provider on this machine that records the newest question.
-type fake struct {
+// fakeProvider is a provider on this machine that records the newest question.
+type fakeProvider struct {
 	*httptest.Server
 	path, key string
 	asked     map[string]any
 }
 
-func newFake(t *testing.T, answer func(w http.ResponseWriter)) *fake {
+func newFakeProvider(t *testing.T, answer func(w http.ResponseWriter)) *fakeProvider {
 	t.Helper()
-	f := new(fake)
+	f := new(fakeProvider)
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.path, f.key, f.asked = r.URL.Path, r.Header.Get("Authorization")+r.Header.Get("X-Api-Key"), nil
 		text, _ := io.ReadAll(r.Body)
@@ -97,7 +97,7 @@ var anthropicEvents = []string{
 }
 
 // Each kind of provider gets the question in its own format. The answers are equal: pieces, calls, tokens and cost.
-func TestProviders(t *testing.T) {
+func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
 	t.Setenv("OPENAI_API_KEY", "of the environment")
 	t.Setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1/")
@@ -123,7 +123,7 @@ func TestProviders(t *testing.T) {
 			"tools": [{"name": "demo__search", "description": "Search.", "input_schema": {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"], "additionalProperties": false}}]}`},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			f := newFake(t, events(want.events...))
+			f := newFakeProvider(t, events(want.events...))
 			m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "secret", Prices: map[string]models.Price{"m": {Input: "1.25", Output: "10"}}}}, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -155,7 +155,7 @@ func TestProviders(t *testing.T) {
 }
 
 // Each failure of a provider leads to an error of its kind. A question is repeated only if the provider refused it.
-func TestProvidersThatFail(t *testing.T) {
+func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -181,8 +181,8 @@ func TestProvidersThatFail(t *testing.T) {
 				w.Header().Set("Location", "http://127.0.0.1:1/")
 				w.WriteHeader(http.StatusTemporaryRedirect)
 			}, models.ErrRejected},
-			"cut":       {events(cut(whole)...), models.ErrCut},
-			"torn":      {events(whole[:3]...), models.ErrBroken},
+			"cut":       {events(truncated(whole)...), models.ErrTruncated},
+			"torn":      {events(whole[:3]...), models.ErrInterrupted},
 			"empty":     {events(), models.ErrMalformed},
 			"no event":  {events(`{"type":`), models.ErrMalformed},
 			"too large": {events(append(append([]string(nil), whole[:2]...), append([]string{big}, whole[2:]...)...)...), nil},
@@ -196,7 +196,7 @@ func TestProvidersThatFail(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				t.Parallel()
 				n := 0
-				f := newFake(t, func(w http.ResponseWriter) { n++; c.answer(w) })
+				f := newFakeProvider(t, func(w http.ResponseWriter) { n++; c.answer(w) })
 				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "sk-of-somebody", Retry: models.Retry{Tries: 3, Backoff: 1}}}, 0)
 				if err != nil {
 					t.Fatal(err)
@@ -221,13 +221,13 @@ func TestProvidersThatFail(t *testing.T) {
 	if _, err := m.Ask(gone, question("p:m"), nil); err == nil {
 		t.Error("a caller whose context has ended gets an answer")
 	}
-	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNone) {
+	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNotConfigured) {
 		t.Errorf("a provider that is not configured: %v", err)
 	}
 }
 
-// cut returns the events of an answer that reached its bound on tokens.
-func cut(whole []string) (out []string) {
+// truncated returns the events of an answer that reached its bound on tokens.
+func truncated(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
 	}
@@ -235,7 +235,7 @@ func cut(whole []string) (out []string) {
 }
 
 // The built-in model follows the lines of its prompt, one call at a time.
-func TestScript(t *testing.T) {
+func TestScript_FollowsLinesOfPrompt(t *testing.T) {
 	t.Parallel()
 	m, err := models.New(nil, 0)
 	if err != nil {
@@ -259,7 +259,7 @@ func TestScript(t *testing.T) {
 	}
 }
 
-func TestPricesAreAmounts(t *testing.T) {
+func TestNew_RefusesInvalidPrices(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "x", "-1", "NaN", "1e30", "99999999999999999999"} {
 		if _, err := models.New(map[string]models.Provider{"p": {Kind: "openai", Prices: map[string]models.Price{"m": {Input: bad, Output: "1"}}}}, 0); err == nil {
@@ -274,7 +274,7 @@ func TestPricesAreAmounts(t *testing.T) {
 }
 
 // Servers differ in how they send calls: without an index, as a whole, or in small pieces. All forms are accepted.
-func TestProviders_CallsInOtherForms(t *testing.T) {
+func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	t.Parallel()
 	openAI := func(calls ...string) (out []string) {
 		for _, call := range calls {
@@ -306,7 +306,7 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFake(t, events(tt.events...))
+			f := newFakeProvider(t, events(tt.events...))
 			m, err := models.New(map[string]models.Provider{"p": {Kind: tt.kind, URL: f.URL + "/base/"}}, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -327,7 +327,7 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 }
 
 // An error event in a stream leads to a failure of its kind, in each form in which servers send it.
-func TestProviders_ErrorsInStreams(t *testing.T) {
+func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		kind   string
@@ -336,14 +336,14 @@ func TestProviders_ErrorsInStreams(t *testing.T) {
 	}{
 		"first":            {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
 		"a text":           {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
-		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrBroken},
+		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrInterrupted},
 		"null is no error": {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
 		"after a ping":     {"anthropic", []string{`{"type":"ping"}`, `{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 		"of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFake(t, events(tt.events...))
+			f := newFakeProvider(t, events(tt.events...))
 			m, err := models.New(map[string]models.Provider{"p": {Kind: tt.kind, URL: f.URL, Retry: models.Retry{Tries: 1}}}, 0)
 			if err != nil {
 				t.Fatal(err)

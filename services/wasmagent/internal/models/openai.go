@@ -16,7 +16,7 @@ const openAIURL = "https://api.openai.com/v1/"
 // openAI is the driver for the API of OpenAI's chat completions (API reference: Chat Completions, Create; Streaming).
 type openAI struct {
 	api
-	most
+	tokenLimit
 }
 
 func newOpenAI(p Provider, client *http.Client) (openAI, error) {
@@ -25,7 +25,7 @@ func newOpenAI(p Provider, client *http.Client) (openAI, error) {
 		header.Set("Authorization", "Bearer "+p.Key)
 	}
 	of, err := newAPI(client, p.URL, openAIURL, "chat/completions", header)
-	return openAI{of, most(p.MaxTokens)}, err
+	return openAI{of, tokenLimit(p.MaxTokens)}, err
 }
 
 // openAIRequest is the body of a question.
@@ -108,9 +108,9 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	case err != nil:
 		return all.answer(), err
 	case all.finish == "":
-		return all.answer(), noEnd(begun)
+		return all.answer(), missingEndError(begun)
 	case all.finish == "length":
-		return all.answer(), ErrCut
+		return all.answer(), ErrTruncated
 	}
 	return all.answer(), nil
 }

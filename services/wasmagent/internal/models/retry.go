@@ -18,8 +18,8 @@ const (
 	// further try, up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxAfter is the longest wait that a provider may request. If it requests more, the question fails.
-	maxAfter = 5 * time.Minute
+	// maxRetryAfter is the longest wait that a provider may request. If it requests more, the question fails.
+	maxRetryAfter = 5 * time.Minute
 )
 
 // Retry configures how often a question is repeated that the provider refuses before an answer begins.
@@ -42,9 +42,9 @@ func (r Retry) wait(tries int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// asks calls once until it returns an answer, or an error that a further try would not change. It returns the error at
+// run calls once until it returns an answer, or an error that a further try would not change. It returns the error at
 // once if the wait would not end before the context's deadline.
-func (r Retry) asks(ctx context.Context, tell func(string), once func() error) error {
+func (r Retry) run(ctx context.Context, tell func(string), once func() error) error {
 	for tries := 1; ; tries++ {
 		err := once()
 		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap it
@@ -52,12 +52,12 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 			return err
 		}
 		f.Tries = tries
-		wait := r.wait(tries, f.After)
+		wait := r.wait(tries, f.RetryAfter)
 		deadline, bounded := ctx.Deadline()
-		if !f.again || f.Charged || tries >= r.Tries || f.After > maxAfter || bounded && time.Until(deadline) <= wait {
+		if !f.retryable || f.Charged || tries >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
 			return f
 		}
-		tell(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.short(), wait.Round(time.Millisecond), tries+1, r.Tries))
+		tell(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), tries+1, r.Tries))
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -68,8 +68,8 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 	}
 }
 
-// short returns the failure without the provider's message, for progress.
-func (f *FailureError) short() string {
+// shortText returns the failure without the provider's message, for progress.
+func (f *FailureError) shortText() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
 	}
@@ -80,11 +80,11 @@ func (f *FailureError) short() string {
 // 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit fields. A wait
 // that exceeds the range of Duration becomes the maximum Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
-	if d, ok := number(header.Get("Retry-After-Ms"), time.Millisecond); ok {
+	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
 	}
 	if text := header.Get("Retry-After"); text != "" {
-		if d, ok := number(text, time.Second); ok {
+		if d, ok := parseUnits(text, time.Second); ok {
 			return d
 		}
 		if at, err := http.ParseTime(text); err == nil {
@@ -114,8 +114,8 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// number parses a number of units, which may have a fraction. ok is false if the text is not a number of at least 0.
-func number(text string, unit time.Duration) (time.Duration, bool) {
+// parseUnits parses a number of units, which may have a fraction. ok is false if the text is not a number of at least 0.
+func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {
 		return math.MaxInt64, true

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestRetryAfter_EveryFormThatProvidersUse(t *testing.T) {
+func TestRetryAfter_ParsesFormsOfProviders(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -53,12 +53,12 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 		tries       int
 		least, most time.Duration
 	}{
-		"back-off":             {FailureError{Kind: ErrOverloaded, again: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
-		"as the provider says": {FailureError{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
-		"too long":             {FailureError{Kind: ErrRateLimited, After: 6 * time.Minute, again: true}, time.Hour, 1, 0, 0},
-		"forever":              {FailureError{Kind: ErrRateLimited, After: math.MaxInt64, again: true}, time.Hour, 1, 0, 0},
-		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
-		"begun":                {FailureError{Kind: ErrBroken, Charged: true, again: true}, time.Hour, 1, 0, 0},
+		"back-off":             {FailureError{Kind: ErrOverloaded, retryable: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
+		"as the provider says": {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, retryable: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
+		"too long":             {FailureError{Kind: ErrRateLimited, RetryAfter: 6 * time.Minute, retryable: true}, time.Hour, 1, 0, 0},
+		"forever":              {FailureError{Kind: ErrRateLimited, RetryAfter: math.MaxInt64, retryable: true}, time.Hour, 1, 0, 0},
+		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, retryable: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
+		"begun":                {FailureError{Kind: ErrInterrupted, Charged: true, retryable: true}, time.Hour, 1, 0, 0},
 		"for good":             {FailureError{Kind: ErrRejected}, time.Hour, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 				defer cancel()
 				begin, tries, told := time.Now(), 0, 0
-				err := Retry{5, time.Second}.asks(ctx, func(string) { told++ }, func() error {
+				err := Retry{5, time.Second}.run(ctx, func(string) { told++ }, func() error {
 					tries++
 					f := c.failure
 					return &f
@@ -84,20 +84,20 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	}
 }
 
-func TestRetry_EndsWithItsCaller(t *testing.T) {
+func TestRetry_EndsWhenCallerCancels(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); cancel() }()
 		begin := time.Now()
-		err := Retry{5, time.Minute}.asks(ctx, func(string) {}, func() error { return &FailureError{Kind: ErrOverloaded, again: true} })
+		err := Retry{5, time.Minute}.run(ctx, func(string) {}, func() error { return &FailureError{Kind: ErrOverloaded, retryable: true} })
 		if !errors.Is(err, context.Canceled) || time.Since(begin) != time.Second {
 			t.Errorf("after %s: %v", time.Since(begin), err)
 		}
 	})
 }
 
-func TestStatusFailure_SaysWhatItIs(t *testing.T) {
+func TestStatusFailure_HasKindOfStatus(t *testing.T) {
 	t.Parallel()
 	quota := `{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}`
 	for _, c := range []struct {
@@ -123,8 +123,8 @@ func TestStatusFailure_SaysWhatItIs(t *testing.T) {
 			header.Set(name, value)
 		}
 		f := statusFailure(c.status, header, []byte(c.body), time.Now())
-		if !errors.Is(f, c.kind) || f.again != c.again || f.Charged {
-			t.Errorf("%d %v is %v, again %v", c.status, c.header, f, f.again)
+		if !errors.Is(f, c.kind) || f.retryable != c.again || f.Charged {
+			t.Errorf("%d %v is %v, again %v", c.status, c.header, f, f.retryable)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 				arguments = `{"input":` + quoted(arguments) + `}`
 			}
 			out.Calls = []*wasmagentv1.ModelCall{{Id: fmt.Sprintf("call-%d", calls+1), Name: name, Arguments: arguments}}
-			return counted(out, req), nil
+			return countWords(out, req), nil
 		case word == "say":
 			said = append(said, rest)
 		default:
@@ -59,7 +59,7 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 	}
 	out.Content = strings.Join(said, "\n")
 	tell(out.Content)
-	return counted(out, req), nil
+	return countWords(out, req), nil
 }
 
 func quoted(text string) string {
@@ -70,8 +70,8 @@ func quoted(text string) string {
 	return string(out)
 }
 
-// counted sets the tokens of an answer to its number of words.
-func counted(out Answer, req *wasmagentv1.AskModelRequest) Answer {
+// countWords sets the tokens of an answer to its number of words.
+func countWords(out Answer, req *wasmagentv1.AskModelRequest) Answer {
 	for _, m := range req.GetMessages() {
 		out.Input += int64(len(strings.Fields(m.GetContent())))
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// maxRefusal bounds how much of the body of a refusal is read, in bytes.
-const maxRefusal = 16 << 10
+// maxErrorBody bounds how much of the body of a refusal is read, in bytes.
+const maxErrorBody = 16 << 10
 
 // transport returns the HTTP transport to providers. answer is the time limit for the header of an answer.
 func transport(answer time.Duration) *http.Transport {
@@ -23,21 +23,21 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// wire limits how much of an answer is read. It converts every answer with a status of 300 or more to a [FailureError].
-type wire struct{ inner http.RoundTripper }
+// boundedTransport limits how much of an answer is read. It converts every answer with a status of 300 or more to a [FailureError].
+type boundedTransport struct{ inner http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := w.inner.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // without a body, the status is the reason
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // without a body, the status is the reason
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxWire}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxStreamBytes}
 	return resp, nil
 }
 
@@ -62,9 +62,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lostError converts an error of a connection or of its stream to an error of this package. begun is true if the answer
+// transportError converts an error of a connection or of its stream to an error of this package. begun is true if the answer
 // had begun.
-func lostError(ctx context.Context, err error, begun bool) error {
+func transportError(ctx context.Context, err error, begun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	dial, isOp := errors.AsType[*net.OpError](err)
@@ -77,27 +77,27 @@ func lostError(ctx context.Context, err error, begun bool) error {
 	case found:
 		return failure
 	case errors.Is(err, errCutOff) && begun:
-		return &FailureError{Kind: ErrBroken, Charged: true}
+		return &FailureError{Kind: ErrInterrupted, Charged: true}
 	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider got the question and may charge for it
-		return &FailureError{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
+		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", Charged: true}
 	case untrusted:
-		return &FailureError{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
+		return &FailureError{Kind: ErrUnreachable, Message: "its certificate is not trusted"}
 	case errors.Is(err, errCutOff), isNet:
-		return &FailureError{Kind: ErrUnreachable, again: true}
+		return &FailureError{Kind: ErrUnreachable, retryable: true}
 	}
 	return malformed("an event of the stream can't be parsed")
 }
 
 func malformed(why string) *FailureError {
-	return &FailureError{Kind: ErrMalformed, Said: why, Charged: true}
+	return &FailureError{Kind: ErrMalformed, Message: why, Charged: true}
 }
 
-func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Said: why} }
+func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Message: why} }
 
-// noEnd returns the error for a stream that ended without the end of the answer.
-func noEnd(begun bool) *FailureError {
+// missingEndError returns the error for a stream that ended without the end of the answer.
+func missingEndError(begun bool) *FailureError {
 	if begun {
-		return &FailureError{Kind: ErrBroken, Charged: true}
+		return &FailureError{Kind: ErrInterrupted, Charged: true}
 	}
 	return malformed("it is empty")
 }

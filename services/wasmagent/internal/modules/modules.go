@@ -19,21 +19,21 @@ import (
 //go:embed dist
 var dist embed.FS
 
-// Errors of [Guests.Get], for [errors.Is].
+// Errors of [Guests.Load], for [errors.Is].
 var (
 	// ErrUnknown means that no shipped or listed guest has this name.
 	ErrUnknown = errors.New("is not a guest")
 	// ErrNotBuilt means that the program was built without the shipped guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build")
-	// ErrListed means that the file of the module can't be read, or does not have the digest in the configuration.
-	ErrListed = errors.New("is not what the configuration lists")
+	// ErrMismatch means that the file of the module can't be read, or does not have the digest in the configuration.
+	ErrMismatch = errors.New("is not what the configuration lists")
 )
 
 // maxModule bounds the file of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
-// names lists the names of the shipped guests.
-var names = []string{"agent", "echo", "script"}
+// shippedNames lists the names of the shipped guests.
+var shippedNames = []string{"agent", "echo", "script"}
 
 // Listed is an entry for a guest in the configuration.
 type Listed struct {
@@ -44,7 +44,7 @@ type Listed struct {
 // shipped has the digests of the shipped guests by name. A guest that was not built is missing.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
-	for _, name := range names {
+	for _, name := range shippedNames {
 		if module, err := dist.ReadFile("dist/" + name + ".wasm"); err == nil {
 			digests[name] = digestOf(module)
 		}
@@ -60,10 +60,10 @@ type Guests struct{ listed map[string]Listed }
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		if slices.Contains(names, name) {
+		if slices.Contains(shippedNames, name) {
 			return nil, fmt.Errorf("agents.guests.%s: a shipped guest has this name: use another name", name)
 		}
-		if _, _, err := g.Get(name); err != nil {
+		if _, _, err := g.Load(name); err != nil {
 			return nil, fmt.Errorf("agents.guests.%s: %w", name, err)
 		}
 	}
@@ -72,7 +72,7 @@ func New(listed map[string]Listed) (*Guests, error) {
 
 // Names returns the sorted names of the guests.
 func (g *Guests) Names() []string {
-	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), names...)))
+	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), shippedNames...)))
 }
 
 // Digest returns the digest of the current module of a guest; empty if there is no such guest.
@@ -89,19 +89,19 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 }
 
 // IsShipped reports whether a guest is shipped.
-func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
+func (g *Guests) IsShipped(name string) bool { return slices.Contains(shippedNames, name) }
 
-// Get returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
+// Load returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
 // it reads the file each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt],
-// [ErrListed].
-func (g *Guests) Get(name string) (module []byte, digest string, err error) {
+// [ErrMismatch].
+func (g *Guests) Load(name string) (module []byte, digest string, err error) {
 	if at, ok := g.listed[name]; ok {
-		if module, digest, err = at.read(); err != nil {
-			err = fmt.Errorf("the module of the guest %q %w: %w", name, ErrListed, err)
+		if module, digest, err = at.load(); err != nil {
+			err = fmt.Errorf("the module of the guest %q %w: %w", name, ErrMismatch, err)
 		}
 		return module, digest, err
 	}
-	if !slices.Contains(names, name) {
+	if !slices.Contains(shippedNames, name) {
 		return nil, "", fmt.Errorf("%q %w; there are %v", name, ErrUnknown, g.Names())
 	}
 	if module, err = dist.ReadFile("dist/" + name + ".wasm"); err != nil {
@@ -110,7 +110,7 @@ func (g *Guests) Get(name string) (module []byte, digest string, err error) {
 	return module, digestOf(module), nil
 }
 
-func (l Listed) read() ([]byte, string, error) {
+func (l Listed) load() ([]byte, string, error) {
 	file, err := os.Open(l.Path)
 	if err != nil {
 		return nil, "", err

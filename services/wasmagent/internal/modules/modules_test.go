@@ -14,7 +14,7 @@ import (
 )
 
 // W12: only shipped guests, and listed guests whose file has the listed digest, can be loaded.
-func TestW12OnlyListedModulesRun(t *testing.T) {
+func TestLoad_OnlyShippedAndListedModules(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mine.wasm")
 	if err := os.WriteFile(path, []byte("one"), 0o600); err != nil {
@@ -26,19 +26,19 @@ func TestW12OnlyListedModulesRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, digest, err := g.Get("mine"); err != nil || string(text) != "one" || digest != listed.SHA256 {
+	if text, digest, err := g.Load("mine"); err != nil || string(text) != "one" || digest != listed.SHA256 {
 		t.Errorf("the listed guest is %s %s, %v", text, digest, err)
 	}
 	if got, want := g.Names(), []string{"agent", "echo", "mine", "script"}; !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)
 	}
-	if _, _, err := g.Get("other"); !errors.Is(err, modules.ErrUnknown) || !strings.Contains(err.Error(), "[agent echo mine script]") {
+	if _, _, err := g.Load("other"); !errors.Is(err, modules.ErrUnknown) || !strings.Contains(err.Error(), "[agent echo mine script]") {
 		t.Errorf("a guest that is not listed: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("two"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := g.Get("mine"); !errors.Is(err, modules.ErrListed) {
+	if _, _, err := g.Load("mine"); !errors.Is(err, modules.ErrMismatch) {
 		t.Errorf("a file that has changed: %v", err)
 	}
 	for name, l := range map[string]modules.Listed{"mine": listed, "script": listed, "gone": {Path: path + "x", SHA256: listed.SHA256}} {

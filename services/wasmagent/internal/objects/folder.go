@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// temporary is the prefix of the names of files that are being written. If such a file stays after a crash, it is
+// tempPrefix is the prefix of the names of files that are being written. If such a file stays after a crash, it is
 // listed and deleted like an object.
-const temporary = ".writing-"
+const tempPrefix = ".writing-"
 
 // folder is a bucket in a folder of the file system. The first part of a key names a subfolder, and the second part a
 // file.
@@ -39,7 +39,7 @@ func OpenFolder(path string, create bool) (Bucket, error) {
 // Write implements [Bucket].
 func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	dir, name, ok := strings.Cut(key, "/")
-	if !ok || strings.HasPrefix(name, temporary) {
+	if !ok || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
 	for range 10 { // another call may delete the subfolder together with its last object
@@ -55,7 +55,7 @@ func (f folder) write(dir, name string, data []byte) error {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	part := filepath.Join(dir, temporary+rand.Text())
+	part := filepath.Join(dir, tempPrefix+rand.Text())
 	err = f.create(part, data)
 	if err == nil {
 		err = f.root.Rename(part, filepath.Join(dir, name))

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// store starts a fake object store that has the bucket "states", and returns its URL.
-func store(t *testing.T) string {
+// startS3 starts a fake object store that has the bucket "states", and returns its URL.
+func startS3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
 	if err := backend.CreateBucket("states"); err != nil {
@@ -41,15 +41,15 @@ func store(t *testing.T) string {
 	return server.URL
 }
 
-// each runs a test with a bucket of each kind.
-func each(t *testing.T, test func(t *testing.T, b objects.Bucket)) {
+// eachBucket runs a test with a bucket of each kind.
+func eachBucket(t *testing.T, test func(t *testing.T, b objects.Bucket)) {
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) (objects.Bucket, error){
 		"folder": func(t *testing.T) (objects.Bucket, error) {
 			return objects.OpenFolder(filepath.Join(t.TempDir(), "new"), true)
 		},
 		"S3": func(t *testing.T) (objects.Bucket, error) {
-			return objects.OpenS3("s3://states?region=us-east-1&use_path_style=true&endpoint=" + store(t))
+			return objects.OpenS3("s3://states?region=us-east-1&use_path_style=true&endpoint=" + startS3(t))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,9 +93,9 @@ func read(t *testing.T, b objects.Bucket, key string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-func TestBucket(t *testing.T) {
+func TestBucket_WriteReadListDelete(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b objects.Bucket) {
+	eachBucket(t, func(t *testing.T, b objects.Bucket) {
 		if got := keys(t, b, "a"); len(got) != 0 {
 			t.Errorf("a new bucket has %q", got)
 		}
@@ -138,7 +138,7 @@ func TestBucket(t *testing.T) {
 // Objects in the same folder can be written, read and deleted concurrently.
 func TestBucket_ConcurrentUse(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, b objects.Bucket) {
+	eachBucket(t, func(t *testing.T, b objects.Bucket) {
 		var all sync.WaitGroup
 		for _, name := range []string{"1", "2", "3", "4"} {
 			all.Go(func() {
@@ -191,7 +191,7 @@ func TestFolder_StaysWithinItsFolder(t *testing.T) {
 	}
 }
 
-func TestOpen_URLs(t *testing.T) {
+func TestOpen_ChecksURLs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for url, want := range map[string]string{
@@ -232,7 +232,7 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for name, url := range map[string]string{
-		"no bucket": "s3://others?region=us-east-1&use_path_style=true&endpoint=" + store(t),
+		"no bucket": "s3://others?region=us-east-1&use_path_style=true&endpoint=" + startS3(t),
 		"no store":  "s3://states?region=us-east-1&use_path_style=true&endpoint=http://127.0.0.1:1",
 	} {
 		b, err := objects.OpenS3(url)
@@ -254,7 +254,7 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 }
 
 // Without credentials nothing is sent, and the error says what to set.
-func TestS3_WithoutCredentials(t *testing.T) {
+func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "")
 	}
@@ -277,7 +277,7 @@ func TestS3_WithoutCredentials(t *testing.T) {
 }
 
 // An endpoint in an environment variable is refused by the name of the variable, because it would not be used.
-func TestS3_EndpointOfTheEnvironment(t *testing.T) {
+func TestOpenS3_RefusesEndpointOfEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
 	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
 		t.Errorf("opening the bucket returns %v", err)

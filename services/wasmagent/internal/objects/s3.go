@@ -26,10 +26,10 @@ const maxTries = 3
 // awsEndpoint is the endpoint of buckets whose URL does not name one.
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// identity gets credentials from several providers, which it tries in order. If no provider has credentials, it returns
+// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it returns
 // an error; without it, the client would send requests that are not signed. It implements [credentials.Provider]. Its
 // methods are not called concurrently.
-type identity struct {
+type credentialChain struct {
 	providers []credentials.Provider
 	// current is the provider that returned the credentials in use; nil if there are none.
 	current credentials.Provider
@@ -39,10 +39,12 @@ type identity struct {
 var errNoCredentials = errors.New("there are no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role")
 
 // Retrieve implements [credentials.Provider].
-func (i *identity) Retrieve() (credentials.Value, error) { return i.RetrieveWithCredContext(nil) }
+func (i *credentialChain) Retrieve() (credentials.Value, error) {
+	return i.RetrieveWithCredContext(nil)
+}
 
 // RetrieveWithCredContext implements [credentials.Provider].
-func (i *identity) RetrieveWithCredContext(with *credentials.CredContext) (credentials.Value, error) {
+func (i *credentialChain) RetrieveWithCredContext(with *credentials.CredContext) (credentials.Value, error) {
 	failed := errNoCredentials
 	for _, provider := range i.providers {
 		value, err := provider.RetrieveWithCredContext(with)
@@ -57,7 +59,7 @@ func (i *identity) RetrieveWithCredContext(with *credentials.CredContext) (crede
 }
 
 // IsExpired implements [credentials.Provider].
-func (i *identity) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
+func (i *credentialChain) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
 
 // bucket is a bucket of an S3 object store.
 type bucket struct {
@@ -108,7 +110,7 @@ func OpenS3(text string) (Bucket, error) {
 		}
 	}
 	client, err := minio.New(at.Host, &minio.Options{
-		Creds:  credentials.New(&identity{providers: []credentials.Provider{new(credentials.EnvAWS), new(credentials.FileAWSCredentials), new(credentials.IAM)}}),
+		Creds:  credentials.New(&credentialChain{providers: []credentials.Provider{new(credentials.EnvAWS), new(credentials.FileAWSCredentials), new(credentials.IAM)}}),
 		Secure: at.Scheme == "https", Region: options.Get("region"), BucketLookup: style, MaxRetries: maxTries,
 	})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// openBefore stores a template with the schema of an earlier release, which had only the first two migrations.
-func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
+// storeWithOldSchema stores a template with the schema of an earlier release, which had only the first two migrations.
+func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
 	t.Helper()
 	files := fstest.MapFS{}
 	for _, name := range []string{"00001_agents.sql", "00002_galleries.sql"} {
@@ -52,7 +52,7 @@ func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) 
 
 // A template of a release without digests of acceptances stays unchanged. Its id counts as accepted, so that the next
 // template with the id is quarantined.
-func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
+func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 			cfg := store.Config{
 				Source: source, File: filepath.Join(t.TempDir(), "agents.db"), Folder: t.TempDir(), Holder: "test", Log: slog.New(slog.DiscardHandler),
 			}
-			openBefore(t, cfg, &wasmagentv1.Template{Id: "old", Name: "as it was"})
+			storeWithOldSchema(t, cfg, &wasmagentv1.Template{Id: "old", Name: "as it was"})
 			s, err := store.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 			if err != nil || len(all) != 1 || all[0].GetQuarantined() || all[0].GetName() != "as it was" {
 				t.Fatalf("there is %v, %v", all, err)
 			}
-			if err := s.Discard(t.Context(), "one", "old"); err != nil {
+			if err := s.RemoveTemplate(t.Context(), "one", "old"); err != nil {
 				t.Fatal(err)
 			}
 			for _, one := range []struct {
@@ -83,15 +83,15 @@ func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 				quarantined bool
 			}{{"one", "new", true, false}, {"two", "old", true, false}, {"one", "old", true, true}} {
 				added := &wasmagentv1.Template{Id: one.id}
-				if taken, err := s.Keep(t.Context(), one.tenant, one.untrusted, []*wasmagentv1.Template{added}); err != nil || taken || added.GetQuarantined() != one.quarantined {
+				if taken, err := s.AddTemplates(t.Context(), one.tenant, one.untrusted, []*wasmagentv1.Template{added}); err != nil || taken || added.GetQuarantined() != one.quarantined {
 					t.Errorf("%+v: quarantined %v, taken %v, %v", one, added.GetQuarantined(), taken, err)
 				}
 			}
-			if err := s.Discard(t.Context(), "one", "old"); err != nil {
+			if err := s.RemoveTemplate(t.Context(), "one", "old"); err != nil {
 				t.Fatal(err)
 			}
 			byOperator := &wasmagentv1.Template{Id: "old"}
-			if _, err := s.Keep(t.Context(), "one", false, []*wasmagentv1.Template{byOperator}); err != nil || byOperator.GetQuarantined() {
+			if _, err := s.AddTemplates(t.Context(), "one", false, []*wasmagentv1.Template{byOperator}); err != nil || byOperator.GetQuarantined() {
 				t.Errorf("the template of an operator: %v, %v", byOperator, err)
 			}
 		})

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// archiveTime is how long an archive is stored after the last request for it.
-	archiveTime = 10 * time.Minute
+	// archiveLifetime is how long an archive is stored after the last request for it.
+	archiveLifetime = 10 * time.Minute
 	// maxArchives is the maximum number of stored archives, and maxOwnArchives that of one person's archives.
 	maxArchives    = 16
 	maxOwnArchives = 2
-	// archivePart is the maximum size of a stored part, in bytes.
-	archivePart = 1 << 20
+	// archivePartSize is the maximum size of a stored part, in bytes.
+	archivePartSize = 1 << 20
 )
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrArchive means that the archive is not stored, or not stored completely.
-	ErrArchive = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
+	// ErrArchiveUnknown means that the archive is not stored, or not stored completely.
+	ErrArchiveUnknown = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
 	// ErrArchivesFull means that the maximum number of archives is stored.
-	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveTime)
-	// ErrPart means that a part differs from the stored bytes, or that the archive does not have its digest.
-	ErrPart = errors.New("the part differs from the stored one, or the archive from its digest")
+	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveLifetime)
+	// ErrPartInvalid means that a part differs from the stored bytes, or that the archive does not have its digest.
+	ErrPartInvalid = errors.New("the part differs from the stored one, or the archive from its digest")
 	// ErrPartOrder means that the part begins after the end of the stored bytes. See [PartOrderError].
 	ErrPartOrder = errors.New("the part is not the next one")
 )
@@ -50,18 +50,18 @@ func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 // ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. Comes is true for an archive that is
 // sent for an import, and false for one that was exported.
 type ArchiveKey struct {
-	Owner  principal.Key
-	Digest string
-	Comes  bool
+	Owner    principal.Key
+	Digest   string
+	IsImport bool
 }
 
 // Archive is the state of a stored archive.
 type Archive struct {
 	// Size is the size of the whole archive, and Have the size of the stored part from its beginning, both in bytes.
-	Size, Have int64
-	// Made is the id of the agent that was created from the archive, and Origin is the id of the agent that was
+	Size, Stored int64
+	// AgentID is the id of the agent that was created from the archive, and Origin is the id of the agent that was
 	// exported. Both are empty before the import.
-	Made, Origin string
+	AgentID, ExportedID string
 
 	id string
 }
@@ -74,16 +74,16 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 		into, err = findArchive(ctx, tx, key, int64(len(text)))
 		return err
 	})
-	for err == nil && into.Have < into.Size { // each part in a short transaction, so that others need not wait
-		part := text[into.Have:min(into.Have+archivePart, into.Size)]
+	for err == nil && into.Stored < into.Size { // each part in a short transaction, so that others need not wait
+		part := text[into.Stored:min(into.Stored+archivePartSize, into.Size)]
 		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
-		into.Have += int64(len(part))
+		into.Stored += int64(len(part))
 	}
 	return err
 }
 
 // ArchivePart returns a part of an archive that begins at an offset, and the size of the whole archive. Errors:
-// [ErrArchive].
+// [ErrArchiveUnknown].
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		part = nil
@@ -91,8 +91,8 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 		if err != nil {
 			return err
 		}
-		if size = at.Size; at.Have < size {
-			return ErrArchive
+		if size = at.Size; at.Stored < size {
+			return ErrArchiveUnknown
 		}
 		var first int64
 		err = tx.QueryRowContext(ctx, "SELECT first, data FROM archive_parts WHERE id = $1 AND first <= $2 ORDER BY first DESC LIMIT 1", at.id, offset).Scan(&first, &part)
@@ -107,10 +107,10 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 
 // AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
 // archive is complete, it returns all of its bytes, unless an agent was created from them already. Errors:
-// [ErrArchivesFull], [ErrPart], [ErrPartOrder].
+// [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (at Archive, whole []byte, err error) {
 	if offset+int64(len(part)) > size {
-		return at, nil, ErrPart
+		return at, nil, ErrPartInvalid
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := findArchive(ctx, tx, key, size)
@@ -120,31 +120,31 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		at, whole = *found, nil
 		switch {
 		case found.Size != size:
-			return ErrPart
-		case found.Made != "":
+			return ErrPartInvalid
+		case found.AgentID != "":
 			return nil
-		case offset > found.Have:
-			return PartOrderError{found.Have}
+		case offset > found.Stored:
+			return PartOrderError{found.Stored}
 		}
 		rest := part // part must not change, because the transaction may be repeated
-		if again := min(int64(len(part)), found.Have-offset); again > 0 {
+		if again := min(int64(len(part)), found.Stored-offset); again > 0 {
 			if is, err := hasBytes(ctx, tx, found.id, offset, part[:again]); err != nil || !is {
-				return errors.Join(err, ErrPart)
+				return errors.Join(err, ErrPartInvalid)
 			}
 			rest = part[again:]
 		}
 		if err := addPart(ctx, tx, found, rest); err != nil {
 			return err
 		}
-		at.Have += int64(len(rest))
-		if at.Have == size {
+		at.Stored += int64(len(rest))
+		if at.Stored == size {
 			whole, err = allParts(ctx, tx, at.id)
 		}
 		return err
 	})
 	if err == nil && whole != nil {
 		if sum := sha256.Sum256(whole); hex.EncodeToString(sum[:]) != key.Digest {
-			return at, nil, errors.Join(ErrPart, s.DropArchive(ctx, key))
+			return at, nil, errors.Join(ErrPartInvalid, s.DropArchive(ctx, key))
 		}
 	}
 	return at, whole, err
@@ -172,19 +172,19 @@ func (s *Store) DropArchive(ctx context.Context, key ArchiveKey) error {
 
 func (k ArchiveKey) args() []any {
 	comes := int64(0)
-	if k.Comes {
+	if k.IsImport {
 		comes = 1
 	}
 	return []any{k.Owner.Tenant, k.Owner.Subject, k.Digest, comes}
 }
 
 // findArchive returns an archive and extends its lifetime. If the archive does not exist, it creates one, or returns
-// [ErrArchive] if size is 0.
+// [ErrArchiveUnknown] if size is 0.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
 	}
-	until := sqlstore.Micros(tx.Now.Add(archiveTime))
+	until := sqlstore.Micros(tx.Now.Add(archiveLifetime))
 	found, err := lookUpArchive(ctx, tx, key)
 	if err != nil {
 		return nil, err
@@ -194,9 +194,9 @@ func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int6
 		return found, err
 	}
 	if size == 0 {
-		return nil, ErrArchive
+		return nil, ErrArchiveUnknown
 	}
-	if err := archiveRoom(ctx, tx, key); err != nil {
+	if err := makeArchiveSpace(ctx, tx, key); err != nil {
 		return nil, err
 	}
 	out := &Archive{Size: size, id: rand.Text()}
@@ -209,15 +209,15 @@ func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int6
 func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archive, error) {
 	out := new(Archive)
 	err := tx.QueryRowContext(ctx, "SELECT id, size, have, made, origin FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...).
-		Scan(&out.id, &out.Size, &out.Have, &out.Made, &out.Origin)
+		Scan(&out.id, &out.Size, &out.Stored, &out.AgentID, &out.ExportedID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // nil if there is none
 	}
 	return out, err
 }
 
-// archiveRoom makes space for one more archive. Errors: [ErrArchivesFull].
-func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
+// makeArchiveSpace makes space for one more archive. Errors: [ErrArchivesFull].
+func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
 		return err
@@ -225,7 +225,7 @@ func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives WHERE tenant = $1 AND person = $2", key.Owner.Tenant, key.Owner.Subject).Scan(&own); err != nil {
 		return err
 	}
-	if own >= maxOwnArchives && !key.Comes { // remove the oldest exported archive
+	if own >= maxOwnArchives && !key.IsImport { // remove the oldest exported archive
 		result, err := tx.ExecContext(ctx, `DELETE FROM archives WHERE id = (SELECT id FROM archives
 			WHERE tenant = $1 AND person = $2 AND comes = 0 ORDER BY until, id LIMIT 1)`, key.Owner.Tenant, key.Owner.Subject)
 		if err != nil {
@@ -248,10 +248,10 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	if len(part) == 0 {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO archive_parts (id, first, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", into.id, into.Have, part); err != nil {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO archive_parts (id, first, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", into.id, into.Stored, part); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE archives SET have = $2 WHERE id = $1 AND have < $2", into.id, into.Have+int64(len(part)))
+	_, err := tx.ExecContext(ctx, "UPDATE archives SET have = $2 WHERE id = $1 AND have < $2", into.id, into.Stored+int64(len(part)))
 	return err
 }
 

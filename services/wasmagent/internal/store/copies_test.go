@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// fourMigrations returns the migrations of an earlier release, in which each copy of an agent had separate counters.
-func fourMigrations(t *testing.T) fs.FS {
+// oldMigrations returns the migrations of an earlier release, in which each copy of an agent had separate counters.
+func oldMigrations(t *testing.T) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
 	for _, name := range []string{"00001_agents.sql", "00002_galleries.sql", "00003_accepted.sql", "00004_model_days.sql"} {
@@ -36,7 +36,7 @@ func fourMigrations(t *testing.T) fs.FS {
 }
 
 // The migration adds up the counters of an agent and of its fork.
-func TestMigration_CountersOfCopies(t *testing.T) {
+func TestMigration_AddsUpCountersOfCopies(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 			cfg := store.Config{
 				Source: source, File: filepath.Join(t.TempDir(), "agents.db"), Folder: t.TempDir(), Holder: "test", Log: slog.New(slog.DiscardHandler),
 			}
-			db, err := sqlstore.Open(t.Context(), sqlstore.Config{Name: "wasmagent", Marker: "agents", Source: cfg.Source, File: cfg.File, Migrations: fourMigrations(t), Log: cfg.Log})
+			db, err := sqlstore.Open(t.Context(), sqlstore.Config{Name: "wasmagent", Marker: "agents", Source: cfg.Source, File: cfg.File, Migrations: oldMigrations(t), Log: cfg.Log})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,15 +76,15 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: "first"}, Fits: []manifest.Fit{{Most: 5}}}
-				uses, err := s.Take(t.Context(), []store.Wish{wish})
+				wish := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: "first"}, Matches: []manifest.Match{{MaxUses: 5}}}
+				uses, err := s.CountUses(t.Context(), []store.UseRequest{wish})
 				if err != nil {
 					t.Fatalf("start %d: a fifth use: %v", start, err)
 				}
-				if _, err := s.Take(t.Context(), []store.Wish{wish}); !errors.Is(err, manifest.ErrSpent) {
+				if _, err := s.CountUses(t.Context(), []store.UseRequest{wish}); !errors.Is(err, manifest.ErrSpent) {
 					t.Errorf("start %d: a sixth use: %v", start, err)
 				}
-				if err := errors.Join(s.GiveBack(t.Context(), uses), s.ForgetUsed(t.Context()), s.Close()); err != nil {
+				if err := errors.Join(s.UncountUses(t.Context(), uses), s.RemoveUnusedCounters(t.Context()), s.Close()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -93,9 +93,9 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 }
 
 // All processes sign with the key of the first process. Archives that other keys have signed before are still accepted.
-func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
+func TestArchiveKeys_AllProcessesSignWithFirstKey(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		var keys [3]ed25519.PrivateKey
 		for i := range keys {
@@ -109,38 +109,38 @@ func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 }
 
 // An archive is returned when it is complete. A part that differs from the stored bytes, or leaves a gap, is refused.
-func TestAddArchivePart(t *testing.T) {
+func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
-		key := store.ArchiveKey{Owner: principal.Key{Tenant: "t", Subject: "ana"}, Digest: "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589", Comes: true} // of abcd
+		key := store.ArchiveKey{Owner: principal.Key{Tenant: "t", Subject: "ana"}, Digest: "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589", IsImport: true} // of abcd
 		add := func(offset int64, part string) (store.Archive, string, error) {
 			at, whole, err := s.AddArchivePart(t.Context(), key, 4, offset, []byte(part))
 			return at, string(whole), err
 		}
-		if at, whole, err := add(0, "ab"); err != nil || at.Have != 2 || whole != "" {
+		if at, whole, err := add(0, "ab"); err != nil || at.Stored != 2 || whole != "" {
 			t.Fatalf("the first part: %+v %q %v", at, whole, err)
 		}
 		if _, _, err := add(3, "d"); !errors.Is(err, store.ErrPartOrder) {
 			t.Errorf("a part after a gap: %v", err)
 		}
-		if _, _, err := add(0, "ax"); !errors.Is(err, store.ErrPart) {
+		if _, _, err := add(0, "ax"); !errors.Is(err, store.ErrPartInvalid) {
 			t.Errorf("a first part with other bytes: %v", err)
 		}
-		if _, _, err := add(2, "cde"); !errors.Is(err, store.ErrPart) {
+		if _, _, err := add(2, "cde"); !errors.Is(err, store.ErrPartInvalid) {
 			t.Errorf("a part beyond the end: %v", err)
 		}
-		if at, whole, err := add(1, "bcd"); err != nil || at.Have != 4 || whole != "abcd" {
+		if at, whole, err := add(1, "bcd"); err != nil || at.Stored != 4 || whole != "abcd" {
 			t.Errorf("a part that overlaps: %+v %q %v", at, whole, err)
 		}
 		if err := s.SetArchiveMade(t.Context(), key, "new", "old"); err != nil {
 			t.Fatal(err)
 		}
-		if at, whole, err := add(2, "cd"); err != nil || at.Made != "new" || at.Origin != "old" || whole != "" {
+		if at, whole, err := add(2, "cd"); err != nil || at.AgentID != "new" || at.ExportedID != "old" || whole != "" {
 			t.Errorf("after an agent was created from it: %+v %q %v", at, whole, err)
 		}
-		key.Comes = false
-		if _, _, err := s.ArchivePart(t.Context(), key, 0); !errors.Is(err, store.ErrArchive) {
+		key.IsImport = false
+		if _, _, err := s.ArchivePart(t.Context(), key, 0); !errors.Is(err, store.ErrArchiveUnknown) {
 			t.Errorf("an archive that is being imported can be fetched: %v", err)
 		}
 	})

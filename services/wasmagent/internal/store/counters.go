@@ -24,28 +24,28 @@ const (
 // archives.
 type Budget struct {
 	Tenant string
-	// Journal is the id of the agent whose creation is the first event of the journal of each copy.
-	Journal string
+	// JournalID is the id of the agent whose creation is the first event of the journal of each copy.
+	JournalID string
 }
 
 // A Wish is a request to use one of the rights of an agent: the first one that is not used up.
-type Wish struct {
+type UseRequest struct {
 	Budget
-	Fits []manifest.Fit
+	Matches []manifest.Match
 }
 
 // A Use is a use of a right that was counted.
-type Use struct {
+type CountedUse struct {
 	Budget
-	manifest.Fit
+	manifest.Match
 }
 
-// Take counts one use for each wish, or none if one wish can't be met. Errors: [manifest.ErrSpent].
-func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error) {
+// CountUses counts one use for each wish, or none if one wish can't be met. Errors: [manifest.ErrSpent].
+func (s *Store) CountUses(ctx context.Context, wishes []UseRequest) (taken []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		taken = nil
 		for _, wish := range wishes {
-			use, err := take(ctx, tx, wish)
+			use, err := countUse(ctx, tx, wish)
 			if err != nil {
 				return err
 			}
@@ -56,27 +56,27 @@ func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error
 	return taken, err
 }
 
-func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
-	for _, fit := range wish.Fits {
+func countUse(ctx context.Context, tx *sqlstore.Tx, wish UseRequest) (CountedUse, error) {
+	for _, fit := range wish.Matches {
 		result, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, 1, $7)
 			ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + 1, day = $7 WHERE used.used < $6`,
-			wish.Tenant, wish.Journal, fit.Grant, Tools, int64(fit.Place), fit.Most, dayOf(tx.Now))
+			wish.Tenant, wish.JournalID, fit.Grant, Tools, int64(fit.Index), fit.MaxUses, dayOf(tx.Now))
 		if err != nil {
-			return Use{}, err
+			return CountedUse{}, err
 		}
 		if n, err := result.RowsAffected(); err != nil || n == 1 {
-			return Use{wish.Budget, fit}, err
+			return CountedUse{wish.Budget, fit}, err
 		}
 	}
-	return Use{}, manifest.ErrSpent
+	return CountedUse{}, manifest.ErrSpent
 }
 
-// GiveBack subtracts uses from their counters.
-func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
+// UncountUses subtracts uses from their counters.
+func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
 			if _, err := tx.ExecContext(ctx, "UPDATE used SET used = used - 1 WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
-				u.Tenant, u.Journal, u.Grant, Tools, int64(u.Place)); err != nil {
+				u.Tenant, u.JournalID, u.Grant, Tools, int64(u.Index)); err != nil {
 				return err
 			}
 		}
@@ -85,30 +85,30 @@ func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 }
 
 // A Spend is the use of a model for a question. It is counted for the first right of an agent that is not used up.
-type Spend struct {
+type ModelUse struct {
 	Budget
-	Fits          []manifest.ModelFit
+	Matches       []manifest.ModelMatch
 	Tokens, Nanos int64
 }
 
-// HasLeft reports whether at least one of an agent's rights on a model is not used up.
-func (s *Store) HasLeft(ctx context.Context, of Budget, fits []manifest.ModelFit) (left bool, err error) {
+// HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
+func (s *Store) HasUnspentRight(ctx context.Context, of Budget, fits []manifest.ModelMatch) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := firstLeft(ctx, tx, of, fits)
+		at, err := firstUnspent(ctx, tx, of, fits)
 		left = at != nil
 		return err
 	})
 	return left, err
 }
 
-// firstLeft returns the first right that is not used up, or nil if all are used up.
-func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []manifest.ModelFit) (*manifest.ModelFit, error) {
+// firstUnspent returns the first right that is not used up, or nil if all are used up.
+func firstUnspent(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []manifest.ModelMatch) (*manifest.ModelMatch, error) {
 	for _, fit := range fits {
 		left := true
 		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
 			var used int64
 			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
-				of.Tenant, of.Journal, fit.Grant, what, int64(fit.Place)).Scan(&used)
+				of.Tenant, of.JournalID, fit.Grant, what, int64(fit.Index)).Scan(&used)
 			if err != nil {
 				return nil, err
 			}
@@ -121,20 +121,20 @@ func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []manifest.
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// SpendModel counts the use of questions. A question may exceed the bound of its right, because its use is known only
+// CountModelUse counts the use of questions. A question may exceed the bound of its right, because its use is known only
 // when it was answered.
-func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
+func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
-			fit, err := firstLeft(ctx, tx, spend.Budget, spend.Fits)
+			fit, err := firstUnspent(ctx, tx, spend.Budget, spend.Matches)
 			if err != nil {
 				return err
 			}
 			if fit == nil { // other questions have used up the rights meanwhile
-				fit = &spend.Fits[0]
+				fit = &spend.Matches[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
-				if err := addUsed(ctx, tx, spend.Budget, fit.Grant, what, int64(fit.Place), n); err != nil {
+				if err := addToCounter(ctx, tx, spend.Budget, fit.Grant, what, int64(fit.Index), n); err != nil {
 					return err
 				}
 			}
@@ -143,32 +143,32 @@ func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 	})
 }
 
-func addUsed(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string, place, n int64) error {
+func addToCounter(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string, place, n int64) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + $6, day = $7`,
-		of.Tenant, of.Journal, grant, what, place, n, dayOf(tx.Now))
+		of.Tenant, of.JournalID, grant, what, place, n, dayOf(tx.Now))
 	return err
 }
 
 // dayOf returns the day of a time, in days since 1970-01-01 UTC.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// usedDays is the number of days for which counters stay after their last use, if the agent and all of its copies were
+// counterDays is the number of days for which counters stay after their last use, if the agent and all of its copies were
 // removed. An archive that is imported within these days continues the counters.
-const usedDays = 7
+const counterDays = 7
 
-// ForgetUsed removes the counters of agents that were removed, usedDays after their last use.
-func (s *Store) ForgetUsed(ctx context.Context) error {
+// RemoveUnusedCounters removes the counters of agents that were removed, usedDays after their last use.
+func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
-			AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.tenant = used.tenant AND agents.journal = used.journal)`, dayOf(tx.Now)-usedDays)
+			AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.tenant = used.tenant AND agents.journal = used.journal)`, dayOf(tx.Now)-counterDays)
 		return err
 	})
 }
 
-// adoptSpent migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
+// migrateCounters migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
 // journal id of agents, and adds up the counters of copies.
-func (s *Store) adoptSpent(ctx context.Context) error {
+func (s *Store) migrateCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		journals := make(map[string]Budget)
 		err := tx.Each(ctx, func(rows *sql.Rows) error {
@@ -185,7 +185,7 @@ func (s *Store) adoptSpent(ctx context.Context) error {
 			return err
 		}
 		for id, of := range journals {
-			if err := adoptOne(ctx, tx, id, of); err != nil {
+			if err := migrateAgentCounters(ctx, tx, id, of); err != nil {
 				return err
 			}
 		}
@@ -193,8 +193,8 @@ func (s *Store) adoptSpent(ctx context.Context) error {
 	})
 }
 
-func adoptOne(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error {
-	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, of.Journal); err != nil {
+func migrateAgentCounters(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, of.JournalID); err != nil {
 		return err
 	}
 	type row struct {
@@ -210,7 +210,7 @@ func adoptOne(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error 
 	}, "SELECT granted, what, place, used FROM spent WHERE id = $1", id)
 	for _, one := range all {
 		if err == nil {
-			err = addUsed(ctx, tx, of, one.grant, one.what, one.place, one.used)
+			err = addToCounter(ctx, tx, of, one.grant, one.what, one.place, one.used)
 		}
 	}
 	if err == nil {

@@ -12,21 +12,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Room has the maximum numbers of agents.
-type Room struct {
-	// All is the maximum number of all agents, and Own that of one person's agents.
-	All, Own int
-	// Below has, for each agent in the new agent's chain, the maximum number of agents below it. The key is its
+// AgentLimits has the maximum numbers of agents.
+type AgentLimits struct {
+	// Total is the maximum number of all agents, and Own that of one person's agents.
+	Total, PerPerson int
+	// Descendants has, for each agent in the new agent's chain, the maximum number of agents below it. The key is its
 	// subject.
-	Below map[string]int
+	Descendants map[string]int
 }
 
 // Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
-// agent from with positions below c.First are copied to the new agent. Errors: [ErrFull], [ErrChildren].
-func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
+// agent from with positions below c.First are copied to the new agent. Errors: [ErrAgentsFull], [ErrDescendantsFull].
+func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLimits) (made int64, err error) {
 	who := c.Record.GetCreator()
 	owner := principal.Person(who)
-	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
+	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, who) }); err != nil {
 		return 0, err // checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
@@ -37,7 +37,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.has(ctx, tx, who); err != nil { // other agents may have been created meanwhile
+		if err := room.check(ctx, tx, who); err != nil { // other agents may have been created meanwhile
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
@@ -54,20 +54,20 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 			}
 		}
 		if from != "" {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) SELECT $1, place, event FROM events WHERE id = $2 AND place < $3", c.ID, from, c.First); err != nil {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO events (id, place, event) SELECT $1, place, event FROM events WHERE id = $2 AND place < $3", c.ID, from, c.FirstPosition); err != nil {
 				return err
 			}
 		}
-		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
+		return appendEvents(ctx, tx, c.ID, c.FirstPosition, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrAway) { // after ErrAway the agent may have been stored
-		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
+	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrAway the agent may have been stored
+		err = errors.Join(err, s.states.removeExcept(ctx, c.ID, nil))
 	}
 	return made, err
 }
 
-// has returns an error unless one more agent of a creator is allowed. Errors: [ErrFull], [ErrChildren].
-func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
+// check returns an error unless one more agent of a creator is allowed. Errors: [ErrAgentsFull], [ErrDescendantsFull].
+func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
 	owner := principal.Person(who)
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents").Scan(&all); err != nil {
@@ -76,16 +76,16 @@ func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principa
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE tenant = $1 AND owner = $2", owner.Tenant, owner.Subject).Scan(&own); err != nil {
 		return err
 	}
-	if all >= r.All || own >= r.Own {
-		return ErrFull
+	if all >= r.Total || own >= r.PerPerson {
+		return ErrAgentsFull
 	}
-	for subject, most := range r.Below {
-		n, err := below(ctx, tx, who.GetTenant(), subject)
+	for subject, most := range r.Descendants {
+		n, err := countDescendants(ctx, tx, who.GetTenant(), subject)
 		if err != nil {
 			return err
 		}
 		if n >= most {
-			return ErrChildren
+			return ErrDescendantsFull
 		}
 	}
 	return nil

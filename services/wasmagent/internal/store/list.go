@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Below returns the number of agents that have a principal in their chain, at any depth.
-func (s *Store) Below(ctx context.Context, tenant, subject string) (n int, err error) {
+// CountDescendants returns the number of agents that have a principal in their chain, at any depth.
+func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		n, err = below(ctx, tx, tenant, subject)
+		n, err = countDescendants(ctx, tx, tenant, subject)
 		return err
 	})
 	return n, err
 }
 
-func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int, err error) {
+func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int, err error) {
 	return n, tx.QueryRowContext(ctx, `SELECT count(DISTINCT behind.id) FROM behind JOIN agents ON agents.id = behind.id
 		WHERE behind.tenant = $1 AND behind.subject = $2 AND (restorable = 0 OR restorable > $3)`, tenant, subject, sqlstore.Micros(tx.Now)).Scan(&n)
 }
@@ -28,9 +28,9 @@ func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int,
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// By selects the agents that have this principal as their creator or in their chain; nil selects all agents of the
+	// Principal selects the agents that have this principal as their creator or in their chain; nil selects all agents of the
 	// tenant.
-	By *identityv1.Principal
+	Principal *identityv1.Principal
 	// States selects agents by their states; empty selects all agents that are not terminated.
 	States []wasmagentv1.AgentState
 	// Before is the position of the last agent on the previous page; 0 selects the first page.
@@ -41,9 +41,9 @@ type Filter struct {
 // where returns the filter without Before as an SQL condition, with its parameters, which are numbered from $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
-	if f.By != nil {
+	if f.Principal != nil {
 		text += " AND EXISTS (SELECT 1 FROM behind WHERE behind.id = agents.id AND behind.tenant = $3 AND subject = $4 AND agent = $5)"
-		params = append(params, f.By.GetSubject(), f.By.GetAgent())
+		params = append(params, f.Principal.GetSubject(), f.Principal.GetAgent())
 	}
 	if len(f.States) == 0 {
 		return text + fmt.Sprintf(" AND state <> %d", wasmagentv1.AgentState_AGENT_STATE_TERMINATED), params
@@ -64,7 +64,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	where, params := f.where()
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
-		holder, now := s.heldBy(tx)
+		holder, now := s.leaseParams(tx)
 		given := append([]any{holder, now}, params...)
 		// The condition on the first two parameters is always true. It tells PostgreSQL their types.
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
@@ -85,23 +85,23 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// Left returns the agents that have a turn which no other process runs.
-func (s *Store) Left(ctx context.Context) (ids []string, err error) {
+// AbandonedTurns returns the agents that have a turn which no other process runs.
+func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
-		holder, now := s.heldBy(tx)
+		holder, now := s.leaseParams(tx)
 		return "SELECT id FROM agents WHERE turn > 0 AND (holder = $1 OR held <= $2) ORDER BY made", []any{holder, now}
 	})
 }
 
-// Gone returns the agents that have ended and can't be resumed any more, the oldest first, at most 100.
-func (s *Store) Gone(ctx context.Context) (ids []string, err error) {
+// ExpiredAgents returns the agents that have ended and can't be resumed any more, the oldest first, at most 100.
+func (s *Store) ExpiredAgents(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
 	})
 }
 
-// Ended returns a person's agents that have ended, the oldest first.
-func (s *Store) Ended(ctx context.Context, of principal.Key) (ids []string, err error) {
+// EndedAgents returns a person's agents that have ended, the oldest first.
+func (s *Store) EndedAgents(ctx context.Context, of principal.Key) (ids []string, err error) {
 	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{of.Tenant, of.Subject}
 	})
@@ -121,8 +121,8 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// Sizes returns the stored size of all agents, and of one person's agents, in bytes.
-func (s *Store) Sizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
+// StoredSizes returns the stored size of all agents, and of one person's agents, in bytes.
+func (s *Store) StoredSizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {
 			return err

@@ -58,8 +58,8 @@ func (s *Store) Day(ctx context.Context, of principal.Key, day int64) (used Amou
 	return used, err
 }
 
-// ForgetDays removes the use of models on all days before a day.
-func (s *Store) ForgetDays(ctx context.Context, before int64) error {
+// RemoveDays removes the use of models on all days before a day.
+func (s *Store) RemoveDays(ctx context.Context, before int64) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM model_days WHERE day < $1", before)
 		return err

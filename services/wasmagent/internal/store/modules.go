@@ -22,8 +22,8 @@ const (
 	modulePage = 200
 )
 
-// ErrModule means that the module is not stored, or that it is damaged.
-var ErrModule = errors.New("the module is not stored")
+// ErrModuleUnknown means that the module is not stored, or that it is damaged.
+var ErrModuleUnknown = errors.New("the module is not stored")
 
 // PutModule stores the module of a guest by its SHA-256, in hexadecimal. If the module is stored already, it records
 // that the module is current today.
@@ -41,12 +41,12 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns a module by its digest, and the guest that has or had the module. Errors: [ErrModule].
+// Module returns a module by its digest, and the guest that has or had the module. Errors: [ErrModuleUnknown].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
 		if errors.Is(err, sql.ErrNoRows) {
-			return ErrModule
+			return ErrModuleUnknown
 		}
 		return err
 	})
@@ -54,25 +54,25 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 		return "", nil, err
 	}
 	if sum := sha256.Sum256(module); hex.EncodeToString(sum[:]) != digest {
-		return "", nil, fmt.Errorf("%w: the stored bytes have another digest", ErrModule)
+		return "", nil, fmt.Errorf("%w: the stored bytes have another digest", ErrModuleUnknown)
 	}
 	return guest, module, nil
 }
 
-// ModuleGuest returns the guest that has or had the module with this digest. Errors: [ErrModule].
+// ModuleGuest returns the guest that has or had the module with this digest. Errors: [ErrModuleUnknown].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
 		if errors.Is(err, sql.ErrNoRows) {
-			return ErrModule
+			return ErrModuleUnknown
 		}
 		return err
 	})
 	return guest, err
 }
 
-// ForgetModules removes modules that no agent and no snapshot uses, moduleDays after they were current.
-func (s *Store) ForgetModules(ctx context.Context) error {
+// RemoveUnusedModules removes modules that no agent and no snapshot uses, moduleDays after they were current.
+func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		return tx.Each(ctx, func(rows *sql.Rows) error {
@@ -84,7 +84,7 @@ func (s *Store) ForgetModules(ctx context.Context) error {
 	})
 	for behind := int64(0); err == nil && len(unused) > 0; {
 		var records []*wasmstorev1.Record
-		if records, behind, err = s.recordsBehind(ctx, behind); len(records) == 0 {
+		if records, behind, err = s.recordsAfter(ctx, behind); len(records) == 0 {
 			break
 		}
 		for _, r := range records {
@@ -105,9 +105,9 @@ func (s *Store) ForgetModules(ctx context.Context) error {
 	return err
 }
 
-// recordsBehind returns a page of agents in the order of creation, and the position of its last agent. behind is the
+// recordsAfter returns a page of agents in the order of creation, and the position of its last agent. behind is the
 // position of the last agent on the previous page.
-func (s *Store) recordsBehind(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
+func (s *Store) recordsAfter(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, behind
 		return tx.Each(ctx, func(rows *sql.Rows) error {

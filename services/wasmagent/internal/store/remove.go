@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Bury terminates an agent whose state or journal is damaged. No other change of such an agent is possible.
-func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
+// TerminateDamaged terminates an agent whose state or journal is damaged. No other change of such an agent is possible.
+func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
 			id, int64(wasmagentv1.AgentState_AGENT_STATE_TERMINATED), sqlstore.Micros(until))
@@ -18,14 +18,14 @@ func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
 	})
 }
 
-// forgotten is the number of events that one transaction removes. It is small because other calls wait for the
+// maxRemovedEvents is the number of events that one transaction removes. It is small because other calls wait for the
 // transaction.
-const forgotten = 500
+const maxRemovedEvents = 500
 
-// Forget removes an agent that has ended, with its journal and its states. If gone is set, it removes only an agent
+// RemoveAgent removes an agent that has ended, with its journal and its states. If gone is set, it removes only an agent
 // that can't be resumed any more. ended is false if the agent was not removed, for example because it was resumed
 // meanwhile.
-func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
+func (s *Store) RemoveAgent(ctx context.Context, id string, gone bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)
 		if gone {
@@ -44,12 +44,12 @@ func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, e
 	}
 	for more := true; more; {
 		err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-			result, err := tx.ExecContext(ctx, "DELETE FROM events WHERE id = $1 AND place IN (SELECT place FROM events WHERE id = $1 ORDER BY place LIMIT $2)", id, forgotten)
+			result, err := tx.ExecContext(ctx, "DELETE FROM events WHERE id = $1 AND place IN (SELECT place FROM events WHERE id = $1 ORDER BY place LIMIT $2)", id, maxRemovedEvents)
 			if err != nil {
 				return err
 			}
 			n, err := result.RowsAffected()
-			if more = n == forgotten; more || err != nil {
+			if more = n == maxRemovedEvents; more || err != nil {
 				return err
 			}
 			_, err = tx.ExecContext(ctx, "DELETE FROM agents WHERE id = $1", id)
@@ -59,5 +59,5 @@ func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, e
 			return true, err
 		}
 	}
-	return true, s.states.drop(ctx, id, nil)
+	return true, s.states.removeExcept(ctx, id, nil)
 }

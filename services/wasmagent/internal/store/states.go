@@ -20,9 +20,9 @@ import (
 // maxState bounds the stored form of a state, in bytes.
 const maxState = 128 << 20
 
-// lately is the minimum age at which a state that no record names is removed. A younger state may belong to a change
+// recentAge is the minimum age at which a state that no record names is removed. A younger state may belong to a change
 // that is not committed yet.
-const lately = 10 * time.Minute
+const recentAge = 10 * time.Minute
 
 // states stores the states of agents, by agent and name, in a folder or in a bucket of an object store.
 type states struct{ objects.Bucket }
@@ -57,45 +57,45 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	if err := s.Write(ctx, id+"/"+name, text); err != nil {
-		return "", awayError(fmt.Errorf("store a state: %w", err))
+		return "", unavailableError(fmt.Errorf("store a state: %w", err))
 	}
 	return name, nil
 }
 
-// get returns a state. Errors: [ErrState] if the state is missing or differs from its digest; [ErrAway].
+// get returns a state. Errors: [ErrStateLost] if the state is missing or differs from its digest; [ErrUnavailable].
 func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.Read(ctx, id+"/"+name)
 	if errors.Is(err, objects.ErrNotFound) {
-		return nil, fmt.Errorf("%w: it is missing", ErrState)
+		return nil, fmt.Errorf("%w: it is missing", ErrStateLost)
 	}
 	if err != nil {
-		return nil, awayError(fmt.Errorf("read a state: %w", err))
+		return nil, unavailableError(fmt.Errorf("read a state: %w", err))
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	text, err := io.ReadAll(io.LimitReader(r, maxState))
 	if err != nil {
-		return nil, awayError(fmt.Errorf("read a state: %w", err))
+		return nil, unavailableError(fmt.Errorf("read a state: %w", err))
 	}
 	out := new(wasmstorev1.State)
 	sum := sha256.Sum256(text)
 	if hex.EncodeToString(sum[:]) != digest || proto.Unmarshal(text, out) != nil {
-		return nil, fmt.Errorf("%w: it was changed", ErrState)
+		return nil, fmt.Errorf("%w: it was changed", ErrStateLost)
 	}
 	return out, nil
 }
 
-// drop removes the states of an agent except those with names in but. If but is not empty, recent states stay as well,
+// removeExcept removes the states of an agent except those with names in but. If but is not empty, recent states stay as well,
 // because another process may be about to commit a record that names them.
-func (s states) drop(ctx context.Context, id string, but map[string]bool) error {
+func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {
-			return awayError(fmt.Errorf("list states: %w", err))
+			return unavailableError(fmt.Errorf("list states: %w", err))
 		}
-		if but[path.Base(found.Key)] || len(but) > 0 && time.Since(found.Modified) < lately {
+		if but[path.Base(found.Key)] || len(but) > 0 && time.Since(found.Modified) < recentAge {
 			continue
 		}
 		if err := s.Delete(ctx, found.Key); err != nil {
-			return awayError(fmt.Errorf("remove a state: %w", err))
+			return unavailableError(fmt.Errorf("remove a state: %w", err))
 		}
 	}
 	return nil
@@ -106,5 +106,5 @@ func (s states) remove(ctx context.Context, id, name string) {
 	_ = s.Delete(ctx, id+"/"+name) // if this fails, the state is removed together with the agent
 }
 
-// awayError adds [ErrAway] to an error of the bucket.
-func awayError(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
+// unavailableError adds [ErrUnavailable] to an error of the bucket.
+func unavailableError(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }

@@ -19,22 +19,22 @@ import (
 )
 
 //go:embed migrations/*.sql
-var files embed.FS
+var migrationFiles embed.FS
 
 // Errors of a store, for [errors.Is].
 var (
-	// ErrAway means that the store can't be reached, or did not answer. The change may have been stored or not.
-	ErrAway = sqlstore.ErrAway
+	// ErrUnavailable means that the store can't be reached, or did not answer. The change may have been stored or not.
+	ErrUnavailable = sqlstore.ErrAway
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
 	// ErrStale means that another process has changed the agent since it was read.
 	ErrStale = errors.New("another process has changed the agent")
-	// ErrState means that a state is missing or was changed.
-	ErrState = errors.New("the agent's state is lost")
-	// ErrFull means that the number of agents, in total or of one person, has reached its maximum.
-	ErrFull = errors.New("the maximum of agents is reached")
-	// ErrChildren means that the number of agents below another agent has reached its maximum.
-	ErrChildren = errors.New("the maximum of agents below another one is reached")
+	// ErrStateLost means that a state is missing or was changed.
+	ErrStateLost = errors.New("the agent's state is lost")
+	// ErrAgentsFull means that the number of agents, in total or of one person, has reached its maximum.
+	ErrAgentsFull = errors.New("the maximum of agents is reached")
+	// ErrDescendantsFull means that the number of agents below another agent has reached its maximum.
+	ErrDescendantsFull = errors.New("the maximum of agents below another one is reached")
 )
 
 // Config configures a store.
@@ -63,7 +63,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Holder == "" {
 		return nil, errors.New("store: a holder is required")
 	}
-	migrations, err := fs.Sub(files, "migrations")
+	migrations, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, errors.Join(err, kept.Close())
 	}
 	s := &Store{db: db, states: kept, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
-	if err := s.adoptSpent(ctx); err != nil {
+	if err := s.migrateCounters(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -91,10 +91,10 @@ type Turn int64
 const (
 	// NoTurn means that no turn runs.
 	NoTurn Turn = iota
-	// Follows means that a turn runs while its caller waits. If the process ends, the turn is undone.
-	Follows
-	// Alone means that a turn runs without its caller. If the process ends, another process continues the turn.
-	Alone
+	// AttachedTurn means that a turn runs while its caller waits. If the process ends, the turn is undone.
+	AttachedTurn
+	// DetachedTurn means that a turn runs without its caller. If the process ends, another process continues the turn.
+	DetachedTurn
 )
 
 // Lease is the time after which a process that does not renew its leases is assumed to have ended.
@@ -104,12 +104,12 @@ const Lease = 15 * time.Second
 type Row struct {
 	*wasmstorev1.Record
 
-	// Made is the position of the agent in the order of creation. Version is the version of the row, which rises with
+	// Position is the position of the agent in the order of creation. Version is the version of the row, which rises with
 	// each change.
-	Made, Version int64
-	Turn          Turn
-	// Held is true if another process runs the turn.
-	Held bool
+	Position, Version int64
+	Turn              Turn
+	// HeldElsewhere is true if another process runs the turn.
+	HeldElsewhere bool
 }
 
 // A Change is stored completely or not at all. It is stored only if the row has this Version and the journal ends
@@ -123,24 +123,24 @@ type Change struct {
 	// to Record.
 	State *wasmstorev1.State
 	// Events are appended to the journal. First is the position of the first one.
-	Events []*wasmstorev1.StoredEvent
-	First  int64
-	Turn   Turn
+	Events        []*wasmstorev1.StoredEvent
+	FirstPosition int64
+	Turn          Turn
 
-	// packed is the stored form of State, and digest is its SHA-256 in hexadecimal. [Change.Pack] sets both.
-	packed []byte
-	digest string
+	// packedState is the stored form of State, and digest is its SHA-256 in hexadecimal. [Change.Pack] sets both.
+	packedState []byte
+	digest      string
 }
 
 // Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. State must not change after that.
 func (c *Change) Pack() (digest string, err error) {
-	if c.packed == nil {
-		c.packed, c.digest, err = pack(c.State)
+	if c.packedState == nil {
+		c.packedState, c.digest, err = pack(c.State)
 	}
 	return c.digest, err
 }
 
-// Commit stores a change and returns the new version of the row. Errors: [ErrStale], [ErrAway].
+// Commit stores a change and returns the new version of the row. Errors: [ErrStale], [ErrUnavailable].
 func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error) {
 	old := c.Record.GetStateKey()
 	if err := s.putState(ctx, &c); err != nil {
@@ -173,12 +173,12 @@ func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error)
 		if n, err := result.RowsAffected(); err != nil || n != 1 {
 			return errors.Join(ErrStale, err)
 		}
-		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
+		return appendEvents(ctx, tx, c.ID, c.FirstPosition, c.Events)
 	})
 	if err != nil {
 		return 0, err
 	}
-	if c.State != nil && old != "" && old != c.Record.GetStateKey() && !isKept(c.Record, old) {
+	if c.State != nil && old != "" && old != c.Record.GetStateKey() && !hasSnapshotState(c.Record, old) {
 		s.states.remove(ctx, c.ID, old)
 	}
 	return c.Version + 1, nil
@@ -194,16 +194,16 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 		return err
 	}
 	if digest != c.Record.GetStateDigest() || c.Record.GetStateKey() == "" {
-		if c.Record.StateKey, err = s.states.put(ctx, c.ID, digest, c.packed); err != nil {
+		if c.Record.StateKey, err = s.states.put(ctx, c.ID, digest, c.packedState); err != nil {
 			return err
 		}
 	}
-	c.Record.StateDigest, c.Record.StateBytes = digest, int64(len(c.packed))
+	c.Record.StateDigest, c.Record.StateBytes = digest, int64(len(c.packedState))
 	return nil
 }
 
-// isKept reports whether a snapshot in the record has the state with this key.
-func isKept(r *wasmstorev1.Record, key string) bool {
+// hasSnapshotState reports whether a snapshot in the record has the state with this key.
+func hasSnapshotState(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {
 			return true
@@ -235,16 +235,16 @@ type scanner interface{ Scan(into ...any) error }
 
 func scan(from scanner) (*Row, error) {
 	row, text, held := &Row{Record: new(wasmstorev1.Record)}, []byte(nil), 0
-	if err := from.Scan(&text, &row.Made, &row.Version, &row.Turn, &held); err != nil {
+	if err := from.Scan(&text, &row.Position, &row.Version, &row.Turn, &held); err != nil {
 		return nil, err
 	}
-	row.Held = held != 0
+	row.HeldElsewhere = held != 0
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// heldBy returns the parameters of the query for held turns: the holder of this process, and the time. A turn is held
+// leaseParams returns the parameters of the query for held turns: the holder of this process, and the time. A turn is held
 // if another holder has a lease that ends after that time.
-func (s *Store) heldBy(tx *sqlstore.Tx) (holder string, now int64) {
+func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	if !s.Shared { // no other process uses the file, so no lease of another holder is valid
 		return s.holder, 1 << 62
 	}
@@ -262,7 +262,7 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 
 // get returns an agent, unless its removal has begun. Errors: [ErrUnknown].
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
-	holder, now := s.heldBy(tx)
+	holder, now := s.leaseParams(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, ErrUnknown
@@ -270,8 +270,8 @@ func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, erro
 	return row, err
 }
 
-// Touch raises the version of an agent, so that other processes load the agent again.
-func (s *Store) Touch(ctx context.Context, id string) error {
+// RaiseVersion raises the version of an agent, so that other processes load the agent again.
+func (s *Store) RaiseVersion(ctx context.Context, id string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1 WHERE id = $1", id)
 		return err
@@ -290,23 +290,23 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 	return version, err
 }
 
-// State returns a state of an agent by its key and its digest. Errors: [ErrState].
+// State returns a state of an agent by its key and its digest. Errors: [ErrStateLost].
 func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
 	return s.states.get(ctx, id, key, digest)
 }
 
-// Tidy removes the states of an agent that neither its record nor its snapshots name. A crash can leave such states.
-func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
+// RemoveUnusedStates removes the states of an agent that neither its record nor its snapshots name. A crash can leave such states.
+func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
 		but[k.GetStateKey()] = true
 	}
-	return s.states.drop(ctx, r.GetId(), but)
+	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// Seize takes over the turn of another process. After that, the other process can't store changes of the agent. Seize
+// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent. Seize
 // returns the agent. Errors: [ErrUnknown].
-func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
+func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
 			return err
@@ -317,8 +317,8 @@ func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// Renew extends the leases of this process on the turns of these agents.
-func (s *Store) Renew(ctx context.Context, ids []string) error {
+// RenewLeases extends the leases of this process on the turns of these agents.
+func (s *Store) RenewLeases(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {
 			if _, err := tx.ExecContext(ctx, "UPDATE agents SET held = $3 WHERE id = $1 AND holder = $2 AND turn > 0", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {

@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(sqlstoretest.Main(m))
 }
 
-// s3 starts a fake object store and returns the URL of its bucket.
-func s3(t *testing.T) string {
+// startS3 starts a fake object store and returns the URL of its bucket.
+func startS3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
 	if err := backend.CreateBucket("states"); err != nil {
@@ -45,13 +45,15 @@ func s3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// everywhere runs a test with each combination of databases and stores of states.
-func everywhere(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
+// eachStore runs a test with each combination of databases and stores of states.
+func eachStore(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{
 		"SQLite, folder":     func(*testing.T) store.Config { return store.Config{Source: sqlstore.SQLite} },
 		"PostgreSQL, folder": func(t *testing.T) store.Config { return store.Config{Source: sqlstoretest.Postgres(t)} },
-		"PostgreSQL, S3":     func(t *testing.T) store.Config { return store.Config{Source: sqlstoretest.Postgres(t), Bucket: s3(t)} },
+		"PostgreSQL, S3": func(t *testing.T) store.Config {
+			return store.Config{Source: sqlstoretest.Postgres(t), Bucket: startS3(t)}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,7 +76,7 @@ func everywhere(t *testing.T, test func(t *testing.T, open func(holder string) *
 	}
 }
 
-var room = store.Room{All: 100, Own: 10}
+var limits = store.AgentLimits{Total: 100, PerPerson: 10}
 
 func person(subject string, behind ...string) *identityv1.Principal {
 	p := &identityv1.Principal{Tenant: "t", Subject: subject}
@@ -95,17 +97,17 @@ func event(text string) *wasmstorev1.StoredEvent {
 // create stores an agent with one event and a state.
 func create(t *testing.T, s *store.Store, id string, creator *identityv1.Principal) store.Change {
 	t.Helper()
-	c := store.Change{ID: id, Record: record(id, creator), State: &wasmstorev1.State{Memory: []byte("first")}, Events: []*wasmstorev1.StoredEvent{event("created")}, First: 1}
-	if _, err := s.Create(t.Context(), c, "", room); err != nil {
+	c := store.Change{ID: id, Record: record(id, creator), State: &wasmstorev1.State{Memory: []byte("first")}, Events: []*wasmstorev1.StoredEvent{event("created")}, FirstPosition: 1}
+	if _, err := s.Create(t.Context(), c, "", limits); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
 // A committed change is stored completely. A change that is based on an earlier version is refused.
-func TestCommit(t *testing.T) {
+func TestCommit_IsAtomicAndRefusesEarlierVersions(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		create(t, s, "a", person("ana"))
 		row, err := s.Get(t.Context(), "a")
@@ -115,7 +117,7 @@ func TestCommit(t *testing.T) {
 		first := row.GetStateKey()
 		next := proto.CloneOf(row.Record)
 		next.Turns, next.Head = 1, &wasmstorev1.Head{Place: 3}
-		change := store.Change{ID: "a", Version: 1, Record: next, State: &wasmstorev1.State{Memory: []byte("second")}, Events: []*wasmstorev1.StoredEvent{event("two"), event("three")}, First: 2}
+		change := store.Change{ID: "a", Version: 1, Record: next, State: &wasmstorev1.State{Memory: []byte("second")}, Events: []*wasmstorev1.StoredEvent{event("two"), event("three")}, FirstPosition: 2}
 		if version, err := s.Commit(t.Context(), change); err != nil || version != 2 {
 			t.Fatalf("%d %v", version, err)
 		}
@@ -126,7 +128,7 @@ func TestCommit(t *testing.T) {
 		if state, err := s.State(t.Context(), "a", row.GetStateKey(), row.GetStateDigest()); err != nil || string(state.GetMemory()) != "second" {
 			t.Errorf("%v %v", state, err)
 		}
-		if _, err := s.State(t.Context(), "a", first, row.GetStateDigest()); !errors.Is(err, store.ErrState) {
+		if _, err := s.State(t.Context(), "a", first, row.GetStateDigest()); !errors.Is(err, store.ErrStateLost) {
 			t.Errorf("the old state: %v", err)
 		}
 		change.Record = proto.CloneOf(next)
@@ -156,34 +158,34 @@ func TestCommit(t *testing.T) {
 }
 
 // An agent is refused if it exceeds the maximum of all agents, of its owner's agents, or of agents below its creator.
-func TestRoom(t *testing.T) {
+func TestCreate_RefusesBeyondLimits(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		create(t, s, "a", person("ana"))
 		create(t, s, "b", person("agent:t/a", "ana"))
-		more := func(creator *identityv1.Principal, room store.Room) error {
-			c := store.Change{ID: "c", Record: record("c", creator), State: new(wasmstorev1.State), First: 1}
+		more := func(creator *identityv1.Principal, room store.AgentLimits) error {
+			c := store.Change{ID: "c", Record: record("c", creator), State: new(wasmstorev1.State), FirstPosition: 1}
 			_, err := s.Create(t.Context(), c, "", room)
 			return err
 		}
 		for name, c := range map[string]struct {
 			creator *identityv1.Principal
-			room    store.Room
+			room    store.AgentLimits
 			want    error
 		}{
-			"in all":   {person("ben"), store.Room{All: 2, Own: 10}, store.ErrFull},
-			"her own":  {person("ana"), store.Room{All: 10, Own: 1}, store.ErrFull},
-			"children": {person("agent:t/a", "ana"), store.Room{All: 10, Own: 10, Below: map[string]int{"agent:t/a": 1}}, store.ErrChildren},
+			"in all":   {person("ben"), store.AgentLimits{Total: 2, PerPerson: 10}, store.ErrAgentsFull},
+			"her own":  {person("ana"), store.AgentLimits{Total: 10, PerPerson: 1}, store.ErrAgentsFull},
+			"children": {person("agent:t/a", "ana"), store.AgentLimits{Total: 10, PerPerson: 10, Descendants: map[string]int{"agent:t/a": 1}}, store.ErrDescendantsFull},
 		} {
 			if err := more(c.creator, c.room); !errors.Is(err, c.want) {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
 			}
 		}
-		if n, err := s.Below(t.Context(), "t", "ana"); err != nil || n != 2 {
+		if n, err := s.CountDescendants(t.Context(), "t", "ana"); err != nil || n != 2 {
 			t.Errorf("%d are below ana: %v", n, err)
 		}
-		if err := more(person("ben"), room); err != nil {
+		if err := more(person("ben"), limits); err != nil {
 			t.Error(err)
 		}
 	})
@@ -197,20 +199,20 @@ func ids(rows []*store.Row) (out []string) {
 }
 
 // The list has the agents of a principal and the agents with the principal in their chain, the newest first.
-func TestList(t *testing.T) {
+func TestList_ReturnsPagesOfVisibleAgents(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		for i := range 5 {
 			create(t, s, fmt.Sprint("a", i), person("ana"))
 		}
 		create(t, s, "b", person("agent:t/a0", "ana"))
 		create(t, s, "c", person("ben"))
-		page, n, err := s.List(t.Context(), store.Filter{Tenant: "t", By: person("ana"), Limit: 3})
+		page, n, err := s.List(t.Context(), store.Filter{Tenant: "t", Principal: person("ana"), Limit: 3})
 		if err != nil || n != 6 || !slices.Equal(ids(page), []string{"b", "a4", "a3"}) {
 			t.Fatalf("%v of %d: %v", ids(page), n, err)
 		}
-		page, _, err = s.List(t.Context(), store.Filter{Tenant: "t", By: person("ana"), Limit: 10, Before: page[2].Made})
+		page, _, err = s.List(t.Context(), store.Filter{Tenant: "t", Principal: person("ana"), Limit: 10, Before: page[2].Position})
 		if err != nil || !slices.Equal(ids(page), []string{"a2", "a1", "a0"}) {
 			t.Errorf("%v: %v", ids(page), err)
 		}
@@ -223,55 +225,55 @@ func TestList(t *testing.T) {
 		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "t", States: []wasmagentv1.AgentState{wasmagentv1.AgentState_AGENT_STATE_STOPPED}, Limit: 10}); err != nil || n != 0 || len(page) != 0 {
 			t.Errorf("those that are stopped are %v: %v", ids(page), err)
 		}
-		if all, own, err := s.Sizes(t.Context(), principal.Key{Tenant: "t", Subject: "ben"}); err != nil || own == 0 || all <= own {
+		if all, own, err := s.StoredSizes(t.Context(), principal.Key{Tenant: "t", Subject: "ben"}); err != nil || own == 0 || all <= own {
 			t.Errorf("ben has %d of %d: %v", own, all, err)
 		}
 	})
 }
 
 // No right is used more often than it allows. The uses of one call are counted completely or not at all.
-func TestTake(t *testing.T) {
+func TestCountUses_CountsAllOrNone(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		create(t, s, "a", person("ana"))
 		create(t, s, "b", person("ana"))
-		of := func(id string, most ...int64) store.Wish {
-			wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: id}}
+		of := func(id string, most ...int64) store.UseRequest {
+			wish := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: id}}
 			for place, n := range most {
-				wish.Fits = append(wish.Fits, manifest.Fit{Place: place, Most: n})
+				wish.Matches = append(wish.Matches, manifest.Match{Index: place, MaxUses: n})
 			}
 			return wish
 		}
-		var taken []store.Use
+		var taken []store.CountedUse
 		for range 3 {
-			uses, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)})
+			uses, err := s.CountUses(t.Context(), []store.UseRequest{of("a", 1, 2)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			taken = append(taken, uses...)
 		}
-		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, manifest.ErrSpent) {
+		if _, err := s.CountUses(t.Context(), []store.UseRequest{of("b", 5), of("a", 1, 2)}); !errors.Is(err, manifest.ErrSpent) {
 			t.Errorf("a fourth use: %v", err)
 		}
 		for range 5 { // the refused call must not have counted a use of b
-			if _, err := s.Take(t.Context(), []store.Wish{of("b", 5)}); err != nil {
+			if _, err := s.CountUses(t.Context(), []store.UseRequest{of("b", 5)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := s.GiveBack(t.Context(), taken[:1]); err != nil {
+		if err := s.UncountUses(t.Context(), taken[:1]); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)}); err != nil {
+		if _, err := s.CountUses(t.Context(), []store.UseRequest{of("a", 1, 2)}); err != nil {
 			t.Errorf("a use after one was given back: %v", err)
 		}
-		fits := []manifest.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: manifest.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
+		fits := []manifest.ModelMatch{{Tokens: 100, Nanos: -1}, {Match: manifest.Match{Index: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
-			left, err := s.HasLeft(t.Context(), store.Budget{Tenant: "t", Journal: "a"}, fits)
+			left, err := s.HasUnspentRight(t.Context(), store.Budget{Tenant: "t", JournalID: "a"}, fits)
 			if err != nil || left != want {
 				t.Errorf("after %d questions the right is not used up: %v %v", i, left, err)
 			}
-			if err := s.SpendModel(t.Context(), []store.Spend{{Budget: store.Budget{Tenant: "t", Journal: "a"}, Fits: fits, Tokens: 60, Nanos: 60}}); err != nil {
+			if err := s.CountModelUse(t.Context(), []store.ModelUse{{Budget: store.Budget{Tenant: "t", JournalID: "a"}, Matches: fits, Tokens: 60, Nanos: 60}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -281,37 +283,37 @@ func TestTake(t *testing.T) {
 // While a process has a lease on a turn, other processes do not find the turn, but they can seize it. If the store is
 // not
 // shared, the next process finds the turn at once.
-func TestTurnsAreHeld(t *testing.T) {
+func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		create(t, s, "a", person("ana"))
-		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 1, Events: []*wasmstorev1.StoredEvent{event("parked")}, First: 2, Turn: store.Alone}); err != nil {
+		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 1, Events: []*wasmstorev1.StoredEvent{event("parked")}, FirstPosition: 2, Turn: store.DetachedTurn}); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := s.Left(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
+		if left, err := s.AbandonedTurns(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
 			t.Errorf("the process that had the turn finds %v: %v", left, err)
 		}
 		if !s.Shared { // the store belongs to one process at a time
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
-			if left, also := next.Left(t.Context()); err != nil || also != nil || row.Held || len(left) != 1 {
+			if left, also := next.AbandonedTurns(t.Context()); err != nil || also != nil || row.HeldElsewhere || len(left) != 1 {
 				t.Errorf("the next process finds %v %v %v", row, left, errors.Join(err, also))
 			}
 			return
 		}
 		other := open("there")
 		row, err := other.Get(t.Context(), "a")
-		if left, also := other.Left(t.Context()); err != nil || also != nil || !row.Held || len(left) != 0 {
+		if left, also := other.AbandonedTurns(t.Context()); err != nil || also != nil || !row.HeldElsewhere || len(left) != 0 {
 			t.Errorf("another process finds %v %v %v", row, left, errors.Join(err, also))
 		}
-		if err := s.Renew(t.Context(), []string{"a"}); err != nil {
+		if err := s.RenewLeases(t.Context(), []string{"a"}); err != nil {
 			t.Fatal(err)
 		}
-		if row, err := other.Seize(t.Context(), "a"); err != nil || row.Version != 3 || row.Turn != store.Alone || row.Held {
+		if row, err := other.TakeOverTurn(t.Context(), "a"); err != nil || row.Version != 3 || row.Turn != store.DetachedTurn || row.HeldElsewhere {
 			t.Errorf("%+v %v", row, err)
 		}
-		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.Alone}); !errors.Is(err, store.ErrStale) {
+		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.DetachedTurn}); !errors.Is(err, store.ErrStale) {
 			t.Errorf("the first process stores a change after the turn was seized: %v", err)
 		}
 	})
@@ -319,9 +321,9 @@ func TestTurnsAreHeld(t *testing.T) {
 
 // An ended agent is removed together with its state and its journal. An agent that can be resumed stays, unless its
 // removal is forced.
-func TestForget(t *testing.T) {
+func TestRemoveAgent_RemovesEverythingUnlessResumed(t *testing.T) {
 	t.Parallel()
-	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
+	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
 		s := open("here")
 		for i, id := range []string{"lives", "back", "gone"} {
 			create(t, s, id, person("ana"))
@@ -337,10 +339,10 @@ func TestForget(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if gone, err := s.Gone(t.Context()); err != nil || !slices.Equal(gone, []string{"gone"}) {
+		if gone, err := s.ExpiredAgents(t.Context()); err != nil || !slices.Equal(gone, []string{"gone"}) {
 			t.Errorf("gone are %v: %v", gone, err)
 		}
-		if ended, err := s.Ended(t.Context(), principal.Key{Tenant: "t", Subject: "ana"}); err != nil || !slices.Equal(ended, []string{"gone", "back"}) {
+		if ended, err := s.EndedAgents(t.Context(), principal.Key{Tenant: "t", Subject: "ana"}); err != nil || !slices.Equal(ended, []string{"gone", "back"}) {
 			t.Errorf("ended are %v: %v", ended, err)
 		}
 		was, err := s.Get(t.Context(), "gone")
@@ -348,7 +350,7 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []string{"lives", "back", "gone"} {
-			if ended, err := s.Forget(t.Context(), id, true); err != nil || ended != (id == "gone") {
+			if ended, err := s.RemoveAgent(t.Context(), id, true); err != nil || ended != (id == "gone") {
 				t.Fatal(id, ended, err)
 			}
 		}
@@ -357,13 +359,13 @@ func TestForget(t *testing.T) {
 				t.Errorf("%s: %v, want %v", id, err, want)
 			}
 		}
-		if _, err := s.State(t.Context(), "gone", was.GetStateKey(), was.GetStateDigest()); !errors.Is(err, store.ErrState) {
+		if _, err := s.State(t.Context(), "gone", was.GetStateKey(), was.GetStateDigest()); !errors.Is(err, store.ErrStateLost) {
 			t.Errorf("the state of the removed agent: %v", err)
 		}
 		if all, _, err := s.Events(t.Context(), "gone", 0, 10, 1<<20); err != nil || len(all) != 0 {
 			t.Errorf("the events of the removed agent are %v: %v", all, err)
 		}
-		if ended, err := s.Forget(t.Context(), "back", false); err != nil || !ended {
+		if ended, err := s.RemoveAgent(t.Context(), "back", false); err != nil || !ended {
 			t.Fatal(ended, err)
 		}
 		if _, err := s.Get(t.Context(), "back"); !errors.Is(err, store.ErrUnknown) {

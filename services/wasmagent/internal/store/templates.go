@@ -48,11 +48,11 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// Keep stores new templates of a tenant, either all or none. taken is true if one of the ids exists already. If
+// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists already. If
 // untrusted is set, Keep quarantines each template whose id an operator has accepted before.
-func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error) {
+func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error) {
 	errTaken := errors.New("the template exists")
-	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, t := range templates {
 			if untrusted && !t.GetQuarantined() {
 				if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM accepted WHERE tenant = $1 AND id = $2)", tenant, t.GetId()).Scan(&t.Quarantined); err != nil {
@@ -84,10 +84,10 @@ func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templat
 	return false, err
 }
 
-// Accept changes a template of a tenant with the function accept, and records that its id was accepted. found is false
+// AcceptTemplate changes a template of a tenant with the function accept, and records that its id was accepted. found is false
 // if the tenant does not have the template.
-func (s *Store) Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
-	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
+func (s *Store) AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
+	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found = false
 		var text []byte
 		err := tx.QueryRowContext(ctx, "SELECT template FROM templates WHERE tenant = $1 AND id = $2", tenant, id).Scan(&text)
@@ -117,16 +117,16 @@ func (s *Store) Accept(ctx context.Context, tenant, id string, accept func(*wasm
 	return found, err
 }
 
-// Discard removes a template.
-func (s *Store) Discard(ctx context.Context, tenant, id string) error {
-	return s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
+// RemoveTemplate removes a template.
+func (s *Store) RemoveTemplate(ctx context.Context, tenant, id string) error {
+	return s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM templates WHERE tenant = $1 AND id = $2", tenant, id)
 		return err
 	})
 }
 
-// change changes the templates of a tenant and raises their version, in one transaction.
-func (s *Store) change(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
+// changeTemplates changes the templates of a tenant and raises their version, in one transaction.
+func (s *Store) changeTemplates(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO galleries (tenant, version) VALUES ($1, 1)
 			ON CONFLICT (tenant) DO UPDATE SET version = galleries.version + 1`, tenant); err != nil {

@@ -9,15 +9,15 @@ import (
 // A bodyWriter encodes the metered bodies of functions, one after the other.
 type bodyWriter struct {
 	scope
-	// left is the index of the local with the budget. temp is the index of the first of two temporary locals.
-	left, temp uint32
+	// budget is the index of the local with the budget. temp is the index of the first of two temporary locals.
+	budget, temp uint32
 	// frame is the size of the function's stack frame, in units.
 	frame int64
-	// aside has an element for each global in which locals are saved: the index of its kind in asideKinds. These
+	// savedGlobals has an element for each global in which locals are saved: the index of its kind in asideKinds. These
 	// globals follow the global with the fuel. numbers has the indexes of the globals of each kind. There are only as
 	// many globals as functions need, because the engine reads all globals again after each call.
-	aside   []int
-	numbers [len(asideKinds)][]uint32
+	savedGlobals []int
+	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks has the positions in code at which control flow
 	// joins or branches.
 	code  []byte
@@ -34,7 +34,7 @@ type bodyWriter struct {
 
 	points []point
 	frames []int
-	uses   uses
+	uses   localUses
 	jumps  jumps
 	read   instruction
 }
@@ -53,24 +53,24 @@ type mark struct {
 // instead.
 type point struct {
 	mark
-	// looks is true if the point checks whether the fuel is sufficient. aside has the first locals that are saved if
+	// checks is true if the point checks whether the fuel is sufficient. aside has the first locals that are saved if
 	// the fuel is not sufficient.
-	looks bool
-	aside uint64
+	checks      bool
+	savedLocals uint64
 }
 
 const (
 	// entry is the op of the mark at the start of a function.
 	entry = 0xff
-	// nowhere is the index of the point of unreachable code.
-	nowhere = -1
+	// unreachable is the index of the point of unreachable code.
+	unreachable = -1
 )
 
-// writeAll encodes the bodies of all functions. For grain, see the constant grain.
-func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
+// putBodies encodes the bodies of all functions. For grain, see the constant grain.
+func (b *bodyWriter) putBodies(grain int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
-		text, err := b.write(i, grain)
+		text, err := b.putBody(i, grain)
 		if err == nil {
 			out = putPart(out, text)
 			err = checkLength(out)
@@ -90,23 +90,23 @@ func checkLength(code []byte) error {
 	return nil
 }
 
-func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
+func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 	f, of := b.m.bodies[i], b.m.typeOf[len(b.m.Imports)+i]
 	params := b.m.types[of].Params
-	b.kinds = append(b.kinds[:0], params[:min(len(params), maxAside)]...)
+	b.kinds = append(b.kinds[:0], params[:min(len(params), maxSavedLocals)]...)
 	declared := 0
 	for _, run := range f.locals {
 		declared += int(run.n)
-		for range min(int(run.n), maxAside-len(b.kinds)) {
+		for range min(int(run.n), maxSavedLocals-len(b.kinds)) {
 			b.kinds = append(b.kinds, run.kind)
 		}
 	}
 	b.params, b.locals = uint32(len(params)), uint32(len(params)+declared)
-	b.left, b.temp = b.params, b.moved(b.locals)
+	b.budget, b.temp = b.params, b.shiftedLocal(b.locals)
 	if err := b.readCode(*f.code, nil); err != nil {
 		return nil, err
 	}
-	if loops := b.jumps.learn(); loops != nil {
+	if loops := b.jumps.partLoops(); loops != nil {
 		if err := b.readCode(*f.code, loops); err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 		b.frame = frameOf(b.values+int64(b.locals), len(b.code))
 	}
 	b.placePoints(int64(1+declared), grain)
-	b.points[0].aside = 1<<min(len(params), maxAside) - 1
+	b.points[0].savedLocals = 1<<min(len(params), maxSavedLocals) - 1
 
 	runs := len(f.locals)
 	if b.temps {
@@ -133,14 +133,14 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 	at := 0
 	for _, p := range b.points {
 		out = append(out, b.code[at:p.at]...)
-		out = b.charge(out, p)
+		out = b.putCharge(out, p)
 		at = p.at
 		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds of bytes
 			return nil, err
 		}
 	}
 	out = append(out, b.code[at:]...)
-	return append(b.leave(out), opEnd), nil
+	return append(b.putBudget(out), opEnd), nil
 }
 
 // readCode reads the code of a function to its end. loops is nil in the first pass. In the second pass, it is the
@@ -148,13 +148,13 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
-	b.values, b.uses = 0, uses{open: b.uses.open[:0], sets: b.uses.sets[:0]}
+	b.values, b.uses = 0, localUses{open: b.uses.open[:0], sets: b.uses.sets[:0]}
 	b.jumps.begin(loops)
 	for depth := 0; ; {
 		i := &b.read
-		b.next(r, i)
+		b.readInstruction(r, i)
 		if r.err != nil {
-			return wrap(r.err)
+			return asMalformed(r.err)
 		}
 		switch i.op {
 		case opBlock, opLoop, opIf:
@@ -180,37 +180,37 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 		}
 		b.uses.follow(i)
 		b.jumps.follow(i)
-		b.put(i)
-		b.mark(i)
+		b.putInstruction(i)
+		b.addMark(i)
 	}
 }
 
-// put encodes an instruction, with additional code if its metering needs that.
-func (b *bodyWriter) put(i *instruction) {
+// putInstruction encodes an instruction, with additional code if its metering needs that.
+func (b *bodyWriter) putInstruction(i *instruction) {
 	switch {
 	case i.op == opCall:
-		b.code = putU32(append(b.code, opLocalGet), b.left)
+		b.code = putU32(append(b.code, opLocalGet), b.budget)
 	case i.op == opCallIndirect: // the table index, which is on the stack, comes after the budget
 		b.code = putU32(append(b.code, opLocalSet), b.temp)
-		b.code = putU32(append(b.code, opLocalGet), b.left)
+		b.code = putU32(append(b.code, opLocalGet), b.budget)
 		b.code = putU32(append(b.code, opLocalGet), b.temp)
 		b.temps = true
 	case i.op == opBulk && i.sub >= opMemoryInit:
-		b.code, b.temps = b.chargeBytes(b.code), true
+		b.code, b.temps = b.putByteCharge(b.code), true
 	case i.op == opMemoryGrow:
-		b.code, b.temps = b.grow(b.code), true
+		b.code, b.temps = b.putGrow(b.code), true
 		return // grow has written the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
-		b.code = putU32(append(b.code, opLocalSet), b.left)
+		b.code = putU32(append(b.code, opLocalSet), b.budget)
 		b.calls = true
 	}
 }
 
-// mark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after the
+// addMark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after the
 // instruction.
-func (b *bodyWriter) mark(i *instruction) {
+func (b *bodyWriter) addMark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {
 		b.values += int64(b.locals) + 4
@@ -227,8 +227,8 @@ func (b *bodyWriter) mark(i *instruction) {
 	}
 }
 
-// wrap adds [ErrMalformed] to an error, unless it is [ErrNotOffered] or [ErrTooMuch].
-func wrap(err error) error {
+// asMalformed adds [ErrMalformed] to an error, unless it is [ErrNotOffered] or [ErrTooMuch].
+func asMalformed(err error) error {
 	if errors.Is(err, ErrNotOffered) || errors.Is(err, ErrTooMuch) {
 		return err
 	}
@@ -242,7 +242,7 @@ func wrap(err error) error {
 // Each loop has a point, which checks the fuel. The entry of a function also has one, unless the function begins with a
 // loop.
 func (b *bodyWriter) placePoints(call, grain int64) {
-	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, looks: true}), b.frames[:0]
+	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, checks: true}), b.frames[:0]
 	now, loops, straight := 0, 0, true
 	for _, m := range b.marks {
 		own := m.cost >= grain
@@ -253,8 +253,8 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case opLoop:
 			b.frames = append(b.frames, now)
 			now, own = len(b.points), false
-			b.points = append(b.points, point{mark: mark{at: m.at, op: opLoop, takes: m.takes, cost: 1}, looks: true, aside: b.uses.sets[loops] & b.uses.reads})
-			b.points[0].looks = b.points[0].looks && !straight
+			b.points = append(b.points, point{mark: mark{at: m.at, op: opLoop, takes: m.takes, cost: 1}, checks: true, savedLocals: b.uses.sets[loops] & b.uses.reads})
+			b.points[0].checks = b.points[0].checks && !straight
 			loops++
 		case opIf:
 			b.frames = append(b.frames, now)
@@ -265,9 +265,9 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 			b.frames = b.frames[:len(b.frames)-1]
 		case opReturn:
 			b.points = append(b.points, point{mark: mark{at: m.at - 1, op: opReturn}})
-			now, own = nowhere, false
+			now, own = unreachable, false
 		case opBr, opBrTable, opUnreachable:
-			now, own = nowhere, false
+			now, own = unreachable, false
 		case entry:
 			own = false
 		}
@@ -276,28 +276,28 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 			now = len(b.points)
 			b.points = append(b.points, point{mark: mark{at: m.at}})
 		}
-		if now != nowhere {
+		if now != unreachable {
 			b.points[now].cost += m.cost
 		}
 	}
 }
 
-// leave writes code that pushes the budget as the last result of a function.
-func (b *bodyWriter) leave(out []byte) []byte {
-	out = putU32(append(out, opLocalGet), b.left)
+// putBudget writes code that pushes the budget as the last result of a function.
+func (b *bodyWriter) putBudget(out []byte) []byte {
+	out = putU32(append(out, opLocalGet), b.budget)
 	if b.frame > 0 {
 		out = append(putSigned(append(out, opI64Const), b.frame), opI64Add)
 	}
 	return out
 }
 
-// charge writes the code of a point.
-func (b *bodyWriter) charge(out []byte, p point) []byte {
+// putCharge writes the code of a point.
+func (b *bodyWriter) putCharge(out []byte, p point) []byte {
 	if p.op == opReturn {
-		return b.leave(out)
+		return b.putBudget(out)
 	}
 	cost, spent := p.cost<<stackBits, int64(0)
-	if p.looks {
+	if p.checks {
 		spent = fuelSpent
 	}
 	if p.op == entry && b.frame > 0 {
@@ -307,60 +307,60 @@ func (b *bodyWriter) charge(out []byte, p point) []byte {
 	code := putSigned([]byte{opI64Const}, cost)
 	switch {
 	case spent == 0:
-		return putU32(append(b.less(out, code), opLocalSet), b.left)
+		return putU32(append(b.putSubtraction(out, code), opLocalSet), b.budget)
 	case p.op == opLoop && !p.takes: // the guest's own loop can be restarted
-		return b.look(out, code, spent, p.aside)
+		return b.putCheck(out, code, spent, p.savedLocals)
 	}
-	return append(b.look(append(out, opLoop, 0x40), code, spent, p.aside), opEnd)
+	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)
 }
 
-// less writes code that subtracts a cost from the budget. cost is the code that pushes the cost.
-func (b *bodyWriter) less(out, cost []byte) []byte {
-	return append(append(putU32(append(out, opLocalGet), b.left), cost...), opI64Sub)
+// putSubtraction writes code that subtracts a cost from the budget. cost is the code that pushes the cost.
+func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
+	return append(append(putU32(append(out, opLocalGet), b.budget), cost...), opI64Sub)
 }
 
-// look writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If one of them is
+// putCheck writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If one of them is
 // used up, the code adds the cost again, calls the refill function, and branches to the start of the loop.
 //
 // The engine places code that leaves the straight path last, and allocates registers for the code before it first. It
 // keeps a value that lives across a call in memory, in the whole function, so that a loop would be slower in each
 // iteration. Therefore the code saves the locals that the loop changes in globals before the call, and restores them
 // after the call. Then no value lives across the call.
-func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
-	out = putU32(append(b.less(out, cost), opLocalTee), b.left)
+func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byte {
+	out = putU32(append(b.putSubtraction(out, cost), opLocalTee), b.budget)
 	if spent == fuelSpent { // the sign bit can be checked by a comparison
 		out = append(out, opI64Const, 0, opI64GeS)
 	} else {
 		out = append(putSigned(append(out, opI64Const), spent), opI64And, opI64Eqz)
 	}
 	out = append(out, opIf, 0x40, opElse)
-	out = b.move(out, aside, opLocalGet, opGlobalSet)
-	out = putU32(append(out, opLocalGet), b.left)
-	out = append(putU32(append(out, opCall), b.refiller()), cost...)
-	out = putU32(append(out, opI64Add, opLocalSet), b.left)
-	out = b.move(out, aside, opGlobalGet, opLocalSet)
+	out = b.putMoves(out, aside, opLocalGet, opGlobalSet)
+	out = putU32(append(out, opLocalGet), b.budget)
+	out = append(putU32(append(out, opCall), b.refillWrapper()), cost...)
+	out = putU32(append(out, opI64Add, opLocalSet), b.budget)
+	out = b.putMoves(out, aside, opGlobalGet, opLocalSet)
 	return append(out, opBr, 1, opEnd)
 }
 
-// chargeBytes writes code that charges for a number of bytes. The number is on the operand stack, and stays there.
-func (b *bodyWriter) chargeBytes(out []byte) []byte {
+// putByteCharge writes code that charges for a number of bytes. The number is on the operand stack, and stays there.
+func (b *bodyWriter) putByteCharge(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)
-	return append(b.look(out, cost, fuelSpent, 0), opEnd)
+	return append(b.putCheck(out, cost, fuelSpent, 0), opEnd)
 }
 
-// grow writes code that grows the memory by the number of pages on the operand stack, and charges for the pages that
+// putGrow writes code that grows the memory by the number of pages on the operand stack, and charges for the pages that
 // were added.
-func (b *bodyWriter) grow(out []byte) []byte {
+func (b *bodyWriter) putGrow(out []byte) []byte {
 	wanted, was := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)
 	out = append(out, opMemoryGrow, 0)
 	out = putU32(append(out, opLocalTee), was)
 	out = append(out, opI32Const, 0x7f, opI32Ne, opIf, 0x40)
-	out = putU32(append(out, opLocalGet), b.left)
+	out = putU32(append(out, opLocalGet), b.budget)
 	out = putU32(append(out, opLocalGet), wanted)
 	out = append(out, opI64ExtendU, opI64Const, fuelPerPage+stackBits, opI64Shl, opI64Sub)
-	out = putU32(append(out, opLocalSet), b.left)
+	out = putU32(append(out, opLocalSet), b.budget)
 	out = append(out, opEnd)
 	return putU32(append(out, opLocalGet), was)
 }

@@ -20,8 +20,8 @@ const (
 	stackUnit  = MaxStack / stackSpent
 	// fuelSpent is the sign bit, which is set if the fuel is used up.
 	fuelSpent = math.MinInt64
-	// ownParams is the number of additional parameters of each function of the guest.
-	ownParams = 1
+	// addedParams is the number of additional parameters of each function of the guest.
+	addedParams = 1
 )
 
 // frameOf returns the size of the stack frame of a function with this number of values and of bytes of code, in units.
@@ -36,15 +36,15 @@ type layout struct {
 	m *Module
 	// fuel is the index of the global with the fuel.
 	fuel uint32
-	// outer lists the functions of the guest that the host can call. Each occurs once.
-	outer []uint32
+	// hostCallable lists the functions of the guest that the host can call. Each occurs once.
+	hostCallable []uint32
 }
 
 func layoutOf(m *Module) layout {
 	l := layout{m: m, fuel: uint32(len(m.globals))}
 	seen := func(f uint32) {
-		if f >= l.imports() && !slices.Contains(l.outer, f) {
-			l.outer = append(l.outer, f)
+		if f >= l.imports() && !slices.Contains(l.hostCallable, f) {
+			l.hostCallable = append(l.hostCallable, f)
 		}
 	}
 	for _, e := range m.Exports {
@@ -87,26 +87,26 @@ func (l layout) putTypes(out []byte) []byte {
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// inside returns the index that the guest uses to call a function.
-func (l layout) inside(f uint32) uint32 {
+// guestIndex returns the index that the guest uses to call a function.
+func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
 	}
 	return f + 1
 }
 
-// refiller returns the index of the wrapper of the refill function.
-func (l layout) refiller() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
+// refillWrapper returns the index of the wrapper of the refill function.
+func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// outside returns the index that the host uses to call a function.
-func (l layout) outside(f uint32) uint32 {
+// hostIndex returns the index that the host uses to call a function.
+func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f
 	}
-	return l.refiller() + 1 + uint32(slices.Index(l.outer, f))
+	return l.refillWrapper() + 1 + uint32(slices.Index(l.hostCallable, f))
 }
 
-func (l layout) functions() int { return len(l.m.typeOf) + 1 + len(l.outer) }
+func (l layout) functions() int { return len(l.m.typeOf) + 1 + len(l.hostCallable) }
 
 func (l layout) putFunctions(out []byte) []byte {
 	for _, t := range l.m.typeOf[l.imports():] {
@@ -116,62 +116,62 @@ func (l layout) putFunctions(out []byte) []byte {
 		out = putU32(out, l.passing(t))
 	}
 	out = putU32(out, l.refillType())
-	for _, f := range l.outer {
+	for _, f := range l.hostCallable {
 		out = putU32(out, l.m.typeOf[f])
 	}
 	return out
 }
 
-// putOwn encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a guest
+// putWrappers encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a guest
 // that traps has used all of the fuel that it got.
-func (l layout) putOwn(out []byte) []byte {
+func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
-		body := putU32(append(l.fuelOf([]byte{0}, n), opGlobalSet), l.fuel)
-		body = l.call(body, n, uint32(i))
-		body = l.withFuel(l.taken(body), n)
+		body := putU32(append(l.putFuel([]byte{0}, n), opGlobalSet), l.fuel)
+		body = l.putCall(body, n, uint32(i))
+		body = l.putSetFuel(l.putTakeFuel(body), n)
 		out = putPart(out, append(body, opEnd))
 	}
 	body := putSigned([]byte{0, opI64Const}, StackSpent)
-	body = putSigned(append(l.fuelOf(body, 0), opLocalGet, 0, opI64Const), stackSpent)
+	body = putSigned(append(l.putFuel(body, 0), opLocalGet, 0, opI64Const), stackSpent)
 	body = append(body, opI64And, opI64Eqz, opI32Eqz, opSelect)
-	body = l.withFuel(l.call(body, 0, l.refill()), 0)
+	body = l.putSetFuel(l.putCall(body, 0, l.refill()), 0)
 	out = putPart(out, append(body, opEnd))
-	for _, f := range l.outer {
+	for _, f := range l.hostCallable {
 		body := []byte{0}
 		n := len(l.m.types[l.m.typeOf[f]].Params)
 		for i := range n {
 			body = putU32(append(body, opLocalGet), uint32(i))
 		}
-		body = append(l.taken(body), opI64Const, stackBits, opI64Shl)
+		body = append(l.putTakeFuel(body), opI64Const, stackBits, opI64Shl)
 		body = append(putSigned(append(body, opI64Const), stackWhole), opI64Add)
-		body = append(l.call(body, 0, l.inside(f)), opI64Const, stackBits, opI64ShrS)
+		body = append(l.putCall(body, 0, l.guestIndex(f)), opI64Const, stackBits, opI64ShrS)
 		out = putPart(out, append(putU32(append(body, opGlobalSet), l.fuel), opEnd))
 	}
 	return out
 }
 
-// taken writes code that reads the fuel from the global and sets the global to 0.
-func (l layout) taken(out []byte) []byte {
+// putTakeFuel writes code that reads the fuel from the global and sets the global to 0.
+func (l layout) putTakeFuel(out []byte) []byte {
 	out = putU32(append(out, opGlobalGet), l.fuel)
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// fuelOf writes code that extracts the fuel from the budget in a local.
-func (l layout) fuelOf(out []byte, local int) []byte {
+// putFuel writes code that extracts the fuel from the budget in a local.
+func (l layout) putFuel(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// withFuel writes code that replaces the fuel in the budget in a local by the fuel on the operand stack.
-func (l layout) withFuel(out []byte, local int) []byte {
+// putSetFuel writes code that replaces the fuel in the budget in a local by the fuel on the operand stack.
+func (l layout) putSetFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))
 	out = putSigned(append(out, opI64Const), 1<<stackBits-1)
 	return append(out, opI64And, opI64Or)
 }
 
-// call writes a call of a function with the first parameters of the calling function.
-func (l layout) call(out []byte, params int, f uint32) []byte {
+// putCall writes a call of a function with the first parameters of the calling function.
+func (l layout) putCall(out []byte, params int, f uint32) []byte {
 	for i := range params {
 		out = putU32(append(out, opLocalGet), uint32(i))
 	}

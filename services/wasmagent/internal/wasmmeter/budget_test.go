@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestWhatEndsAGuestTakesWhatItWasGiven checks that a guest that ends by a trap or by endless recursion has used all of
+// TestMetered_TrapUsesAllFuel checks that a guest that ends by a trap or by endless recursion has used all of
 // the fuel that it got.
-func TestWhatEndsAGuestTakesWhatItWasGiven(t *testing.T) {
+func TestMetered_TrapUsesAllFuel(t *testing.T) {
 	t.Parallel()
 	run := parts{7: {1, 3, 'r', 'u', 'n', 0, 0}}
 	for name, c := range map[string]struct {
@@ -30,7 +30,7 @@ func TestWhatEndsAGuestTakesWhatItWasGiven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t, wazero.NewRuntimeConfigCompiler())
-			in, err := e.Instantiate(t.Context(), metered(t, build(c.code, c.over), wasmmeter.Grain))
+			in, err := e.Instantiate(t.Context(), meterAt(t, build(c.code, c.over), wasmmeter.Grain))
 			if err == nil {
 				_, err = in.ExportedFunction("run").Call(t.Context())
 			}

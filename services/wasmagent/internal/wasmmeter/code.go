@@ -80,8 +80,8 @@ type instruction struct {
 	text []byte
 }
 
-// next reads the next instruction into i.
-func (s scope) next(r *reader, i *instruction) {
+// readInstruction reads the next instruction into i.
+func (s scope) readInstruction(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
 	out := i.text
@@ -107,7 +107,7 @@ func (s scope) next(r *reader, i *instruction) {
 		if r.err == nil {
 			i.values = s.m.types[s.m.typeOf[f]].values()
 		}
-		out = putU32(out, s.inside(f))
+		out = putU32(out, s.guestIndex(f))
 	case op == opCallIndirect:
 		t := s.m.typeIndex(r)
 		if r.err == nil {
@@ -118,7 +118,7 @@ func (s scope) next(r *reader, i *instruction) {
 		if i.local = r.u32(); i.local >= s.locals {
 			r.fail(fmt.Errorf("there is no local %d", i.local))
 		}
-		out = putU32(out, s.moved(i.local))
+		out = putU32(out, s.shiftedLocal(i.local))
 	case op == opGlobalGet, op == opGlobalSet:
 		global := r.u32()
 		if uint64(global) >= uint64(len(s.m.globals)) {
@@ -128,7 +128,7 @@ func (s scope) next(r *reader, i *instruction) {
 	case op >= 0x28 && op <= 0x3e: // loads and stores
 		out = putU32(putU32(out, r.u32()), r.u32())
 	case op == 0x3f, op == opMemoryGrow:
-		out = r.zero(out)
+		out = r.memoryIndex(out)
 	case op == opI32Const:
 		v := r.signed(32)
 		i.number = uint32(v)
@@ -151,10 +151,10 @@ func (s scope) next(r *reader, i *instruction) {
 	i.text = out
 }
 
-// moved returns the index of a guest's local in the metered function, which has an additional parameter.
-func (s scope) moved(local uint32) uint32 {
+// shiftedLocal returns the index of a guest's local in the metered function, which has an additional parameter.
+func (s scope) shiftedLocal(local uint32) uint32 {
 	if local >= s.params {
-		return local + ownParams
+		return local + addedParams
 	}
 	return local
 }
@@ -181,8 +181,8 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	return putSigned(out, v)
 }
 
-// zero reads the index of a memory, which must be 0.
-func (r *reader) zero(out []byte) []byte {
+// memoryIndex reads the index of a memory, which must be 0.
+func (r *reader) memoryIndex(out []byte) []byte {
 	if r.byte() != 0 {
 		r.fail(errors.New("another memory than the first"))
 	}
@@ -194,11 +194,11 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 	case sub <= 7: // conversions
 		return out
 	case sub == opMemoryInit:
-		return r.zero(putU32(out, r.u32()))
+		return r.memoryIndex(putU32(out, r.u32()))
 	case sub == opMemoryCopy:
-		return r.zero(r.zero(out))
+		return r.memoryIndex(r.memoryIndex(out))
 	case sub == opMemoryFill:
-		return r.zero(out)
+		return r.memoryIndex(out)
 	}
 	// These instructions drop segments or change tables, which are not part of a snapshot.
 	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrNotOffered, sub))

@@ -54,8 +54,8 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	return e
 }
 
-// metered returns the metered form of a module.
-func metered(t testing.TB, text []byte, grain int64) []byte {
+// meterAt returns the metered form of a module.
+func meterAt(t testing.TB, text []byte, grain int64) []byte {
 	t.Helper()
 	m, err := wasmmeter.Parse(text)
 	if err != nil {
@@ -68,8 +68,8 @@ func metered(t testing.TB, text []byte, grain int64) []byte {
 	return out
 }
 
-// called calls a function of a module.
-func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
+// callFunction calls a function of a module.
+func callFunction(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
 	return f.Call(ctx, args...)
 }
 

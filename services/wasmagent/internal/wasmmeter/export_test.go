@@ -1,7 +1,7 @@
 package wasmmeter
 
 // Grain exports the constant grain for tests.
-const Grain = grain
+const Grain = minSeparateCharge
 
 // MeteredAt is [Module.Metered] with another grain, for tests.
 func (m *Module) MeteredAt(grain int64) ([]byte, error) { return m.metered(grain) }

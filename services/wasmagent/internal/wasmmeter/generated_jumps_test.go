@@ -157,12 +157,12 @@ func (j jump) put(b []byte) []byte {
 
 // A standing is a dispatcher that is being generated. part is its present part, and around the number of labels around
 // its loop.
-type standing struct {
+type openDispatcher struct {
 	*dispatcher
 	part, around int
 }
 
-func (m *maker) dispatcher(depth int) node {
+func (m *generator) dispatcher(depth int) node {
 	d := &dispatcher{
 		number: uint32(m.n(int(m.locals)-6, "number")), count: m.locals - uint32(depth),
 		times: int32(1 + m.n(4, "times")), parts: make([][]node, 1+m.n(4, "parts")),
@@ -175,9 +175,9 @@ func (m *maker) dispatcher(depth int) node {
 			d.reads = append(d.reads, uint32(m.n(int(m.locals)-1, "read")))
 		}
 	}
-	m.standing = append(m.standing, standing{d, 0, len(m.labels)})
+	m.dispatchers = append(m.dispatchers, openDispatcher{d, 0, len(m.labels)})
 	for part := range d.parts {
-		m.standing[len(m.standing)-1].part = part
+		m.dispatchers[len(m.dispatchers)-1].part = part
 		labels := make([]bool, len(d.parts)-part)
 		for i := range labels {
 			labels[i] = i > 0 // the first is the loop
@@ -189,12 +189,12 @@ func (m *maker) dispatcher(depth int) node {
 			m.labels = m.labels[:len(m.labels)-len(labels)]
 		}
 	}
-	m.standing = m.standing[:len(m.standing)-1]
+	m.dispatchers = m.dispatchers[:len(m.dispatchers)-1]
 	return d
 }
 
-func (m *maker) jump() node {
-	to := m.standing[m.n(len(m.standing)-1, "dispatcher")]
+func (m *generator) jump() node {
+	to := m.dispatchers[m.n(len(m.dispatchers)-1, "dispatcher")]
 	j := jump{to: to.dispatcher, sets: to.number, number: rapid.OneOf(rapid.Int32Range(-1, int32(len(to.numbers))), rapid.Int32()).Draw(m.t, "number"), from: to.part, blocks: uint32(len(m.labels) - 1 - to.around)}
 	if m.n(7, "another") == 0 {
 		j.sets = uint32(m.n(int(m.locals)-6, "sets"))
@@ -210,7 +210,7 @@ func (m *maker) jump() node {
 
 // A jump is not replaced if its dispatcher reads locals in each iteration, because a direct branch would skip the
 // reads.
-func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
+func TestMetered_KeepsJumpWhenDispatcherReadsLocals(t *testing.T) {
 	t.Parallel()
 	for reads := range 4 {
 		d := &dispatcher{number: 2, count: 8, times: 1, numbers: []int{0, 1}, reads: make([]uint32, reads)}
@@ -222,7 +222,7 @@ func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
 			t.Fatalf("with %d reads the global is %d here, want %d", reads, here.globals[0], want)
 		}
 		for _, grain := range []int64{0, wasmmeter.Grain} {
-			runProgram(t, t, metered(t, wasm(functions), grain), 1000).same(t, here)
+			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).same(t, here)
 		}
 	}
 }

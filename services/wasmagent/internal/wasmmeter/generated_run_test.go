@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestAMeteredModuleComputesTheSame checks that generated programs compute the same in three ways: as plain modules, as
+// TestMetered_ComputesSameResults checks that generated programs compute the same in three ways: as plain modules, as
 // metered modules, and in the interpreter of this test. With a grain of 0 the fuel must be exact. With the default
 // grain it must not be lower. The amounts of refills must make no difference.
-func TestAMeteredModuleComputesTheSame(t *testing.T) {
+func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		functions := program(rt)
@@ -27,13 +27,13 @@ func TestAMeteredModuleComputesTheSame(t *testing.T) {
 		plain := runProgram(t, rt, text, 0)
 		plain.same(rt, here)
 		for _, each := range []int64{1, 777, 1_000_000} {
-			fine := runProgram(t, rt, metered(t, text, 0), each)
+			fine := runProgram(t, rt, meterAt(t, text, 0), each)
 			fine.same(rt, here)
 			if fine.fuel != exact {
 				rt.Fatalf("uses %d with the grain 0 and refills of %d; want %d", fine.fuel, each, exact)
 			}
 		}
-		coarse := runProgram(t, rt, metered(t, text, wasmmeter.Grain), 1000)
+		coarse := runProgram(t, rt, meterAt(t, text, wasmmeter.Grain), 1000)
 		coarse.same(rt, here)
 		if coarse.fuel < exact {
 			rt.Fatalf("uses %d, less than the exact cost of %d", coarse.fuel, exact)
@@ -48,12 +48,12 @@ type ran struct {
 }
 
 // A failing is a *testing.T or a *rapid.T.
-type failing interface {
+type testFailer interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
-func runProgram(t *testing.T, rt failing, text []byte, each int64) ran {
+func runProgram(t *testing.T, rt testFailer, text []byte, each int64) ran {
 	t.Helper()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
 	defer e.Close(t.Context())
@@ -79,7 +79,7 @@ func runProgram(t *testing.T, rt failing, text []byte, each int64) ran {
 	return r
 }
 
-func (r ran) same(rt failing, here *machine) {
+func (r ran) same(rt testFailer, here *machine) {
 	if string(r.memory) != string(here.memory) {
 		rt.Fatal("the memory differs")
 	}

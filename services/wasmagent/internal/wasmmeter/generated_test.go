@@ -143,8 +143,8 @@ func (o operation) value(f *frame) int32 {
 }
 func (o operation) put(b []byte) []byte { return append(o.b.put(o.a.put(b)), o.op) }
 
-// place returns an address in memory. It is never behind the end of the memory.
-func place(f *frame, at expr) int32 {
+// address returns an address in memory. It is never behind the end of the memory.
+func address(f *frame, at expr) int32 {
 	v := at.value(f)
 	f.instructions += 2
 	return v & 0x7ffc
@@ -152,7 +152,7 @@ func place(f *frame, at expr) int32 {
 func putPlace(b []byte, at expr) []byte { return append(sleb(append(at.put(b), 0x41), 0x7ffc), 0x71) }
 
 func (l load) value(f *frame) int32 {
-	at := place(f, l.at)
+	at := address(f, l.at)
 	f.instructions++
 	return int32(binary.LittleEndian.Uint32(f.memory[at:]))
 }
@@ -175,7 +175,7 @@ func (s setGlobal) run(f *frame) signal {
 func (s setGlobal) put(b []byte) []byte { return uleb(append(s.v.put(b), 0x24), s.to) }
 
 func (s store) run(f *frame) signal {
-	at, v := place(f, s.at), s.v.value(f)
+	at, v := address(f, s.at), s.v.value(f)
 	f.instructions++
 	binary.LittleEndian.PutUint32(f.memory[at:], uint32(v))
 	return 0
@@ -183,7 +183,7 @@ func (s store) run(f *frame) signal {
 func (s store) put(b []byte) []byte { return append(s.v.put(putPlace(b, s.at)), 0x36, 2, 0) }
 
 func (s fill) run(f *frame) signal {
-	at, v, n := place(f, s.at), s.v.value(f), place(f, s.n)
+	at, v, n := address(f, s.at), s.v.value(f), address(f, s.n)
 	f.instructions++
 	f.bytes += int64(n) / 8
 	for i := range n {
@@ -223,8 +223,8 @@ func putAll(b []byte, body []node) []byte {
 	return b
 }
 
-// left converts a signal inside of a block to the signal after the block.
-func left(s signal) signal {
+// afterBlock converts a signal inside of a block to the signal after the block.
+func afterBlock(s signal) signal {
 	if s > 0 {
 		return s - 1
 	}
@@ -235,9 +235,9 @@ func (c choice) run(f *frame) signal {
 	v := c.cond.value(f)
 	f.instructions++
 	if v != 0 {
-		return left(runAll(f, c.then))
+		return afterBlock(runAll(f, c.then))
 	}
-	return left(runAll(f, c.or))
+	return afterBlock(runAll(f, c.or))
 }
 func (c choice) put(b []byte) []byte {
 	b = putAll(append(c.cond.put(b), 0x04, 0x40), c.then)
@@ -253,7 +253,7 @@ func (l loop) run(f *frame) signal {
 	for {
 		f.points++
 		if s := runAll(f, l.body); s != 0 {
-			return left(s)
+			return afterBlock(s)
 		}
 		f.instructions += 5
 		if f.locals[l.count]--; f.locals[l.count] == 0 {
@@ -271,7 +271,7 @@ func (l loop) put(b []byte) []byte {
 	return append(uleb(append(b, 0x22), l.count), 0x0d, 0, 0x0b)
 }
 
-func (s block) run(f *frame) signal { return left(runAll(f, s.body)) }
+func (s block) run(f *frame) signal { return afterBlock(runAll(f, s.body)) }
 func (s block) put(b []byte) []byte { return append(putAll(append(b, 0x02, 0x40), s.body), 0x0b) }
 
 func (s leave) run(f *frame) signal {
@@ -309,11 +309,11 @@ func (s table) run(f *frame) signal {
 		case came == 1: // out of the inner block: b is next
 			v = 1
 		case came != 2:
-			return left(left(came))
+			return afterBlock(afterBlock(came))
 		}
 	}
 	if v == 1 {
-		if came := left(runAll(f, s.b)); came != 0 {
+		if came := afterBlock(runAll(f, s.b)); came != 0 {
 			return came
 		}
 	}
@@ -369,20 +369,20 @@ func wasm(functions []function) []byte {
 }
 
 // A maker generates programs at random.
-type maker struct {
+type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
 	// labels has an element for each open block, the innermost last: whether a branch may leave the block.
 	labels []bool
-	// standing has the open dispatchers, the innermost last.
-	standing []standing
-	room     int
+	// dispatchers has the open dispatchers, the innermost last.
+	dispatchers []openDispatcher
+	nodesLeft   int
 }
 
-func (m *maker) n(most int, label string) int { return rapid.IntRange(0, most).Draw(m.t, label) }
+func (m *generator) n(most int, label string) int { return rapid.IntRange(0, most).Draw(m.t, label) }
 
-func (m *maker) expr(depth int) expr {
+func (m *generator) expr(depth int) expr {
 	kind := m.n(6, "expr")
 	if depth <= 0 {
 		kind %= 3
@@ -401,11 +401,11 @@ func (m *maker) expr(depth int) expr {
 	return operation{op, m.expr(depth - 1), m.expr(depth - 1)}
 }
 
-func (m *maker) body(depth int, labels ...bool) []node {
+func (m *generator) body(depth int, labels ...bool) []node {
 	m.labels = append(m.labels, labels...)
 	var nodes []node
 	for range m.n(5, "nodes") {
-		if m.room--; m.room < 0 {
+		if m.nodesLeft--; m.nodesLeft < 0 {
 			break
 		}
 		nodes = append(nodes, m.node(depth))
@@ -414,7 +414,7 @@ func (m *maker) body(depth int, labels ...bool) []node {
 	return nodes
 }
 
-func (m *maker) node(depth int) node {
+func (m *generator) node(depth int) node {
 	kind := m.n(17, "node")
 	if depth <= 0 && kind < 15 {
 		kind %= 5
@@ -450,7 +450,7 @@ func (m *maker) node(depth int) node {
 	case 13, 14:
 		return m.dispatcher(depth)
 	case 15, 16:
-		if len(m.standing) > 0 {
+		if len(m.dispatchers) > 0 {
 			return m.jump()
 		}
 		return block{}
@@ -475,7 +475,7 @@ func program(t *rapid.T) []function {
 	var functions []function
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
 		// Five locals are for nested loops, and at least one is for other values.
-		m := &maker{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), room: 40}
+		m := &generator{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), nodesLeft: 40}
 		body := m.body(4)
 		if m.n(1, "dispatches") == 0 {
 			body = append(body, m.dispatcher(4))

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// work has the functions of the test guest, each with an argument that makes it run for some ten milliseconds.
-var work = []struct {
+// workloads has the functions of the test guest, each with an argument that makes it run for some ten milliseconds.
+var workloads = []struct {
 	name string
 	n    uint64
 }{{"spin", 10_000_000}, {"fib", 25}, {"codec", 400}, {"hash", 10_000}, {"order", 2}, {"text", 40}, {"matrix", 20}}
@@ -48,16 +48,16 @@ func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	return in
 }
 
-// TestAGuestTakesTheSameFuelEachTime checks that each kind of work uses the same fuel in a hundred runs, whatever the
+// TestMetered_FuelIsDeterministic checks that each kind of work uses the same fuel in a hundred runs, whatever the
 // amount of each refill is.
-func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
+func TestMetered_FuelIsDeterministic(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
 	wasi_snapshot_preview1.MustInstantiate(t.Context(), e)
-	plain, c := e.start(t, e.compile(t, guest(t))), e.compile(t, metered(t, guest(t), wasmmeter.Grain))
-	for _, w := range work {
+	plain, c := e.start(t, e.compile(t, guest(t))), e.compile(t, meterAt(t, guest(t), wasmmeter.Grain))
+	for _, w := range workloads {
 		n := max(1, w.n/1000)
-		want, err := called(t.Context(), plain, plain.ExportedFunction(w.name), n)
+		want, err := callFunction(t.Context(), plain, plain.ExportedFunction(w.name), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 		for i := range 100 {
 			e.granted, e.each = 0, int64(1+i*777) // the first run gets one unit at a time
 			in := e.start(t, c)
-			got, err := called(t.Context(), in, in.ExportedFunction(w.name), n)
+			got, err := callFunction(t.Context(), in, in.ExportedFunction(w.name), n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,9 +83,9 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 	}
 }
 
-// placed returns a module whose functions are at higher addresses, because its first function begins with times
+// shiftedModule returns a module whose functions are at higher addresses, because its first function begins with times
 // instructions without an effect. The speed of a small loop depends on its address as much as on its code.
-func placed(t testing.TB, text []byte, times int) []byte {
+func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
 	number := func(at int) (n, behind int) {
@@ -133,7 +133,7 @@ func BenchmarkFuel(b *testing.B) {
 		s.engine.each, s.engine.most = 100_000, 1<<60
 		wasi_snapshot_preview1.MustInstantiate(b.Context(), s.engine)
 		for i := range places {
-			s.in = append(s.in, s.engine.start(b, s.engine.compile(b, text(placed(b, guest(b), i)))))
+			s.in = append(s.in, s.engine.start(b, s.engine.compile(b, text(shiftedModule(b, guest(b), i)))))
 		}
 		sides = append(sides, s)
 	}
@@ -141,11 +141,11 @@ func BenchmarkFuel(b *testing.B) {
 	add("plain", wazero.NewRuntimeConfigCompiler(), plain)
 	add("closed", wazero.NewRuntimeConfigCompiler().WithCloseOnContextDone(true), plain)
 	for _, grain := range []int64{0, wasmmeter.Grain, 12} {
-		add(fmt.Sprintf("grain=%d", grain), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return metered(b, text, grain) })
+		add(fmt.Sprintf("grain=%d", grain), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return meterAt(b, text, grain) })
 	}
 	ctx, cancel := context.WithCancel(b.Context()) // an engine checks only a context that can be cancelled
 	defer cancel()
-	for _, w := range work {
+	for _, w := range workloads {
 		b.Run(w.name, func(b *testing.B) {
 			fastest, before := make([][places]time.Duration, len(sides)), make([]int64, len(sides))
 			for i, s := range sides {
@@ -155,7 +155,7 @@ func BenchmarkFuel(b *testing.B) {
 				for i, s := range sides {
 					for place, in := range s.in {
 						start := time.Now()
-						if _, err := called(ctx, in, in.ExportedFunction(w.name), w.n); err != nil {
+						if _, err := callFunction(ctx, in, in.ExportedFunction(w.name), w.n); err != nil {
 							b.Fatal(err)
 						}
 						if took := time.Since(start); fastest[i][place] == 0 || took < fastest[i][place] {

@@ -39,11 +39,11 @@ type jumps struct {
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int
-	last
+	lastInstructions
 }
 
-// last describes the sequence of instructions that was read last.
-type last struct {
+// lastInstructions describes the sequence of instructions that was read last.
+type lastInstructions struct {
 	// start is the index of a loop after whose start only starts of blocks were read; none if there is no such loop.
 	// finds is true if the last instruction was the first one after these starts, and read a local.
 	start int
@@ -62,13 +62,13 @@ const none = -1
 // begin starts the reading of a function. loops is nil in the first pass. In the second pass, it is the result of
 // learn.
 func (j *jumps) begin(loops [][]int) {
-	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, last: last{start: none}}
+	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{start: none}}
 }
 
 // follow processes the next instruction. In the second pass, it replaces a jump by a direct branch if that is possible.
 func (j *jumps) follow(i *instruction) {
-	was := j.last
-	j.last = last{start: none}
+	was := j.lastInstructions
+	j.lastInstructions = lastInstructions{start: none}
 	switch i.op {
 	case opLoop:
 		j.frames = append(j.frames, none)
@@ -112,7 +112,7 @@ func (j *jumps) follow(i *instruction) {
 }
 
 // dispatch records that a loop is a dispatcher.
-func (j *jumps) dispatch(was last, labels []uint32) {
+func (j *jumps) dispatch(was lastInstructions, labels []uint32) {
 	d := dispatcher{id: j.next, frame: was.start, inner: len(j.frames) - 1, local: was.local, part: none}
 	for _, label := range labels {
 		part := int(label)
@@ -134,7 +134,7 @@ func (j *jumps) dispatch(was last, labels []uint32) {
 }
 
 // jump processes a branch directly after a local was set to a constant.
-func (j *jumps) jump(was last, i *instruction) {
+func (j *jumps) jump(was lastInstructions, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
 	if to < 0 || j.frames[to] == none {
@@ -154,8 +154,8 @@ func (j *jumps) jump(was last, i *instruction) {
 	}
 }
 
-// learn computes the loops of parts from the jumps that go back. It returns nil if the function has no dispatcher.
-func (j *jumps) learn() (all [][]int) {
+// partLoops computes the loops of parts from the jumps that go back. It returns nil if the function has no dispatcher.
+func (j *jumps) partLoops() (all [][]int) {
 	for _, back := range j.back {
 		loops := make([]int, len(back))
 		var open []int // first parts of loops; some of these loops may have ended

@@ -41,9 +41,9 @@ const (
 
 // The rules for charging fuel.
 const (
-	// grain is the minimum cost of code after a branch that is charged where that code begins. Lower costs are charged
+	// minSeparateCharge is the minimum cost of code after a branch that is charged where that code begins. Lower costs are charged
 	// before the branch.
-	grain = 4
+	minSeparateCharge = 4
 	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel. fuelPerPage is the fuel for
 	// each page by which the memory grows. Both are exponents of 2.
 	bytesPerFuel, fuelPerPage = 3, 13
@@ -62,7 +62,7 @@ const (
 //
 // The same module with the same inputs always uses the same fuel, regardless of the amounts of the refills. Apart from
 // this, the metered module computes the same results as the original. Errors: those of [Parse].
-func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
+func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
 	l := layoutOf(m)
@@ -87,17 +87,17 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 		w.section(memorySection, 1, m.Memory.put)
 	}
 	b := bodyWriter{scope: scope{layout: l}}
-	code, err := b.writeAll(grain)
+	code, err := b.putBodies(grain)
 	if err != nil {
 		return nil, err
 	}
-	w.section(globalSection, len(m.globals)+1+len(b.aside), func(out []byte) []byte {
+	w.section(globalSection, len(m.globals)+1+len(b.savedGlobals), func(out []byte) []byte {
 		for _, g := range m.globals {
 			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
 		}
 		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
-		for _, a := range b.aside {
-			out = asideKinds[a].zero.put(append(out, byte(asideKinds[a].kind), 1))
+		for _, a := range b.savedGlobals {
+			out = savedKinds[a].zero.put(append(out, byte(savedKinds[a].kind), 1))
 		}
 		return out
 	})
@@ -106,28 +106,28 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 		for _, e := range exports {
 			out = append(putName(out, e.Name), byte(e.Kind))
 			if e.Kind == Func {
-				e.Index = l.outside(e.Index)
+				e.Index = l.hostIndex(e.Index)
 			}
 			out = putU32(out, e.Index)
 		}
 		return out
 	})
 	if m.start != nil {
-		w.part(startSection, putU32(nil, l.outside(*m.start)))
+		w.part(startSection, putU32(nil, l.hostIndex(*m.start)))
 	}
 	w.section(elementSection, len(m.elements), func(out []byte) []byte {
 		for _, e := range m.elements {
 			out = putU32(e.offset.put(append(out, 0)), uint32(len(e.functions)))
 			for _, f := range e.functions {
-				out = putU32(out, l.inside(f))
+				out = putU32(out, l.guestIndex(f))
 			}
 		}
 		return out
 	})
-	if m.counted != nil {
-		w.part(dataCountSection, putU32(nil, *m.counted))
+	if m.dataCount != nil {
+		w.part(dataCountSection, putU32(nil, *m.dataCount))
 	}
-	w.section(codeSection, l.functions(), func(out []byte) []byte { return l.putOwn(append(out, code...)) })
+	w.section(codeSection, l.functions(), func(out []byte) []byte { return l.putWrappers(append(out, code...)) })
 	w.section(dataSection, len(m.data), func(out []byte) []byte {
 		for _, d := range m.data {
 			if !d.active {
@@ -156,8 +156,8 @@ func (m *Module) ownExports(fuel uint32) []Export {
 	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
 }
 
-// State returns the export names of the mutable globals of the metered module, in the order of their numbers.
-func (m *Module) State() []string {
+// StateGlobals returns the export names of the mutable globals of the metered module, in the order of their numbers.
+func (m *Module) StateGlobals() []string {
 	var out []string
 	for i, g := range m.globals {
 		if g.mutable {
@@ -182,9 +182,9 @@ func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	}
 }
 
-// shifted returns the index of a function in the metered module, in which the guest's own functions come after one more
+// shiftedFunction returns the index of a function in the metered module, in which the guest's own functions come after one more
 // import.
-func (w *writer) shifted(function uint32) uint32 {
+func (w *writer) shiftedFunction(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1
 	}
@@ -194,7 +194,7 @@ func (w *writer) shifted(function uint32) uint32 {
 func (w *writer) functionNames() []byte {
 	names := putU32(nil, uint32(len(w.m.names)))
 	for _, n := range w.m.names {
-		names = putName(putU32(names, w.shifted(n.index)), n.name)
+		names = putName(putU32(names, w.shiftedFunction(n.index)), n.name)
 	}
 	return putPart(append(putName(nil, "name"), 1), names)
 }

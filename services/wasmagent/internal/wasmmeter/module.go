@@ -89,9 +89,9 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// counted is the number of data segments according to the data count section, which memory.init requires; nil if
+	// dataCount is the number of data segments according to the data count section, which memory.init requires; nil if
 	// there is no such section.
-	counted *uint32
+	dataCount *uint32
 }
 
 type global struct {
@@ -134,7 +134,7 @@ type functionName struct {
 	name  string
 }
 
-const pageMost = 1 << 16 // pages: a memory of WebAssembly has at most 4 GiB
+const maxFormatPages = 1 << 16 // pages: a memory of WebAssembly has at most 4 GiB
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 

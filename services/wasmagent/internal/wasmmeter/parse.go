@@ -67,8 +67,8 @@ func Parse(text []byte) (*Module, error) {
 	switch functions := len(m.typeOf) - len(m.Imports); {
 	case len(m.bodies) != functions:
 		r.fail(fmt.Errorf("%d functions have %d bodies", functions, len(m.bodies)))
-	case m.counted != nil && uint64(*m.counted) != uint64(len(m.data)):
-		r.fail(fmt.Errorf("%d data segments, but the data count is %d", len(m.data), *m.counted))
+	case m.dataCount != nil && uint64(*m.dataCount) != uint64(len(m.data)):
+		r.fail(fmt.Errorf("%d data segments, but the data count is %d", len(m.data), *m.dataCount))
 	}
 	if r.err != nil {
 		if errors.Is(r.err, ErrNotOffered) || errors.Is(r.err, ErrTooMuch) {
@@ -105,7 +105,7 @@ func (m *Module) section(id byte, r *reader) {
 		}
 	case memorySection:
 		for range r.count("memories", 1) {
-			size := r.size("pages of memory", maxPages, pageMost)
+			size := r.size("pages of memory", maxPages, maxFormatPages)
 			m.Memory = &size
 		}
 	case globalSection:
@@ -125,7 +125,7 @@ func (m *Module) section(id byte, r *reader) {
 		}
 	case dataCountSection:
 		n := r.u32()
-		m.counted = &n
+		m.dataCount = &n
 	case codeSection:
 		for range r.count("bodies", maxFunctions) {
 			m.body(r)

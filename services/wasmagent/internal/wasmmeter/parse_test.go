@@ -32,9 +32,9 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestWhatIsRefused checks that modules that are malformed, or use what guests may not have, are refused with the
+// TestParse_RefusesUnsupportedModules checks that modules that are malformed, or use what guests may not have, are refused with the
 // reason.
-func TestWhatIsRefused(t *testing.T) {
+func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}
 	for name, c := range map[string]struct {
@@ -97,13 +97,13 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestNamesAreKept checks that a stack trace of a metered module has the names of the guest's functions.
-func TestNamesAreKept(t *testing.T) {
+// TestMetered_KeepsFunctionNames checks that a stack trace of a metered module has the names of the guest's functions.
+func TestMetered_KeepsFunctionNames(t *testing.T) {
 	t.Parallel()
 	text := build([]byte{0x00, 0x0b}, parts{7: {1, 3, 'r', 'u', 'n', 0, 0}})
 	names := append([]byte{0, 14, 4, 'n', 'a', 'm', 'e', 1, 7, 1, 0, 4}, "boom"...)
 	e := newEngine(t, wazero.NewRuntimeConfigInterpreter())
-	in, err := e.Instantiate(t.Context(), metered(t, append(text, names...), wasmmeter.Grain))
+	in, err := e.Instantiate(t.Context(), meterAt(t, append(text, names...), wasmmeter.Grain))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func FuzzMetered(f *testing.F) {
 	f.Add(build([]byte{0x03, 0x40, 0x41, 1, 0x0d, 0, 0x0b, 0x41, 1, 0x40, 0, 0x1a, 0x0b}, parts{4: {1, 0x70, 0, 1}, 9: {1, 0, 0x41, 0, 0x0b, 1, 0}}))
 	f.Add(wasm([]function{{6, []node{loop{5, 3, []node{fill{number(0), number(1), number(64)}}}, choice{local(1), []node{store{number(4), number(2)}}, nil}}}}))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		out, err := meter(text)
+		out, err := meterModule(text)
 		if err != nil {
 			return
 		}

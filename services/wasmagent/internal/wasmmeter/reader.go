@@ -16,7 +16,7 @@ type reader struct {
 	err    error
 }
 
-var errShort = errors.New("ends in the middle")
+var errTruncated = errors.New("ends in the middle")
 
 func (r *reader) fail(err error) {
 	if r.err == nil {
@@ -29,7 +29,7 @@ func (r *reader) done() bool { return r.at >= len(r.text) }
 
 func (r *reader) byte() byte {
 	if r.at >= len(r.text) {
-		r.fail(errShort)
+		r.fail(errTruncated)
 		return 0
 	}
 	b := r.text[r.at]
@@ -40,7 +40,7 @@ func (r *reader) byte() byte {
 // bytes returns the next n bytes without copying them. The caller must not change them.
 func (r *reader) bytes(n uint32) []byte {
 	if uint64(n) > uint64(len(r.text)-r.at) {
-		r.fail(errShort)
+		r.fail(errTruncated)
 		return nil
 	}
 	b := r.text[r.at : r.at+int(n) : r.at+int(n)]
@@ -116,7 +116,7 @@ func (r *reader) count(what string, most int) int {
 		return 0
 	}
 	if uint64(n) > uint64(len(r.text)-r.at) {
-		r.fail(errShort)
+		r.fail(errTruncated)
 		return 0
 	}
 	return int(n)

@@ -2,12 +2,12 @@ package wasmmeter
 
 import "math/bits"
 
-// maxAside is the maximum number of locals that a function saves in globals while it asks for fuel, and asideOfKind the
+// maxSavedLocals is the maximum number of locals that a function saves in globals while it asks for fuel, and asideOfKind the
 // maximum number of each kind. Only the first locals of a function are saved.
-const maxAside, asideOfKind = 64, 16
+const maxSavedLocals, maxSavedPerKind = 64, 16
 
-// asideKinds has the kinds of locals that are saved, with their zero values.
-var asideKinds = [...]struct {
+// savedKinds has the kinds of locals that are saved, with their zero values.
+var savedKinds = [...]struct {
 	kind ValueType
 	zero constant
 }{
@@ -17,8 +17,8 @@ var asideKinds = [...]struct {
 	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
 }
 
-// uses describes how a function uses its first locals. Each set of locals has one bit for each local.
-type uses struct {
+// localUses describes how a function uses its first locals. Each set of locals has one bit for each local.
+type localUses struct {
 	// set has the locals that were set in the present straight piece of code, which no jump enters. reads has the
 	// locals that are read anywhere before they were set in their piece. Only the values of these locals can be needed
 	// at the start of a loop. Saving other locals would cost time in each iteration without need.
@@ -33,9 +33,9 @@ type uses struct {
 const noLoop = -1
 
 // follow processes the next instruction.
-func (u *uses) follow(i *instruction) {
+func (u *localUses) follow(i *instruction) {
 	var local uint64
-	if i.local < maxAside {
+	if i.local < maxSavedLocals {
 		local = 1 << i.local
 	}
 	in := noLoop
@@ -67,25 +67,25 @@ func (u *uses) follow(i *instruction) {
 	}
 }
 
-// move writes code that copies locals to the globals in which they are saved, or back.
-func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
-	var taken [len(asideKinds)]int
+// putMoves writes code that copies locals to the globals in which they are saved, or back.
+func (b *bodyWriter) putMoves(out []byte, locals uint64, from, to byte) []byte {
+	var taken [len(savedKinds)]int
 	for ; locals != 0; locals &= locals - 1 {
 		local := bits.TrailingZeros64(locals)
 		kind := 0
-		for kind < len(asideKinds) && asideKinds[kind].kind != b.kinds[local] {
+		for kind < len(savedKinds) && savedKinds[kind].kind != b.kinds[local] {
 			kind++
 		}
-		if kind == len(asideKinds) || taken[kind] == asideOfKind {
+		if kind == len(savedKinds) || taken[kind] == maxSavedPerKind {
 			continue // not saved: its value stays in the local during the call
 		}
 		if taken[kind] == len(b.numbers[kind]) {
-			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.aside)))
-			b.aside = append(b.aside, kind)
+			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.savedGlobals)))
+			b.savedGlobals = append(b.savedGlobals, kind)
 		}
 		global := b.numbers[kind][taken[kind]]
 		taken[kind]++
-		one, other := b.moved(uint32(local)), global
+		one, other := b.shiftedLocal(uint32(local)), global
 		if from == opGlobalGet {
 			one, other = other, one
 		}

@@ -21,7 +21,7 @@ import (
 )
 
 // A command is a command of a script of the WebAssembly test suite, in the JSON format of wast2json.
-type command struct {
+type scriptCommand struct {
 	Type     string
 	Line     int
 	Filename string
@@ -32,13 +32,13 @@ type command struct {
 	ModuleType string `json:"module_type"`
 	Action     struct {
 		Type, Module, Field string
-		Args                []wordOf
+		Args                []scriptValue
 	}
-	Expected []wordOf
+	Expected []scriptValue
 }
 
 // A wordOf is a value in a script.
-type wordOf struct {
+type scriptValue struct {
 	Type     string
 	LaneType string `json:"lane_type"`
 	Value    any
@@ -46,7 +46,7 @@ type wordOf struct {
 
 // lanes returns the bits of each lane, the width of a lane in bits, and for each lane whether the value may be any NaN.
 // ok is false for types that are not offered.
-func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
+func (w scriptValue) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	kind, texts := w.Type, []any{w.Value}
 	if w.Type == "v128" {
 		kind, texts = w.LaneType, w.Value.([]any)
@@ -77,7 +77,7 @@ func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 }
 
 // stack returns the value in the form in which the engine passes it.
-func (w wordOf) stack() (words []uint64, ok bool) {
+func (w scriptValue) stack() (words []uint64, ok bool) {
 	bits, width, _, ok := w.lanes()
 	if w.Type != "v128" {
 		return bits, ok
@@ -89,8 +89,8 @@ func (w wordOf) stack() (words []uint64, ok bool) {
 	return words, ok
 }
 
-// is reports whether the words that the engine returned have this value.
-func (w wordOf) is(words []uint64) bool {
+// matches reports whether the words that the engine returned have this value.
+func (w scriptValue) matches(words []uint64) bool {
 	bits, width, nan, _ := w.lanes()
 	for i, want := range bits {
 		got := words[i*width/64] >> (i * width % 64) & (math.MaxUint64 >> (64 - width))
@@ -110,7 +110,7 @@ func (w wordOf) is(words []uint64) bool {
 	return true
 }
 
-func (w wordOf) words() int {
+func (w scriptValue) words() int {
 	if w.Type == "v128" {
 		return 2
 	}
@@ -127,10 +127,10 @@ func engineTests(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(out)), "internal/integration_test/spectest")
 }
 
-// TestTheSpecificationsTestsHoldMetered runs the test suite of WebAssembly 2.0 with metered modules. It checks that a
+// TestMetered_PassesSpecificationTests runs the test suite of WebAssembly 2.0 with metered modules. It checks that a
 // metered module computes what the specification requires, and that an invalid module is refused. Modules that use
 // features that are not offered are skipped.
-func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
+func TestMetered_PassesSpecificationTests(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))
 	if err != nil || len(scripts) == 0 {
@@ -142,7 +142,7 @@ func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var script struct{ Commands []command }
+		var script struct{ Commands []scriptCommand }
 		if err := json.Unmarshal(text, &script); err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func (r *runner) supply() {
 	}
 }
 
-func (r *runner) do(c command) {
+func (r *runner) do(c scriptCommand) {
 	switch c.Type {
 	case "module":
 		r.last = r.load(c)
@@ -232,12 +232,12 @@ func (r *runner) do(c command) {
 }
 
 // load parses, meters and starts a module. It returns nil if the module is not offered.
-func (r *runner) load(c command) api.Module {
+func (r *runner) load(c scriptCommand) api.Module {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	out, err := meter(text)
+	out, err := meterModule(text)
 	if errors.Is(err, wasmmeter.ErrNotOffered) || errors.Is(err, wasmmeter.ErrTooMuch) {
 		r.notOffered()
 		return nil
@@ -267,7 +267,7 @@ func (r *runner) notOffered() {
 	r.unknown = r.unknown || r.shared
 }
 
-func meter(text []byte) ([]byte, error) {
+func meterModule(text []byte) ([]byte, error) {
 	m, err := wasmmeter.Parse(text)
 	if err != nil {
 		return nil, err
@@ -276,12 +276,12 @@ func meter(text []byte) ([]byte, error) {
 }
 
 // refused checks that this package or the engine refuses an invalid module.
-func (r *runner) refused(c command) {
+func (r *runner) refused(c scriptCommand) {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	out, err := meter(text)
+	out, err := meterModule(text)
 	if err == nil {
 		_, err = r.engine.CompileModule(r.t.Context(), out)
 	}
@@ -292,7 +292,7 @@ func (r *runner) refused(c command) {
 }
 
 // call executes the action of a command. ok is false if its module does not run.
-func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
+func (r *runner) call(c scriptCommand) (words []uint64, _ error, ok bool) {
 	in := r.last
 	if c.Action.Module != "" {
 		in = r.named[c.Action.Module]
@@ -314,11 +314,11 @@ func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
 	if f == nil {
 		return nil, fmt.Errorf("there is no %q", c.Action.Field), true
 	}
-	words, err := called(r.t.Context(), in, f, words...)
+	words, err := callFunction(r.t.Context(), in, f, words...)
 	return slices.Clone(words), err, true
 }
 
-func (r *runner) returns(c command) {
+func (r *runner) returns(c scriptCommand) {
 	words, err, ok := r.call(c)
 	if !ok {
 		r.Passed++
@@ -333,7 +333,7 @@ func (r *runner) returns(c command) {
 			r.Passed++
 			return
 		}
-		if len(words) < want.words() || !want.is(words) {
+		if len(words) < want.words() || !want.matches(words) {
 			r.t.Errorf("%s: %s returned %v, want %v", r.where, c.Action.Field, words, want)
 			return
 		}

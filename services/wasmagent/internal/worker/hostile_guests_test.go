@@ -22,30 +22,30 @@ import (
 )
 
 const (
-	// neighbours is the number of well-behaved guests, each of which pauses after each turn. badGuests is the number of
+	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. badGuests is the number of
 	// hostile guests: as many as one caller can run at the same time.
-	neighbours = 4
-	badGuests  = 6
-	pause      = 5 * time.Millisecond
-	// worse is the maximum of the ratio between turn times next to hostile guests and next to guests that only compute.
+	wellBehavedGuests = 4
+	hostileGuests     = 6
+	pause             = 5 * time.Millisecond
+	// maxRatio is the maximum of the ratio between turn times next to hostile guests and next to guests that only compute.
 	// A turn time is the 99th of 100, and the ratio is the median of all rounds.
-	worse = 1.5
-	// beyond is the memory that a worker may use in addition to its limit, in bytes.
-	beyond = 64 * mib
+	maxRatio = 1.5
+	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
+	memoryMargin = 64 * mib
 	// workerMemory is the memory limit of the worker, in bytes.
 	workerMemory = 512 * mib
-	// turnTime is the deadline of a hostile guest's turn.
-	turnTime = 200 * time.Millisecond
+	// hostileDeadline is the deadline of a hostile guest's turn.
+	hostileDeadline = 200 * time.Millisecond
 )
 
-// badModules returns the modules of hostile guests, by case.
-func badModules() map[string]guesttest.HandMade {
+// hostileModules returns the modules of hostile guests, by case.
+func hostileModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
-		return guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.Cat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
+		return guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.Concat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
 	}
 	return map[string]guesttest.HandMade{
 		"W1 an endless loop":          {Step: guesttest.Endless},
-		"W2 a stack without end":      {Step: guesttest.Cat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}},
+		"W2 a stack without end":      {Step: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}},
 		"W3 a storm of memory.fill":   {Memory: []byte{1, 0, 0x80, 1}, Step: loop(guesttest.I32(0), guesttest.I32(1), guesttest.I32(8<<20), guesttest.Code{0xfc, 11, 0})},
 		"W4 memory without end":       {Step: loop(guesttest.I32(16), guesttest.Code{0x40, 0, 0x1a})},
 		"W7 a flood of calls":         {Imports: guesttest.Import("sched_yield", 0), Step: loop(guesttest.Code{0x10, 0, 0x1a})},
@@ -55,21 +55,21 @@ func badModules() map[string]guesttest.HandMade {
 	}
 }
 
-// busy is a guest that computes for some milliseconds in each step: a loop that counts down from 4 million.
-var busy = guesttest.HandMade{
-	Step: guesttest.Cat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
-	More: []guesttest.Code{guesttest.Cat(
+// computingGuest is a guest that computes for some milliseconds in each step: a loop that counts down from 4 million.
+var computingGuest = guesttest.HandMade{
+	Step: guesttest.Concat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
+	More: []guesttest.Code{guesttest.Concat(
 		guesttest.Code{0x03, 0x40, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x22, 0, 0x0d, 0, 0x0b}, guesttest.I32(0),
 	)},
 }
 
-// TestNeighboursOfBadGuests runs well-behaved guests next to hostile guests, and alternately next to guests that only
+// TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests, and alternately next to guests that only
 // compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays within its
 // memory limit.
 //
 // The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If it is set, the test also fails if the
 // turns take too much longer next to hostile guests. Otherwise it only logs that.
-func TestNeighboursOfBadGuests(t *testing.T) {
+func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	stretch, rounds, judged := 300*time.Millisecond, 1, false
 	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
 		var err error
@@ -79,13 +79,13 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		rounds, judged = 9, true
 	}
 	s := supervisor(t, func(c *worker.Config) { c.Memory = workerMemory })
-	digest := compiled(t, s)
-	works, err := s.Compile(t.Context(), busy.Module())
+	digest := compileScript(t, s)
+	works, err := s.Compile(t.Context(), computingGuest.Module())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(badModules())) {
-		bad, err := s.Compile(t.Context(), badModules()[name].Module())
+	for _, name := range slices.Sorted(maps.Keys(hostileModules())) {
+		bad, err := s.Compile(t.Context(), hostileModules()[name].Module())
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -93,40 +93,40 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		var beside, alone []time.Duration
 		most, failed := 0, int64(0)
 		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // on a busy machine, a short run may end before any step ends
-			calm, _ := turnsBeside(t, s, digest, works, stretch)
-			bad, ends := turnsBeside(t, s, digest, bad, stretch)
+			calm, _ := turnsNextTo(t, s, digest, works, stretch)
+			bad, ends := turnsNextTo(t, s, digest, bad, stretch)
 			alone, beside, failed = append(alone, calm...), append(beside, bad...), failed+ends
-			ratios = append(ratios, float64(ninetyNinth(bad))/float64(ninetyNinth(calm)))
-			most = max(most, resident(t, s))
+			ratios = append(ratios, float64(percentile99(bad))/float64(percentile99(calm)))
+			most = max(most, maxResident(t, s))
 		}
 		slices.Sort(ratios)
 		ratio := ratios[len(ratios)/2]
 		t.Logf("%s: the 99th of 100 turns took %v with busy guests and %v with bad ones, %.2f times in the median round; %d bad steps ended; the worker has %d MiB",
-			name, ninetyNinth(alone), ninetyNinth(beside), ratio, failed, most>>20)
+			name, percentile99(alone), percentile99(beside), ratio, failed, most>>20)
 		if failed == 0 {
 			t.Errorf("%s: no step of a hostile guest ended", name)
 		}
-		if judged && ratio > worse {
-			t.Errorf("%s: turns took %.2f times as long, want at most %v", name, ratio, worse)
+		if judged && ratio > maxRatio {
+			t.Errorf("%s: turns took %.2f times as long, want at most %v", name, ratio, maxRatio)
 		}
-		if most > workerMemory+beyond {
-			t.Errorf("%s: the worker has %d MiB, want at most %d", name, most>>20, (workerMemory+beyond)>>20)
+		if most > workerMemory+memoryMargin {
+			t.Errorf("%s: the worker has %d MiB, want at most %d", name, most>>20, (workerMemory+memoryMargin)>>20)
 		}
 	}
 }
 
-// turnsBeside runs turns of well-behaved guests for a time, next to guests with the module others. It returns how long
+// turnsNextTo runs turns of well-behaved guests for a time, next to guests with the module others. It returns how long
 // the turns took, and how many steps of the other guests ended.
-func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
+func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
 	var working sync.WaitGroup
 	var count atomic.Int64
-	for range badGuests {
+	for range hostileGuests {
 		working.Go(func() {
 			for ctx.Err() == nil {
-				if err := otherTurns(ctx, s, others, &count); err != nil && ctx.Err() == nil && status.Code(err) != codes.DeadlineExceeded {
+				if err := runOtherGuest(ctx, s, others, &count); err != nil && ctx.Err() == nil && status.Code(err) != codes.DeadlineExceeded {
 					t.Errorf("a hostile guest: %v", err)
 					return
 				}
@@ -134,15 +134,15 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 		})
 	}
 	var mu sync.Mutex
-	for range neighbours {
-		in := started(t, s, digest)
-		step(t, in, begin)
+	for range wellBehavedGuests {
+		in := startInstance(t, s, digest)
+		step(t, in, startEnvelope)
 		working.Go(func() {
 			defer func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 			for ctx.Err() == nil {
 				at := time.Now()
-				for _, envelope := range []string{prompt, result, result} {
-					if out, _, err := in.Step(t.Context(), []byte(envelope), plenty, soon); err != nil {
+				for _, envelope := range []string{promptEnvelope, resultEnvelope, resultEnvelope} {
+					if out, _, err := in.Step(t.Context(), []byte(envelope), plentyFuel, stepTimeout); err != nil {
 						t.Errorf("a well-behaved guest: %v %s", err, out)
 						return
 					}
@@ -159,19 +159,19 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// otherTurns starts a guest, and steps it until a step fails or ctx ends. It adds the number of steps to count.
-func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
-	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plenty, soon)
+// runOtherGuest starts a guest, and steps it until a step fails or ctx ends. It adds the number of steps to count.
+func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
+	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 	for range 100 {
-		_, _, err := in.Step(ctx, []byte(begin), plenty, turnTime)
+		_, _, err := in.Step(ctx, []byte(startEnvelope), plentyFuel, hostileDeadline)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, worker.ErrLost):
+		case errors.Is(err, worker.ErrWorkerLost):
 			return fmt.Errorf("it killed the worker: %w", err)
 		}
 		if count.Add(1); err != nil {
@@ -181,7 +181,7 @@ func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count 
 	return nil
 }
 
-func ninetyNinth(took []time.Duration) time.Duration {
+func percentile99(took []time.Duration) time.Duration {
 	if len(took) == 0 {
 		return 0
 	}
@@ -189,8 +189,8 @@ func ninetyNinth(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)-1)*99/100].Round(10 * time.Microsecond)
 }
 
-// resident returns the maximum resident memory of the only worker so far, in bytes.
-func resident(t *testing.T, s *worker.Supervisor) int {
+// maxResident returns the maximum resident memory of the only worker so far, in bytes.
+func maxResident(t *testing.T, s *worker.Supervisor) int {
 	t.Helper()
 	pids := s.PIDs()
 	if len(pids) != 1 {
@@ -214,14 +214,14 @@ func resident(t *testing.T, s *worker.Supervisor) int {
 func BenchmarkDeadline(b *testing.B) {
 	s := supervisor(b)
 	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {
-		digest, err := s.Compile(b.Context(), badModules()[name].Module())
+		digest, err := s.Compile(b.Context(), hostileModules()[name].Module())
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.Run(strings.ReplaceAll(name, " ", "_"), func(b *testing.B) {
 			var late []time.Duration
 			for b.Loop() {
-				in, _, err := s.Start(b.Context(), digest, limits, engine.Origin{}, plenty, soon)
+				in, _, err := s.Start(b.Context(), digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 				if err != nil {
 					b.Fatal(err)
 				}

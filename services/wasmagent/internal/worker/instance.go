@@ -14,21 +14,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTime is the time limit for closing an instance.
-const closeTime = 10 * time.Second
+// closeTimeout is the time limit for closing an instance.
+const closeTimeout = 10 * time.Second
 
 // Instance is a guest that runs in a worker. At most one goroutine may use it at a time.
 type Instance struct {
-	process *process
-	name    string
-	took    time.Duration
-	printed string
-	ended   atomic.Bool
+	process      *process
+	name         string
+	lastDuration time.Duration
+	printed      string
+	ended        atomic.Bool
 }
 
 // Start starts an instance like [engine.Program.Start], within a time limit.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
-	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
+	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
 		From: &wasmworkerv1.StartInstanceRequest_Origin{Origin: &wasmworkerv1.Origin{Clock: from.Clock, Seed: from.Seed[:]}},
 		Fuel: fuel, Time: durationpb.New(within),
@@ -37,21 +37,21 @@ func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Lim
 
 // Restore returns an instance that continues from a snapshot.
 func (s *Supervisor) Restore(ctx context.Context, digest string, limits engine.Limits, snapshot []byte) (*Instance, error) {
-	in, _, err := s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
+	in, _, err := s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
 		From: &wasmworkerv1.StartInstanceRequest_Snapshot{Snapshot: snapshot},
 	})
 	return in, err
 }
 
-func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*Instance, int64, error) {
-	p, err := s.worker(ctx)
+func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*Instance, int64, error) {
+	p, err := s.acquireWorker(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	in := &Instance{process: p, name: strconv.FormatInt(s.names.Add(1), 10)}
-	if err := s.known(ctx, p, req.GetDigest()); err != nil {
-		in.end()
+	if err := s.ensureProgram(ctx, p, req.GetDigest()); err != nil {
+		in.uncount()
 		return nil, 0, err
 	}
 	req.Instance = in.name
@@ -60,35 +60,35 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 		if ctx.Err() != nil { // the worker may have started the instance
 			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 		} else {
-			in.end()
-			p.rest(failure)
+			in.uncount()
+			p.pauseFor(failureCost)
 		}
-		fuel, err := cause(err)
-		return nil, fuel, p.lost(ctx, err)
+		fuel, err := engineError(err)
+		return nil, fuel, p.workerError(ctx, err)
 	}
-	p.useful.Store(true)
+	p.startedInstance.Store(true)
 	in.printed = resp.GetPrinted()
 	return in, resp.GetFuel(), nil
 }
 
 // Step gives the instance an envelope like [engine.Instance.Step], within a time limit. Errors: those of that method,
-// [ErrLost], [ErrBusy].
+// [ErrWorkerLost], [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
-	i.took, i.printed = time.Since(begin), resp.GetPrinted()
+	i.lastDuration, i.printed = time.Since(begin), resp.GetPrinted()
 	if err != nil {
-		i.process.rest(failure)
-		used, err := cause(err)
-		return nil, used, i.process.lost(ctx, err)
+		i.process.pauseFor(failureCost)
+		used, err := engineError(err)
+		return nil, used, i.process.workerError(ctx, err)
 	}
-	i.process.rest(len(resp.GetEnvelope()))
+	i.process.pauseFor(len(resp.GetEnvelope()))
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// Took returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses after a
+// LastDuration returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses after a
 // large answer or a failure.
-func (i *Instance) Took() time.Duration { return i.took }
+func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
 // Printed returns the output of the guest in the newest step, or at the start: at most the last [engine.MaxPrinted]
 // bytes. For the output of a failed step, see [PrintedOf].
@@ -98,27 +98,27 @@ func (i *Instance) Printed() string { return i.printed }
 func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	resp, err := i.process.client.SnapshotInstance(ctx, &wasmworkerv1.SnapshotInstanceRequest{Instance: i.name})
 	if err != nil {
-		_, err := cause(err)
-		return nil, i.process.lost(ctx, err)
+		_, err := engineError(err)
+		return nil, i.process.workerError(ctx, err)
 	}
 	return resp.GetSnapshot(), nil
 }
 
 // Close ends the instance, even if ctx has ended already.
 func (i *Instance) Close(ctx context.Context) error {
-	defer i.end()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer i.uncount()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if _, err := i.process.client.DropInstance(ctx, &wasmworkerv1.DropInstanceRequest{Instance: i.name}); err != nil {
-		if err = i.process.lost(ctx, err); !errors.Is(err, ErrLost) {
+		if err = i.process.workerError(ctx, err); !errors.Is(err, ErrWorkerLost) {
 			return err
 		}
 	}
 	return nil
 }
 
-// end subtracts the instance from the instances of its worker. It is idempotent.
-func (i *Instance) end() {
+// uncount subtracts the instance from the instances of its worker. It is idempotent.
+func (i *Instance) uncount() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)
 	}

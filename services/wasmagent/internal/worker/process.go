@@ -22,22 +22,22 @@ import (
 
 // A process is a running worker.
 type process struct {
-	cmd    *exec.Cmd
-	conn   *grpc.ClientConn
-	client wasmworkerv1.WorkerServiceClient
-	began  time.Time
-	said   *tail
+	cmd        *exec.Cmd
+	conn       *grpc.ClientConn
+	client     wasmworkerv1.WorkerServiceClient
+	began      time.Time
+	stderrTail *tailWriter
 	// ended is closed after the process has ended.
 	ended chan struct{}
-	// useful is true if the process has started an instance. instances is the number of its present instances.
-	useful    atomic.Bool
-	instances atomic.Int64
-	// resting is held during a pause, so that only one instance pauses at a time.
-	resting sync.Mutex
+	// startedInstance is true if the process has started an instance. instances is the number of its present instances.
+	startedInstance atomic.Bool
+	instances       atomic.Int64
+	// pausing is held during a pause, so that only one instance pauses at a time.
+	pausing sync.Mutex
 
 	mu sync.Mutex
-	// has contains the digests of the programs that the worker has compiled.
-	has map[string]bool
+	// programs contains the digests of the programs that the worker has compiled.
+	programs map[string]bool
 }
 
 // A large answer, or the failure of a guest, causes work in both processes that no fuel counts. Therefore the call that
@@ -46,28 +46,28 @@ type process struct {
 // second.
 // A failure counts like an answer of failure bytes.
 const (
-	large   = 64 << 10
-	failure = 512 << 10
-	perByte = 16 * time.Nanosecond
+	largeAnswer  = 64 << 10
+	failureCost  = 512 << 10
+	pausePerByte = 16 * time.Nanosecond
 )
 
-// rest pauses for an answer of this size, in bytes.
-func (p *process) rest(bytes int) {
-	if bytes > large {
-		p.resting.Lock()
-		defer p.resting.Unlock()
-		<-time.After(time.Duration(bytes) * perByte)
+// pauseFor pauses for an answer of this size, in bytes.
+func (p *process) pauseFor(bytes int) {
+	if bytes > largeAnswer {
+		p.pausing.Lock()
+		defer p.pausing.Unlock()
+		<-time.After(time.Duration(bytes) * pausePerByte)
 	}
 }
 
 // start starts a worker with this memory limit, in bytes.
 func (c Config) start(memory int64) (*process, error) {
-	cmd := exec.Command(c.Program, word, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
+	cmd := exec.Command(c.Program, workerArgument, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
 	cmd.Dir = "/"
-	p := &process{cmd: cmd, began: time.Now(), said: new(tail), ended: make(chan struct{}), has: make(map[string]bool)}
-	cmd.Stderr = p.said
-	line, theirs, err := connected(cmd)
+	p := &process{cmd: cmd, began: time.Now(), stderrTail: new(tailWriter), ended: make(chan struct{}), programs: make(map[string]bool)}
+	cmd.Stderr = p.stderrTail
+	line, theirs, err := connectWorker(cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (c Config) start(memory int64) (*process, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if once.Swap(true) {
-				return nil, ErrLost
+				return nil, ErrWorkerLost
 			}
 			return line, nil
 		}),
@@ -109,7 +109,7 @@ func (c Config) start(memory int64) (*process, error) {
 func (p *process) watch() {
 	health := healthv1.NewHealthClient(p.conn)
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), silence)
+		ctx, cancel := context.WithTimeout(context.Background(), healthTimeout)
 		_, err := health.Check(ctx, new(healthv1.HealthCheckRequest))
 		cancel()
 		if err != nil {
@@ -118,14 +118,14 @@ func (p *process) watch() {
 		select {
 		case <-p.ended:
 			return
-		case <-time.After(beat):
+		case <-time.After(healthInterval):
 		}
 	}
 }
 
-// lost converts an error of a call to [ErrLost] if the worker has ended, or to [ErrBusy] if the instance is busy. It
+// workerError converts an error of a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance is busy. It
 // returns other errors unchanged.
-func (p *process) lost(ctx context.Context, err error) error {
+func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
@@ -133,38 +133,38 @@ func (p *process) lost(ctx context.Context, err error) error {
 	case codes.Unavailable, codes.Canceled:
 		select {
 		case <-p.ended:
-			return fmt.Errorf("%w: %w", ErrLost, err)
+			return fmt.Errorf("%w: %w", ErrWorkerLost, err)
 		case <-time.After(time.Second): // the worker may be about to end
 			if status.Code(err) == codes.Unavailable {
-				return fmt.Errorf("%w: %w", ErrLost, err)
+				return fmt.Errorf("%w: %w", ErrWorkerLost, err)
 			}
 		}
 	case codes.FailedPrecondition:
 		return ErrBusy
 	case codes.NotFound:
-		return fmt.Errorf("%w: %w", ErrLost, err)
+		return fmt.Errorf("%w: %w", ErrWorkerLost, err)
 	}
 	return err
 }
 
-// tail is a writer that keeps the last maxSaid bytes.
-type tail struct {
+// tailWriter is a writer that keeps the last maxSaid bytes.
+type tailWriter struct {
 	mu   sync.Mutex
 	text []byte
 }
 
 // Write implements io.Writer.
-func (t *tail) Write(text []byte) (int, error) {
+func (t *tailWriter) Write(text []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, text...)
-	if over := len(t.text) - maxSaid; over > 0 {
+	if over := len(t.text) - maxStderr; over > 0 {
 		t.text = append(t.text[:0], t.text[over:]...)
 	}
 	return len(text), nil
 }
 
-func (t *tail) String() string {
+func (t *tailWriter) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.ToValidUTF8(string(t.text), "�")

@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	// beat is the interval of health checks. silence is the time limit of a health check, after which the worker is
+	// healthInterval is the interval of health checks. silence is the time limit of a health check, after which the worker is
 	// killed.
-	beat    = time.Second
-	silence = 5 * time.Second
+	healthInterval = time.Second
+	healthTimeout  = 5 * time.Second
 	// firstPause and longestPause bound the pause before the next start, after a worker has ended without starting an
 	// instance. The pause doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
-	// fullPause is the interval at which an instance checks for capacity while all workers are full.
-	fullPause = 10 * time.Millisecond
-	// maxSaid bounds the end of a worker's standard error that is logged, in bytes.
-	maxSaid = 8 << 10
+	// capacityPollInterval is the interval at which an instance checks for capacity while all workers are full.
+	capacityPollInterval = 10 * time.Millisecond
+	// maxStderr bounds the end of a worker's standard error that is logged, in bytes.
+	maxStderr = 8 << 10
 )
 
 // Errors of a [Supervisor], for [errors.Is].
 var (
-	// ErrLost means that the worker has ended, and with it all of its instances. They can be restored from snapshots.
-	ErrLost = errors.New("the worker is gone")
-	// ErrModule means that the module is not a guest, or can't be compiled within the limits.
-	ErrModule = errors.New("the module is refused")
+	// ErrWorkerLost means that the worker has ended, and with it all of its instances. They can be restored from snapshots.
+	ErrWorkerLost = errors.New("the worker is gone")
+	// ErrModuleRefused means that the module is not a guest, or can't be compiled within the limits.
+	ErrModuleRefused = errors.New("the module is refused")
 	// ErrBusy means that a step of the instance runs.
 	ErrBusy = errors.New("a step of the instance runs")
 )
@@ -63,15 +63,15 @@ type Supervisor struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	places  []place
+	slots   []workerSlot
 	closed  bool
 	modules map[string][]byte
 	names   atomic.Int64
 }
 
 // A place holds at most one running worker.
-type place struct {
-	now *process
+type workerSlot struct {
+	process *process
 	// next is the earliest time of the next start. pause is the length of the previous pause before a start.
 	next  time.Time
 	pause time.Duration
@@ -86,13 +86,13 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	if cfg.Program == "" || cfg.Cache == "" || cfg.Workers <= 0 || cfg.Guests <= 0 || cfg.Memory <= 0 || cfg.CompileTime <= 0 || cfg.CompileMemory <= 0 {
 		return nil, errors.New("worker: a program, a folder and bounds are required")
 	}
-	return &Supervisor{cfg: cfg, log: log, places: make([]place, cfg.Workers), modules: make(map[string][]byte)}, nil
+	return &Supervisor{cfg: cfg, log: log, slots: make([]workerSlot, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// worker returns a worker for one more instance, and counts the instance. While all workers are full, it waits.
-func (s *Supervisor) worker(ctx context.Context) (*process, error) {
+// acquireWorker returns a worker for one more instance, and counts the instance. While all workers are full, it waits.
+func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	for {
-		p, wait, err := s.least(ctx)
+		p, wait, err := s.leastLoaded(ctx)
 		if p != nil || err != nil {
 			return p, err
 		}
@@ -104,89 +104,89 @@ func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	}
 }
 
-// least returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if one
+// leastLoaded returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if one
 // more is allowed. If all workers are full, it returns how long to wait before the next try.
-func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error) {
+func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, 0, ErrLost
+		return nil, 0, ErrWorkerLost
 	}
 	var best *process
-	var empty *place
-	for i := range s.places {
-		at := &s.places[i]
+	var empty *workerSlot
+	for i := range s.slots {
+		at := &s.slots[i]
 		if at.ended() {
-			s.gone(ctx, at)
+			s.recordEnd(ctx, at)
 		}
 		switch {
-		case at.now == nil:
+		case at.process == nil:
 			if empty == nil || at.next.Before(empty.next) {
 				empty = at
 			}
-		case best == nil || at.now.instances.Load() < best.instances.Load():
-			best = at.now
+		case best == nil || at.process.instances.Load() < best.instances.Load():
+			best = at.process
 		}
 	}
 	full := best == nil || best.instances.Load() >= int64(s.cfg.Guests)
-	wait := fullPause
+	wait := capacityPollInterval
 	if empty != nil {
 		wait = time.Until(empty.next)
 	}
 	if empty != nil && wait <= 0 && (full || best.instances.Load() > 0) {
 		p, err := s.cfg.start(s.cfg.Memory)
 		if err != nil {
-			empty.wait()
+			empty.delayStart()
 			s.log.WarnContext(ctx, "a worker of agents can't be started", "error", err)
 			if best == nil {
 				return nil, 0, err
 			}
-			wait = fullPause
+			wait = capacityPollInterval
 		} else {
-			empty.now, best, full = p, p, false
+			empty.process, best, full = p, p, false
 		}
 	}
 	if full {
-		return nil, min(wait, fullPause), nil
+		return nil, min(wait, capacityPollInterval), nil
 	}
 	best.instances.Add(1)
 	return best, 0, nil
 }
 
-// wait delays the next start in this place, each time twice as long.
-func (at *place) wait() {
+// delayStart delays the next start in this place, each time twice as long.
+func (at *workerSlot) delayStart() {
 	at.pause = min(max(2*at.pause, firstPause), longestPause)
 	at.next = time.Now().Add(at.pause)
 }
 
 // ended reports whether the worker of this place has ended.
-func (at *place) ended() bool {
-	if at.now == nil {
+func (at *workerSlot) ended() bool {
+	if at.process == nil {
 		return false
 	}
 	select {
-	case <-at.now.ended:
+	case <-at.process.ended:
 		return true
 	default:
 		return false
 	}
 }
 
-// gone logs the end of a worker, and frees its place.
-func (s *Supervisor) gone(ctx context.Context, at *place) {
-	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.now.cmd.ProcessState.String(), "lived", time.Since(at.now.began).Round(time.Millisecond), "said", at.now.said.String())
-	if at.wait(); at.now.useful.Load() {
+// recordEnd logs the end of a worker, and frees its place.
+func (s *Supervisor) recordEnd(ctx context.Context, at *workerSlot) {
+	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.process.cmd.ProcessState.String(), "lived", time.Since(at.process.began).Round(time.Millisecond), "said", at.process.stderrTail.String())
+	if at.delayStart(); at.process.startedInstance.Load() {
 		at.pause, at.next = 0, time.Time{}
 	}
-	at.now = nil
+	at.process = nil
 }
 
 // Compile compiles a module in a separate process with limits, and returns the module's digest. After that, instances
-// of the module can be started. Errors: [ErrModule] with the reason, [ErrLost], and those of caller.
+// of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], and those of caller.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrLost, err)
+		return "", fmt.Errorf("%w: %w", ErrWorkerLost, err)
 	}
 	defer func() {
 		_ = p.cmd.Process.Kill()
@@ -199,13 +199,13 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
 		// The process has ended, most likely because it reached its memory limit.
-		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModule, s.cfg.CompileMemory>>20)
+		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModuleRefused, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
 	case status.Code(err) == codes.DeadlineExceeded:
-		return "", fmt.Errorf("%w: to compile it takes longer than %s", ErrModule, s.cfg.CompileTime)
+		return "", fmt.Errorf("%w: to compile it takes longer than %s", ErrModuleRefused, s.cfg.CompileTime)
 	default:
-		return "", fmt.Errorf("%w: %s", ErrModule, status.Convert(err).Message())
+		return "", fmt.Errorf("%w: %s", ErrModuleRefused, status.Convert(err).Message())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,18 +213,18 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	return resp.GetDigest(), nil
 }
 
-// Knows reports whether the module of this digest was compiled.
-func (s *Supervisor) Knows(digest string) bool {
+// HasModule reports whether the module of this digest was compiled.
+func (s *Supervisor) HasModule(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.modules[digest] != nil
 }
 
-// known makes sure that a worker has a program. The worker reads the compiled module from the cache folder.
-func (s *Supervisor) known(ctx context.Context, p *process, digest string) error {
+// ensureProgram makes sure that a worker has a program. The worker reads the compiled module from the cache folder.
+func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.has[digest] {
+	if p.programs[digest] {
 		return nil
 	}
 	s.mu.Lock()
@@ -236,19 +236,19 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for the same result
 	defer cancel()
 	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
-		return p.lost(own, err)
+		return p.workerError(own, err)
 	}
-	p.has[digest] = true
+	p.programs[digest] = true
 	return nil
 }
 
-// Kill kills all workers, as if they had crashed. It is for tests.
-func (s *Supervisor) Kill() {
+// KillWorkers kills all workers, as if they had crashed. It is for tests.
+func (s *Supervisor) KillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, at := range s.places {
-		if at.now != nil {
-			_ = at.now.cmd.Process.Kill()
+	for _, at := range s.slots {
+		if at.process != nil {
+			_ = at.process.cmd.Process.Kill()
 		}
 	}
 }
@@ -257,9 +257,9 @@ func (s *Supervisor) Kill() {
 func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, at := range s.places {
-		if at.now != nil {
-			out = append(out, at.now.cmd.Process.Pid)
+	for _, at := range s.slots {
+		if at.process != nil {
+			out = append(out, at.process.cmd.Process.Pid)
 		}
 	}
 	return out
@@ -271,15 +271,15 @@ func (s *Supervisor) Close() (err error) {
 	defer s.mu.Unlock()
 	s.closed = true
 	var ending []*process
-	for _, at := range s.places {
-		if at.now == nil {
+	for _, at := range s.slots {
+		if at.process == nil {
 			continue
 		}
-		if killed := at.now.cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
+		if killed := at.process.cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
 			err = errors.Join(err, fmt.Errorf("end a worker: %w", killed))
 			continue
 		}
-		ending = append(ending, at.now)
+		ending = append(ending, at.process)
 	}
 	for _, p := range ending {
 		<-p.ended

@@ -30,33 +30,33 @@ import (
 // maxMessage bounds a gRPC message between the service and a worker, in bytes. The largest messages are snapshots.
 const maxMessage = 128 << 20
 
-// word is the command line argument with which the program is started as a worker.
-const word = "wasm-worker"
+// workerArgument is the command line argument with which the program is started as a worker.
+const workerArgument = "wasm-worker"
 
 // Main runs the program as a worker and does not return, if the program was started as a worker. Otherwise it returns
 // at once. The main function calls it first.
 func Main() {
-	if len(os.Args) != 4 || os.Args[1] != word {
+	if len(os.Args) != 4 || os.Args[1] != workerArgument {
 		return
 	}
 	signal.Ignore(syscall.SIGINT) // only the supervisor ends the process
-	if err := run(os.Args[2], os.Args[3]); err != nil {
+	if err := runWorker(os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// run serves the connection that the process inherited, until the supervisor closes it.
-func run(cache, memory string) error {
+// runWorker serves the connection that the process inherited, until the supervisor closes it.
+func runWorker(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
 		return fmt.Errorf("read the memory limit: %w", err)
 	}
-	if err := bound(most); err != nil {
+	if err := limitResources(most); err != nil {
 		return err
 	}
-	conn, err := inherited()
+	conn, err := inheritedConn()
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{engine: e, programs: make(map[string]*engine.Program), instances: make(map[string]*slot)}
+	s := &server{engine: e, programs: make(map[string]*engine.Program), instances: make(map[string]*instanceSlot)}
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
 	wasmworkerv1.RegisterWorkerServiceServer(g, s)
 	healthv1.RegisterHealthServer(g, health.NewServer())
@@ -132,11 +132,11 @@ type server struct {
 
 	mu        sync.Mutex
 	programs  map[string]*engine.Program
-	instances map[string]*slot
+	instances map[string]*instanceSlot
 }
 
 // A slot holds an instance. A call locks mu while it uses the instance.
-type slot struct {
+type instanceSlot struct {
 	mu sync.Mutex
 	in *engine.Instance
 }
@@ -181,19 +181,19 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 		in, fuel, err = p.Start(ctx, limits, from, req.GetFuel())
 	}
 	if err != nil {
-		return nil, refusal(err, fuel, engine.PrintedOf(err))
+		return nil, statusError(err, fuel, engine.PrintedOf(err))
 	}
 	if ctx.Err() != nil { // the caller has given up
 		return nil, errors.Join(ctx.Err(), in.Close(ctx))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.instances[req.GetInstance()] = &slot{in: in}
+	s.instances[req.GetInstance()] = &instanceSlot{in: in}
 	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel, Printed: in.Printed()}, nil
 }
 
 // instance returns an instance and locks its slot.
-func (s *server) instance(name string) (*slot, error) {
+func (s *server) instance(name string) (*instanceSlot, error) {
 	s.mu.Lock()
 	found := s.instances[name]
 	s.mu.Unlock()
@@ -220,7 +220,7 @@ func (s *server) StepInstance(ctx context.Context, req *wasmworkerv1.StepInstanc
 	}
 	envelope, fuel, err := at.in.Step(ctx, req.GetEnvelope(), req.GetFuel())
 	if err != nil {
-		return nil, refusal(err, fuel, at.in.Printed())
+		return nil, statusError(err, fuel, at.in.Printed())
 	}
 	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: at.in.Memory(), Printed: at.in.Printed()}, nil
 }
@@ -234,7 +234,7 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	defer at.mu.Unlock()
 	snapshot, err := at.in.Snapshot()
 	if err != nil {
-		return nil, refusal(err, 0, "")
+		return nil, statusError(err, 0, "")
 	}
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
@@ -271,8 +271,8 @@ const (
 	factPrinted      = "printed"
 )
 
-// causes relates the engine's errors to the codes and reasons of the contract.
-var causes = []struct {
+// errorStatuses relates the engine's errors to the codes and reasons of the contract.
+var errorStatuses = []struct {
 	err    error
 	code   codes.Code
 	reason string
@@ -286,10 +286,10 @@ var causes = []struct {
 	{wasmmeter.ErrMalformed, codes.InvalidArgument, reasonRefused},
 }
 
-// refusal converts an error of the engine to a status. fuel is the fuel that was used, and printed is the guest's
+// statusError converts an error of the engine to a status. fuel is the fuel that was used, and printed is the guest's
 // output.
-func refusal(err error, fuel int64, printed string) error {
-	for _, c := range causes {
+func statusError(err error, fuel int64, printed string) error {
+	for _, c := range errorStatuses {
 		if !errors.Is(err, c.err) {
 			continue
 		}
@@ -304,8 +304,8 @@ func refusal(err error, fuel int64, printed string) error {
 
 // reportedError is an error of the engine that a worker reported, with the worker's message.
 type reportedError struct {
-	is   error
-	said string
+	kind    error
+	message string
 	// printed is the output of the guest in the failed step.
 	printed string
 }
@@ -317,19 +317,19 @@ func PrintedOf(err error) string {
 }
 
 func (e reportedError) Error() string {
-	if e.said == e.is.Error() {
-		return e.said
+	if e.message == e.kind.Error() {
+		return e.message
 	}
-	return e.is.Error() + ": " + e.said
+	return e.kind.Error() + ": " + e.message
 }
 
-func (e reportedError) Unwrap() error { return e.is }
+func (e reportedError) Unwrap() error { return e.kind }
 
-// cause converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns other
+// engineError converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns other
 // errors unchanged.
-func cause(err error) (fuel int64, _ error) {
+func engineError(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)
-	for _, c := range causes {
+	for _, c := range errorStatuses {
 		if c.reason == reason {
 			fuel, _ = strconv.ParseInt(rpc.Facts(err)[factFuel], 10, 64)
 			return fuel, reportedError{c.err, strings.TrimPrefix(status.Convert(err).Message(), c.err.Error()+": "), rpc.Facts(err)[factPrinted]}

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	plenty = 2_000_000_000
-	mib    = 1 << 20
-	// soon is a time limit that is much longer than any step takes.
-	soon = 20 * time.Second
+	plentyFuel = 2_000_000_000
+	mib        = 1 << 20
+	// stepTimeout is a time limit that is much longer than any step takes.
+	stepTimeout = 20 * time.Second
 )
 
 var limits = engine.Limits{Memory: 32 * mib, Envelope: mib}
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// script returns the module of the shipped guest script.
-func script(t testing.TB) []byte {
+// scriptModule returns the module of the shipped guest script.
+func scriptModule(t testing.TB) []byte {
 	t.Helper()
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
@@ -35,7 +35,7 @@ func script(t testing.TB) []byte {
 // supervisor returns a supervisor that runs the built program as its workers.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
-	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
+	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -51,19 +51,19 @@ func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor
 	return s
 }
 
-// compiled compiles the module of the guest script and returns its digest.
-func compiled(t testing.TB, s *worker.Supervisor) string {
+// compileScript compiles the module of the guest script and returns its digest.
+func compileScript(t testing.TB, s *worker.Supervisor) string {
 	t.Helper()
-	digest, err := s.Compile(t.Context(), script(t))
+	digest, err := s.Compile(t.Context(), scriptModule(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return digest
 }
 
-func started(t testing.TB, s *worker.Supervisor, digest string) *worker.Instance {
+func startInstance(t testing.TB, s *worker.Supervisor, digest string) *worker.Instance {
 	t.Helper()
-	in, fuel, err := s.Start(t.Context(), digest, limits, engine.Origin{}, plenty, soon)
+	in, fuel, err := s.Start(t.Context(), digest, limits, engine.Origin{}, plentyFuel, stepTimeout)
 	if err != nil || fuel <= 0 {
 		t.Fatal(fuel, err)
 	}
@@ -72,7 +72,7 @@ func started(t testing.TB, s *worker.Supervisor, digest string) *worker.Instance
 
 func step(t testing.TB, in *worker.Instance, envelope string) string {
 	t.Helper()
-	out, fuel, err := in.Step(t.Context(), []byte(envelope), plenty, soon)
+	out, fuel, err := in.Step(t.Context(), []byte(envelope), plentyFuel, stepTimeout)
 	if err != nil || fuel <= 0 {
 		t.Fatal(fuel, err)
 	}
@@ -80,69 +80,69 @@ func step(t testing.TB, in *worker.Instance, envelope string) string {
 }
 
 const (
-	begin  = `{"kind":"start"}`
-	prompt = `{"kind":"prompt","input":"emit one\nemit two\nsay three"}`
-	result = `{"kind":"effect_result"}`
+	startEnvelope  = `{"kind":"start"}`
+	promptEnvelope = `{"kind":"prompt","input":"emit one\nemit two\nsay three"}`
+	resultEnvelope = `{"kind":"effect_result"}`
 )
 
-// TestW14AWorkerMayDieAtAnyTime checks that guests can be restored from snapshots after their worker was killed, a
-// hundred times. It also checks that a step in a killed worker returns [worker.ErrLost].
-func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
+// TestRestore_ContinuesAfterWorkerWasKilled checks that guests can be restored from snapshots after their worker was killed, a
+// hundred times. It also checks that a step in a killed worker returns [worker.ErrWorkerLost].
+func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
-	digest := compiled(t, s)
-	in := started(t, s, digest)
-	step(t, in, begin)
-	if said := step(t, in, prompt); !strings.Contains(said, `"text":"one"`) {
+	digest := compileScript(t, s)
+	in := startInstance(t, s, digest)
+	step(t, in, startEnvelope)
+	if said := step(t, in, promptEnvelope); !strings.Contains(said, `"text":"one"`) {
 		t.Fatal(said)
 	}
 	snapshot, err := in.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := step(t, in, result)
+	want := step(t, in, resultEnvelope)
 	for i := range 100 {
-		s.Kill()
-		if _, _, err := in.Step(t.Context(), []byte(result), plenty, soon); !errors.Is(err, worker.ErrLost) {
+		s.KillWorkers()
+		if _, _, err := in.Step(t.Context(), []byte(resultEnvelope), plentyFuel, stepTimeout); !errors.Is(err, worker.ErrWorkerLost) {
 			t.Fatalf("kill %d: a step in a killed worker returns %v", i, err)
 		}
 		if in, err = s.Restore(t.Context(), digest, limits, snapshot); err != nil {
 			t.Fatalf("kill %d: %v", i, err)
 		}
-		if got := step(t, in, result); got != want {
+		if got := step(t, in, resultEnvelope); got != want {
 			t.Fatalf("kill %d: the restored guest answers %s, want %s", i, got, want)
 		}
 	}
 }
 
-// TestAStepInADyingWorkerIsLost checks that a step returns [worker.ErrLost] if its worker is killed meanwhile.
-func TestAStepInADyingWorkerIsLost(t *testing.T) {
+// TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled checks that a step returns [worker.ErrWorkerLost] if its worker is killed meanwhile.
+func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
 	digest, err := s.Compile(t.Context(), endless)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := started(t, s, digest)
+	in := startInstance(t, s, digest)
 	came := make(chan error)
 	go func() {
 		_, _, err := in.Step(t.Context(), nil, 1<<60, time.Hour)
 		came <- err
 	}()
-	time.AfterFunc(50*time.Millisecond, s.Kill)
-	if err := <-came; !errors.Is(err, worker.ErrLost) {
+	time.AfterFunc(50*time.Millisecond, s.KillWorkers)
+	if err := <-came; !errors.Is(err, worker.ErrWorkerLost) {
 		t.Errorf("the step returns %v", err)
 	}
 }
 
-// TestWorkersShareGuests checks that a further worker is started only when all others have guests, and that the end of
+// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all others have guests, and that the end of
 // a worker ends only its own guests.
-func TestWorkersShareGuests(t *testing.T) {
+func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
-	digest := compiled(t, s)
+	digest := compileScript(t, s)
 	for range 3 {
-		in := started(t, s, digest)
+		in := startInstance(t, s, digest)
 		if err := errors.Join(in.Close(t.Context()), in.Close(t.Context())); err != nil {
 			t.Fatal(err)
 		}
@@ -152,8 +152,8 @@ func TestWorkersShareGuests(t *testing.T) {
 	}
 	var guests []*worker.Instance
 	for range 6 {
-		in := started(t, s, digest)
-		step(t, in, begin)
+		in := startInstance(t, s, digest)
+		step(t, in, startEnvelope)
 		guests = append(guests, in)
 	}
 	pids := s.PIDs()
@@ -169,8 +169,8 @@ func TestWorkersShareGuests(t *testing.T) {
 	}
 	lost := 0
 	for _, in := range guests {
-		switch _, _, err := in.Step(t.Context(), []byte(prompt), plenty, soon); {
-		case errors.Is(err, worker.ErrLost):
+		switch _, _, err := in.Step(t.Context(), []byte(promptEnvelope), plentyFuel, stepTimeout); {
+		case errors.Is(err, worker.ErrWorkerLost):
 			lost++
 		case err != nil:
 			t.Error(err)
@@ -179,29 +179,29 @@ func TestWorkersShareGuests(t *testing.T) {
 	if lost != 2 {
 		t.Errorf("%d of 6 guests are lost with one of 3 workers", lost)
 	}
-	step(t, started(t, s, digest), begin)
+	step(t, startInstance(t, s, digest), startEnvelope)
 	if n := len(s.PIDs()); n != 3 {
 		t.Errorf("after that there are %d workers", n)
 	}
 }
 
-// TestAFullWorkerHasOthersWait checks that guests beyond the maximum wait until another guest ends, or until their
+// TestStart_WaitsWhileWorkersAreFull checks that guests beyond the maximum wait until another guest ends, or until their
 // callers give up.
-func TestAFullWorkerHasOthersWait(t *testing.T) {
+func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
-	digest := compiled(t, s)
+	digest := compileScript(t, s)
 	var guests []*worker.Instance
 	for range 4 {
-		guests = append(guests, started(t, s, digest))
+		guests = append(guests, startInstance(t, s, digest))
 	}
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plenty, soon); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plentyFuel, stepTimeout); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the start of a guest beyond the maximum returns %v", err)
 	}
 	came := make(chan *worker.Instance)
-	go func() { came <- started(t, s, digest) }()
+	go func() { came <- startInstance(t, s, digest) }()
 	select {
 	case <-came:
 		t.Error("a guest beyond the maximum is started")
@@ -212,18 +212,18 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 	if err := guests[0].Close(gone); err != nil {
 		t.Error(err)
 	}
-	step(t, <-came, begin)
+	step(t, <-came, startEnvelope)
 }
 
 // endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestGuestsShareTheWorker checks that steps end although other guests run endless steps. The endless steps end by
+// TestStep_EndsNextToEndlessSteps checks that steps end although other guests run endless steps. The endless steps end by
 // their deadlines, by their fuel, or when their callers give up.
-func TestGuestsShareTheWorker(t *testing.T) {
+func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
-	digest := compiled(t, s)
+	digest := compileScript(t, s)
 	bad, err := s.Compile(t.Context(), endless)
 	if err != nil {
 		t.Fatal(err)
@@ -232,25 +232,25 @@ func TestGuestsShareTheWorker(t *testing.T) {
 	came := make(chan error, many)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range many {
-		in := started(t, s, bad)
+		in := startInstance(t, s, bad)
 		go func() {
 			_, _, err := in.Step(ctx, nil, 1<<60, time.Hour)
 			came <- err
 		}()
 	}
-	in := started(t, s, digest)
-	step(t, in, begin)
+	in := startInstance(t, s, digest)
+	step(t, in, startEnvelope)
 	for range 20 {
-		step(t, in, prompt)
-		step(t, in, result)
-		if said := step(t, in, result); !strings.Contains(said, `"text":"three"`) {
+		step(t, in, promptEnvelope)
+		step(t, in, resultEnvelope)
+		if said := step(t, in, resultEnvelope); !strings.Contains(said, `"text":"three"`) {
 			t.Fatal(said)
 		}
 	}
-	if _, _, err := started(t, s, bad).Step(t.Context(), nil, plenty/100, soon); !errors.Is(err, engine.ErrFuel) {
+	if _, _, err := startInstance(t, s, bad).Step(t.Context(), nil, plentyFuel/100, stepTimeout); !errors.Is(err, engine.ErrFuel) {
 		t.Errorf("after its fuel is used up, it ends with %v", err)
 	}
-	if _, used, err := started(t, s, bad).Step(t.Context(), nil, 1<<60, 50*time.Millisecond); !errors.Is(err, engine.ErrDeadline) || used == 0 {
+	if _, used, err := startInstance(t, s, bad).Step(t.Context(), nil, 1<<60, 50*time.Millisecond); !errors.Is(err, engine.ErrDeadline) || used == 0 {
 		t.Errorf("after its deadline it ends with %v, having used %d", err, used)
 	}
 	cancel()
@@ -261,18 +261,18 @@ func TestGuestsShareTheWorker(t *testing.T) {
 	}
 	eventually.Holds(t, "no guest runs", func() bool { // a turn is quick only if the worker is idle
 		begin := time.Now()
-		step(t, in, prompt)
-		step(t, in, result)
-		step(t, in, result)
+		step(t, in, promptEnvelope)
+		step(t, in, resultEnvelope)
+		step(t, in, resultEnvelope)
 		return time.Since(begin) < time.Second
 	})
 }
 
-// TestW5CompilingIsBounded checks that a module that takes too much time or memory to compile is refused, and so is a
+// TestCompile_RefusesModulesThatTakeTooMuch checks that a module that takes too much time or memory to compile is refused, and so is a
 // module that is not a guest.
-func TestW5CompilingIsBounded(t *testing.T) {
+func TestCompile_RefusesModulesThatTakeTooMuch(t *testing.T) {
 	t.Parallel()
-	text := script(t)
+	text := scriptModule(t)
 	for name, c := range map[string]struct {
 		change func(*worker.Config)
 		module []byte
@@ -288,15 +288,15 @@ func TestW5CompilingIsBounded(t *testing.T) {
 	}
 }
 
-// TestOneAtATime checks that an instance refuses a snapshot while a step runs.
-func TestOneAtATime(t *testing.T) {
+// TestSnapshot_IsRefusedWhileStepRuns checks that an instance refuses a snapshot while a step runs.
+func TestSnapshot_IsRefusedWhileStepRuns(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
 	digest, err := s.Compile(t.Context(), endless)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := started(t, s, digest)
+	in := startInstance(t, s, digest)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {

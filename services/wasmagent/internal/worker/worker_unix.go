@@ -15,8 +15,8 @@ import (
 // socketFD is the file descriptor of the connection in a worker.
 const socketFD = 3
 
-// inherited returns the connection to the supervisor, which the process inherited.
-func inherited() (net.Conn, error) {
+// inheritedConn returns the connection to the supervisor, which the process inherited.
+func inheritedConn() (net.Conn, error) {
 	file := os.NewFile(socketFD, "worker")
 	defer file.Close() //nolint:errcheck // the connection has its own descriptor
 	conn, err := net.FileConn(file)
@@ -26,9 +26,9 @@ func inherited() (net.Conn, error) {
 	return conn, nil
 }
 
-// connected makes a connection for a command: it returns the supervisor's end, and the worker's end, which the command
+// connectWorker makes a connection for a command: it returns the supervisor's end, and the worker's end, which the command
 // inherits.
-func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
+func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
@@ -45,8 +45,8 @@ func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// bound limits the memory of this process to memory bytes, and the number of open files. It disables core files.
-func bound(memory int64) error {
+// limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core files.
+func limitResources(memory int64) error {
 	for _, l := range []struct {
 		what int
 		most uint64
