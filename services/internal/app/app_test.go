@@ -25,15 +25,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// asProgram is an environment variable that makes the test binary run as the program of a role. Its value selects how
+// programEnv is an environment variable that makes the test binary run as the program of a role. Its value selects how
 // the role's service behaves.
-const asProgram = "APP_TEST_AS_PROGRAM"
+const programEnv = "APP_TEST_AS_PROGRAM"
 
-// patience is how long a test waits.
-const patience = 20 * time.Second
+// waitTimeout is how long a test waits.
+const waitTimeout = 20 * time.Second
 
 func TestMain(m *testing.M) {
-	what, ok := os.LookupEnv(asProgram)
+	what, ok := os.LookupEnv(programEnv)
 	if !ok {
 		os.Exit(m.Run())
 	}
@@ -103,7 +103,7 @@ func start(t *testing.T, what string, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{Cmd: exec.Command(os.Args[0], args...), done: make(chan error, 1)}
 	p.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SLUICE_") })
-	p.Env = append(append(p.Env, asProgram+"="+what), env...)
+	p.Env = append(append(p.Env, programEnv+"="+what), env...)
 	p.Stdout, p.Stderr = &p.out, &p.out
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -113,24 +113,24 @@ func start(t *testing.T, what string, env []string, args ...string) *program {
 	return p
 }
 
-// end waits until the program ends and returns its exit code.
-func (p *program) end(t *testing.T) int {
+// exitCode waits until the program ends and returns its exit code.
+func (p *program) exitCode(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-p.done:
 		return p.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("it did not end:\n%s", p.out.String())
 		return 0
 	}
 }
 
 // waitForOutput waits until the program has printed text.
-func (p *program) says(t *testing.T, text string) {
+func (p *program) waitForOutput(t *testing.T, text string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); !strings.Contains(p.out.String(), text); <-tick.C {
+	for end := time.Now().Add(waitTimeout); !strings.Contains(p.out.String(), text); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("it did not say %q:\n%s", text, p.out.String())
 		}
@@ -195,7 +195,7 @@ func TestRole_ExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, "", tt.env, tt.args...)
-			if code := p.end(t); code != tt.code || !strings.Contains(p.out.String(), tt.says) {
+			if code := p.exitCode(t); code != tt.code || !strings.Contains(p.out.String(), tt.says) {
 				t.Errorf("exit code %d, want %d; it said\n%s\nwant %q", code, tt.code, p.out.String(), tt.says)
 			}
 		})
@@ -206,22 +206,22 @@ func TestRole_ServesUntilSIGTERM(t *testing.T) {
 	t.Parallel()
 	file, addr := configure(t)
 	p := start(t, "well", []string{"SLUICE_CONFIG=" + file})
-	p.says(t, "it runs")
-	p.says(t, `"msg":"serving gRPC","service":"approval","address":"`+addr+`"`)
+	p.waitForOutput(t, "it runs")
+	p.waitForOutput(t, `"msg":"serving gRPC","service":"approval","address":"`+addr+`"`)
 	probe := func() *program { return start(t, "well", []string{"SLUICE_CONFIG=" + file}, "-probe") }
-	if asked := probe(); asked.end(t) != 0 {
+	if asked := probe(); asked.exitCode(t) != 0 {
 		t.Errorf("the probe failed:\n%s", asked.out.String())
 	}
-	if second := start(t, "well", []string{"SLUICE_CONFIG=" + file}); second.end(t) != 1 || !strings.Contains(second.out.String(), "listen on roles.approval.listen: ") {
+	if second := start(t, "well", []string{"SLUICE_CONFIG=" + file}); second.exitCode(t) != 1 || !strings.Contains(second.out.String(), "listen on roles.approval.listen: ") {
 		t.Errorf("a second one on the same address said\n%s", second.out.String())
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.end(t); code != 0 || !strings.Contains(p.out.String(), "it was closed") {
+	if code := p.exitCode(t); code != 0 || !strings.Contains(p.out.String(), "it was closed") {
 		t.Errorf("it ended with %d:\n%s", code, p.out.String())
 	}
-	if asked := probe(); asked.end(t) != 1 {
+	if asked := probe(); asked.exitCode(t) != 1 {
 		t.Error("the probe of a stopped role succeeded")
 	}
 }
@@ -229,8 +229,8 @@ func TestRole_ServesUntilSIGTERM(t *testing.T) {
 func TestProbe_FailsWhenServiceIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	file, _ := configure(t)
-	start(t, "ill", nil, "--config", file).says(t, "serving gRPC")
-	if asked := start(t, "", nil, "--config", file, "-probe"); asked.end(t) != 1 || !strings.Contains(asked.out.String(), "probe: the service is NOT_SERVING") {
+	start(t, "ill", nil, "--config", file).waitForOutput(t, "serving gRPC")
+	if asked := start(t, "", nil, "--config", file, "-probe"); asked.exitCode(t) != 1 || !strings.Contains(asked.out.String(), "probe: the service is NOT_SERVING") {
 		t.Errorf("the probe said\n%s", asked.out.String())
 	}
 }
@@ -240,7 +240,7 @@ func TestRole_ExitsWhenBuildOrRunFails(t *testing.T) {
 	for what, says := range map[string]string{"broken": "approval: it could not be built", "fails": "approval: it failed later"} {
 		file, _ := configure(t)
 		p := start(t, what, nil, "--config", file)
-		if code := p.end(t); code != 1 || !strings.Contains(p.out.String(), says) {
+		if code := p.exitCode(t); code != 1 || !strings.Contains(p.out.String(), says) {
 			t.Errorf("%s: exit code %d, it said\n%s", what, code, p.out.String())
 		}
 		if closed := strings.Contains(p.out.String(), "it was closed"); closed != (what == "fails") {

@@ -41,7 +41,7 @@ type network struct {
 	deps rpc.ClientDeps
 
 	mu    sync.Mutex
-	lines map[authv1.Role]*line
+	conns map[authv1.Role]*roleConn
 }
 
 func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*network, error) {
@@ -52,7 +52,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	if err != nil {
 		return nil, err
 	}
-	n := &network{role: role, file: file, keys: keys, log: log, lines: make(map[authv1.Role]*line)}
+	n := &network{role: role, file: file, keys: keys, log: log, conns: make(map[authv1.Role]*roleConn)}
 	keys.OnChange(func(*pki.Keys) { n.renew() })
 	return n, nil
 }
@@ -61,7 +61,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 func (n *network) renew() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, l := range n.lines {
+	for _, l := range n.conns {
 		l.renew()
 	}
 }
@@ -76,14 +76,14 @@ func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if l, ok := n.lines[to]; ok {
+	if l, ok := n.conns[to]; ok {
 		return l, nil
 	}
-	l := &line{target: "dns:///" + n.file.Roles[authn.RoleName(to)].Addr, to: to, from: n.role, keys: n.keys, deps: n.deps, log: n.log}
+	l := &roleConn{target: "dns:///" + n.file.Roles[authn.RoleName(to)].Addr, to: to, from: n.role, keys: n.keys, deps: n.deps, log: n.log}
 	if err := l.open(); err != nil {
 		return nil, err
 	}
-	n.lines[to] = l
+	n.conns[to] = l
 	return l, nil
 }
 
@@ -91,7 +91,7 @@ func (n *network) close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
-	for _, l := range n.lines {
+	for _, l := range n.conns {
 		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// hangUp is how long calls may go on using a replaced connection. Clients then open their streams again.
-const hangUp = 30 * time.Second
+// drainTimeout is how long calls may go on using a replaced connection. Clients then open their streams again.
+const drainTimeout = 30 * time.Second
 
-// line is the connection to a role, made with this role's present certificate. It is replaced when that certificate
+// roleConn is the connection to a role, made with this role's present certificate. It is replaced when that certificate
 // changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
 // carries them. A line is safe for concurrent use.
-type line struct {
+type roleConn struct {
 	target string
 	to     authv1.Role
 	from   authv1.Role
@@ -30,29 +30,29 @@ type line struct {
 	deps   rpc.ClientDeps
 	log    *slog.Logger
 
-	mu   sync.Mutex
-	conn *rpc.Conn
-	old  map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at ends. That is when the first of the certificates at the other end expires; a
+	mu       sync.Mutex
+	conn     *rpc.Conn
+	draining map[*rpc.Conn]*time.Timer
+	// renewal replaces the connection at renewAt. That is when the first of the certificates at the other end expires; a
 	// role with several processes has several.
 	renewal *time.Timer
-	ends    time.Time
+	renewAt time.Time
 	closed  bool
 }
 
 // open makes the line's first connection.
-func (l *line) open() error {
+func (l *roleConn) open() error {
 	conn, err := l.dial()
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn, l.old = conn, make(map[*rpc.Conn]*time.Timer)
+	l.conn, l.draining = conn, make(map[*rpc.Conn]*time.Timer)
 	return nil
 }
 
-func (l *line) dial() (*rpc.Conn, error) {
+func (l *roleConn) dial() (*rpc.Conn, error) {
 	keys := l.keys.Current()
 	deps := l.deps
 	if authn.Signs(l.from) {
@@ -75,25 +75,25 @@ func (l *line) dial() (*rpc.Conn, error) {
 
 // renewBy schedules the replacement of the connection for end, when the certificate at the other end expires. The
 // other end must then present a valid certificate.
-func (l *line) renewBy(end time.Time) {
+func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.renewal != nil && !end.Before(l.ends) {
+	if l.closed || l.renewal != nil && !end.Before(l.renewAt) {
 		return // the earlier replacement stays scheduled
 	}
 	l.stopRenewal()
-	l.renewal, l.ends = time.AfterFunc(time.Until(end), l.renew), end
+	l.renewal, l.renewAt = time.AfterFunc(time.Until(end), l.renew), end
 }
 
-func (l *line) stopRenewal() {
+func (l *roleConn) stopRenewal() {
 	if l.renewal != nil {
 		l.renewal.Stop()
 		l.renewal = nil
 	}
 }
 
-// renew replaces the present connection and closes the old one after hangUp.
-func (l *line) renew() {
+// renew replaces the present connection and closes the old one after drainTimeout.
+func (l *roleConn) renew() {
 	l.mu.Lock()
 	l.stopRenewal() // the next connection schedules its own
 	l.mu.Unlock()
@@ -110,38 +110,38 @@ func (l *line) renew() {
 	}
 	last := l.conn
 	l.conn = next
-	l.old[last] = time.AfterFunc(hangUp, func() {
+	l.draining[last] = time.AfterFunc(drainTimeout, func() {
 		l.mu.Lock()
-		delete(l.old, last)
+		delete(l.draining, last)
 		l.mu.Unlock()
 		_ = last.Close() // calls that still use last fail
 	})
 }
 
-func (l *line) present() *rpc.Conn {
+func (l *roleConn) present() *rpc.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conn
 }
 
 // Invoke implements [grpc.ClientConnInterface].
-func (l *line) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (l *roleConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return l.present().Invoke(ctx, method, args, reply, opts...)
 }
 
 // NewStream implements [grpc.ClientConnInterface].
-func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l *roleConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return l.present().NewStream(ctx, desc, method, opts...)
 }
 
 // Close closes every connection.
-func (l *line) Close() error {
+func (l *roleConn) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	l.stopRenewal()
 	errs := []error{l.conn.Close()}
-	for conn, timer := range l.old {
+	for conn, timer := range l.draining {
 		if timer.Stop() {
 			errs = append(errs, conn.Close())
 		}

@@ -69,7 +69,7 @@ func TestRoleConn_RefusesExpiredServerCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &line{target: "passthrough:///" + lis.Addr().String(), to: policy, from: gateway, keys: keys, log: log}
+	l := &roleConn{target: "passthrough:///" + lis.Addr().String(), to: policy, from: gateway, keys: keys, log: log}
 	if err := l.open(); err != nil {
 		t.Fatal(err)
 	}

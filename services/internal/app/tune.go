@@ -11,7 +11,7 @@ import (
 )
 
 // minProcs is the minimum of GOMAXPROCS during long work, even on a machine with fewer processors.
-const leastAtATime = 4
+const minProcs = 4
 
 // spareHeap is the size in bytes of an allocation that is never used. The garbage collector counts it as part of the
 // heap, so it collects less often. Its pages are never touched, so they take no memory.
@@ -29,8 +29,8 @@ const spareHeap = 32 << 20
 // (docs/decisions/0030-performance.md).
 func Tune() {
 	_, told := Env("GOMAXPROCS")
-	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < leastAtATime {
-		gosched.RaiseMaxProcs(leastAtATime)
+	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < minProcs {
+		gosched.RaiseMaxProcs(minProcs)
 	}
 	limit, err := memlimit.Set()
 	if err != nil {

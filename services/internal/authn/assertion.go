@@ -81,7 +81,7 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	raw = binary.BigEndian.AppendUint32(raw, uint32(audience))
 	*buffer = raw
 	now := time.Now()
-	if text, ok := textOf(s.signed, raw, now); ok {
+	if text, ok := getText(s.signed, raw, now); ok {
 		return text, nil
 	}
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims{
@@ -104,11 +104,11 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 // Verifier verifies signed principals for the roles that this process serves. It is safe for concurrent use.
 type Verifier struct {
 	validate func(proto.Message) error
-	cache    *cache[asserted, *identityv1.Principal]
+	cache    *cache[assertionKey, *identityv1.Principal]
 }
 
-// asserted identifies a verified assertion by its text, its signer and its audience.
-type asserted struct {
+// assertionKey identifies a verified assertion by its text, its signer and its audience.
+type assertionKey struct {
 	text             string
 	key              [ed25519.PublicKeySize]byte
 	signer, audience authv1.Role
@@ -120,7 +120,7 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
 	}
-	return &Verifier{validate: validate, cache: newCache[asserted, *identityv1.Principal](cacheSize)}, nil
+	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
 // Verify returns the principal in an assertion for audience that signer has signed. signer is the peer at the other
@@ -130,7 +130,7 @@ func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*iden
 	if len(signer.Key) != ed25519.PublicKeySize {
 		return nil, fmt.Errorf("%w: its signer's key is not an Ed25519 key", ErrAssertion)
 	}
-	key := asserted{text: text, key: [ed25519.PublicKeySize]byte(signer.Key), signer: signer.Role, audience: audience}
+	key := assertionKey{text: text, key: [ed25519.PublicKeySize]byte(signer.Key), signer: signer.Role, audience: audience}
 	if p, ok := v.cache.get(key, now); ok {
 		return p, nil
 	}
@@ -173,27 +173,27 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	if err := v.validate(p); err != nil {
 		return nil, time.Time{}, fmt.Errorf("the principal breaks its contract: %w", err)
 	}
-	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
+	return p, c.ExpiresAt.Time, checkMaySign(signer.Role, p)
 }
 
-// mints lists the roles that act on behalf of others, each with a check of the principals that it may sign.
-var mints = map[authv1.Role]func(*identityv1.Principal) error{
+// principalChecks lists the roles that act on behalf of others, each with a check of the principals that it may sign.
+var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // every principal, because the gateway authenticates them
-	authv1.Role_ROLE_WASMAGENT: ownAgent,
+	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,
 }
 
 // Signs reports whether a role acts on behalf of others and so signs principals.
-func Signs(role authv1.Role) bool { return mints[role] != nil }
+func Signs(role authv1.Role) bool { return principalChecks[role] != nil }
 
-// mayMint returns an error unless the role may sign the principal.
-func mayMint(role authv1.Role, p *identityv1.Principal) error {
+// checkMaySign returns an error unless the role may sign the principal.
+func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 	if !Signs(role) {
 		return fmt.Errorf("role %s may not act on behalf of a principal", RoleName(role))
 	}
-	return mints[role](p)
+	return principalChecks[role](p)
 }
 
-func ownAgent(p *identityv1.Principal) error {
+func checkOwnAgent(p *identityv1.Principal) error {
 	if id, own := strings.CutPrefix(p.GetSubject(), "agent:"+p.GetTenant()+"/"); own && id != "" && (len(p.GetChain()) > 0 || p.GetOwner() != "") {
 		return nil
 	}

@@ -55,7 +55,7 @@ func ana() *identityv1.Principal {
 }
 
 // anasAgent returns an agent of ana's, which wasmagent may sign.
-func hers() *identityv1.Principal {
+func anasAgent() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "agent:default/a1", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{ana()},
 	}
@@ -63,7 +63,7 @@ func hers() *identityv1.Principal {
 
 func TestVerifier_ReturnsSignedPrincipal(t *testing.T) {
 	t.Parallel()
-	for role, p := range map[authv1.Role]*identityv1.Principal{gateway: ana(), wasmagent: hers()} {
+	for role, p := range map[authv1.Role]*identityv1.Principal{gateway: ana(), wasmagent: anasAgent()} {
 		key, peer := newKey(t, role)
 		signer, err := authn.NewSigner(role, key)
 		if err != nil {
@@ -263,7 +263,7 @@ func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := hers()
+			p := anasAgent()
 			p.Subject, p.Tenant, p.Owner = tt.subject, tt.tenant, tt.owner
 			if !tt.chain {
 				p.Chain = nil

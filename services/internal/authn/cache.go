@@ -32,8 +32,8 @@ func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	return item.value, true
 }
 
-// textOf is like [cache.get] for a key in a byte slice, which it does not copy.
-func textOf(c *cache[string, string], key []byte, now time.Time) (string, bool) {
+// getText is like [cache.get] for a key in a byte slice, which it does not copy.
+func getText(c *cache[string, string], key []byte, now time.Time) (string, bool) {
 	c.mu.RLock()
 	item, ok := c.items[string(key)]
 	c.mu.RUnlock()

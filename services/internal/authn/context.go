@@ -26,8 +26,8 @@ func (c *Caller) Tenant() string {
 }
 
 type (
-	callerKey   struct{}
-	behalfOfKey struct{}
+	callerKey     struct{}
+	onBehalfOfKey struct{}
 )
 
 // WithCaller returns a context that contains the caller, for the server's handlers.
@@ -43,11 +43,11 @@ func CallerOf(ctx context.Context) *Caller {
 
 // OnBehalfOf returns a context whose outgoing calls carry p in an assertion for the called role.
 func OnBehalfOf(ctx context.Context, p *identityv1.Principal) context.Context {
-	return context.WithValue(ctx, behalfOfKey{}, p)
+	return context.WithValue(ctx, onBehalfOfKey{}, p)
 }
 
 // BehalfOf returns the principal that [OnBehalfOf] set, or nil.
 func BehalfOf(ctx context.Context) *identityv1.Principal {
-	p, _ := ctx.Value(behalfOfKey{}).(*identityv1.Principal)
+	p, _ := ctx.Value(onBehalfOfKey{}).(*identityv1.Principal)
 	return p
 }

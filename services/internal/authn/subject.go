@@ -10,8 +10,8 @@ import (
 // changed. Errors: [ErrTokensStale].
 func (t *Tokens) Of(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
-	heard := t.heard.Load()
-	if set == nil || heard != nil && now.Sub(*heard) > maxStale {
+	heard := t.confirmedAt.Load()
+	if set == nil || heard != nil && now.Sub(*heard) > maxTokenAge {
 		return nil, ErrTokensStale
 	}
 	var out []*identityv1.Principal

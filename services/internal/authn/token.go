@@ -29,11 +29,11 @@ var (
 const minSecret = 32
 
 const (
-	// maxStale is the maximum age of the last confirmation of a watched set of tokens.
-	maxStale = time.Second
-	// away is how long the source of the tokens may be silent before it counts as unavailable. Until then the source
+	// maxTokenAge is the maximum age of the last confirmation of a watched set of tokens.
+	maxTokenAge = time.Second
+	// sourceTimeout is how long the source of the tokens may be silent before it counts as unavailable. Until then the source
 	// counts as busy, and callers wait for it.
-	away = 2 * time.Second
+	sourceTimeout = 2 * time.Second
 )
 
 // sampleSecrets are texts from this project's documents, and texts that are easy to guess. They are not accepted as
@@ -89,9 +89,9 @@ func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(s
 // Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// heard is when the source last confirmed the set. It is nil if this process is the source, which needs no
+	// confirmedAt is when the source last confirmed the set. It is nil if this process is the source, which needs no
 	// confirmation.
-	heard atomic.Pointer[time.Time]
+	confirmedAt atomic.Pointer[time.Time]
 
 	mu sync.Mutex
 	// confirmed is closed at the next confirmation of the set; nil if no caller waits for that.
@@ -139,7 +139,7 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 // Confirm records that the source of the tokens has just confirmed the set. After that the set becomes stale when 1 s
 // passes without a confirmation.
 func (t *Tokens) Heard() {
-	t.heard.Store(new(time.Now()))
+	t.confirmedAt.Store(new(time.Now()))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.confirmed != nil {
@@ -160,8 +160,8 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 		return nil, ErrTokensStale
 	}
 	now := time.Now()
-	heard := t.heard.Load()
-	stale := heard != nil && now.Sub(*heard) > maxStale
+	heard := t.confirmedAt.Load()
+	stale := heard != nil && now.Sub(*heard) > maxTokenAge
 	hash := HashSecret(secret)
 	p, known := set.byHash[hash]
 	expires, ends := set.expiry[hash]
@@ -182,12 +182,12 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 // does not contain, so an unauthenticated caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	for {
-		confirmed := t.next()
+		confirmed := t.nextConfirmation()
 		p, err := t.Lookup(secret)
 		if p == nil || !errors.Is(err, ErrTokensStale) {
 			return p, err
 		}
-		left := away - time.Since(*t.heard.Load())
+		left := sourceTimeout - time.Since(*t.confirmedAt.Load())
 		if left <= 0 {
 			return p, err
 		}
@@ -204,7 +204,7 @@ func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principa
 }
 
 // nextConfirmation returns a channel that is closed at the next confirmation of the set.
-func (t *Tokens) next() <-chan struct{} {
+func (t *Tokens) nextConfirmation() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.confirmed == nil {

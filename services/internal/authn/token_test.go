@@ -200,8 +200,8 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
-// literal matches a token in a document.
-var literal = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
+// tokenLiteral matches a token in a document.
+var tokenLiteral = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
 
 // A token that is printed in this project's documents is not accepted.
 func TestCheckSecret_RefusesTokensInDocuments(t *testing.T) {
@@ -221,7 +221,7 @@ func TestCheckSecret_RefusesTokensInDocuments(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, found := range literal.FindAllStringSubmatch(string(text), -1) {
+		for _, found := range tokenLiteral.FindAllStringSubmatch(string(text), -1) {
 			if secret := found[1]; !strings.HasPrefix(secret, "${") && authn.CheckSecret(secret) == nil {
 				t.Errorf("%s prints %q, which would be accepted: add it to the samples", path, secret)
 			}

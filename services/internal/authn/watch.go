@@ -39,7 +39,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			lost = false
 			return nil
 		},
-		Silence: away,
+		Silence: sourceTimeout,
 		Broken: func(err error) {
 			if !lost {
 				log.WarnContext(ctx, "tokens are not known: the policy role is unavailable", "error", err)

@@ -77,8 +77,8 @@ func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
 
 func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
-// known returns the subject of the token, or "" if the token is refused.
-func known(tokens *authn.Tokens, secret string) string {
+// subjectOf returns the subject of the token, or "" if the token is refused.
+func subjectOf(tokens *authn.Tokens, secret string) string {
 	p, err := tokens.Lookup(secret)
 	if err != nil {
 		return ""
@@ -91,13 +91,13 @@ func TestWatchTokens_AppliesEachSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		messages := make(chan *identityv1.WatchTokensResponse)
 		tokens, _ := watch(t, messages)
-		if known(tokens, anasToken) != "" {
+		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a token is known before anything was heard")
 		}
 		messages <- set(record("ana", anasToken))
 		for range 10 {
 			synctest.Wait()
-			if known(tokens, anasToken) != "ana" {
+			if subjectOf(tokens, anasToken) != "ana" {
 				t.Fatal("the token is not known")
 			}
 			time.Sleep(900 * time.Millisecond)
@@ -105,7 +105,7 @@ func TestWatchTokens_AppliesEachSet(t *testing.T) {
 		}
 		messages <- set(record("bob", bobsToken))
 		synctest.Wait()
-		if known(tokens, anasToken) != "" || known(tokens, bobsToken) != "bob" {
+		if subjectOf(tokens, anasToken) != "" || subjectOf(tokens, bobsToken) != "bob" {
 			t.Error("a token that was taken out still counts, or a new one does not")
 		}
 	})
@@ -118,12 +118,12 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 		tokens, out := watch(t, silent, next)
 		silent <- set(record("ana", anasToken))
 		time.Sleep(time.Second + time.Millisecond)
-		if known(tokens, anasToken) != "" {
+		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a token counts though its source has been silent for more than 1 s")
 		}
 		next <- set(record("ana", anasToken)) // the silent stream was given up
 		synctest.Wait()
-		if known(tokens, anasToken) != "ana" {
+		if subjectOf(tokens, anasToken) != "ana" {
 			t.Error("the source is back, and the token is not")
 		}
 		if strings.Count(out.String(), "the policy role is unavailable") != 1 || strings.Count(out.String(), "known again") != 1 {
@@ -144,7 +144,7 @@ func TestWatchTokens_BeatConfirmsOnlyItsOwnStream(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		later <- beat()
 		synctest.Wait()
-		if known(tokens, anasToken) != "" {
+		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a set of 10 s ago counts after a beat")
 		}
 	})
@@ -158,7 +158,7 @@ func TestWatchTokens_DoesNotConfirmBrokenSet(t *testing.T) {
 		first <- set(record("ana", anasToken))
 		first <- set(record("ana", anasToken), record("bob", anasToken))
 		time.Sleep(1100 * time.Millisecond)
-		if known(tokens, anasToken) != "" {
+		if subjectOf(tokens, anasToken) != "" {
 			t.Error("the old set counts on though its source has a new one")
 		}
 	})
@@ -170,7 +170,7 @@ func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 		tokens, out := watch(t)
 		time.Sleep(time.Minute)
 		synctest.Wait() // the next watch may begin at this very instant
-		if known(tokens, anasToken) != "" {
+		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a token is known of nobody")
 		}
 		if n := strings.Count(out.String(), "level=WARN"); n != 1 {
@@ -179,8 +179,8 @@ func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 	})
 }
 
-// awaited returns how long Await took and whether the token was accepted.
-func awaited(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
+// timeAwait returns how long Await took and whether the token was accepted.
+func timeAwait(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
 	began := time.Now()
 	_, err := tokens.Await(ctx, secret)
 	return time.Since(began), err == nil
@@ -195,7 +195,7 @@ func TestTokensAwait_WaitsOnlyForBusySource(t *testing.T) {
 		synctest.Wait()
 		wants := func(when string, ctx context.Context, secret string, took time.Duration, counts bool) {
 			t.Helper()
-			if gotTook, got := awaited(ctx, tokens, secret); gotTook != took || got != counts {
+			if gotTook, got := timeAwait(ctx, tokens, secret); gotTook != took || got != counts {
 				t.Errorf("%s: it took %v and counts: %t; want %v, %t", when, gotTook, got, took, counts)
 			}
 		}

@@ -34,10 +34,10 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	fields := append([]string{format}, who(p)...)
+	fields := append([]string{format}, principalFields(p)...)
 	fields = append(fields, strconv.Itoa(len(p.GetChain())))
 	for _, of := range p.GetChain() {
-		fields = append(fields, who(of)...)
+		fields = append(fields, principalFields(of)...)
 	}
 	fields = append(fields, call.GetCall().GetServer(), call.GetServerIdentity(), methodOf(call), call.GetCall().GetName(),
 		string(call.GetCall().GetDefinitionDigest()), text)
@@ -56,7 +56,7 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 // that is the arguments, for a resource its URI, and for any other method the params without `_meta`. The params must
 // be the result of Bind.
 func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
-	params, err := bare(methodOf(call), call.GetCall().GetParamsJson())
+	params, err := keepEssential(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {
 		return Digest{}, fmt.Errorf("read params: %w", err)
 	}
@@ -74,6 +74,6 @@ func methodOf(call *approvalv1.BoundCall) string {
 	return defaultMethod
 }
 
-func who(p *identityv1.Principal) []string {
+func principalFields(p *identityv1.Principal) []string {
 	return []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 }

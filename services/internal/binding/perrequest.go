@@ -11,8 +11,8 @@ import (
 // The escapes of a string are resolved before it is measured.
 const maxNumbering = 128
 
-// numbering lists the keys of `_meta` with which the protocol, and known clients, number or mark each request.
-var numbering = []string{
+// numberingKeys lists the keys of `_meta` with which the protocol, and known clients, number or mark each request.
+var numberingKeys = []string{
 	"progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel",
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
@@ -32,7 +32,7 @@ func OfSending(key string, value []byte) bool {
 	case "io.modelcontextprotocol/clientInfo":
 		return isNameAndVersion(value)
 	default:
-		return slices.Contains(numbering, key) && isNumbering(value)
+		return slices.Contains(numberingKeys, key) && isNumbering(value)
 	}
 }
 

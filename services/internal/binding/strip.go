@@ -16,12 +16,12 @@ func strip(params string) (string, error) {
 	if params == "" {
 		return "", nil
 	}
-	return edit(params, func(key, value string) (string, bool, error) {
+	return editMembers(params, func(key, value string) (string, bool, error) {
 		switch {
 		case key == "arguments" && value == "null":
 			return "", false, nil
 		case key == "_meta" && strings.HasPrefix(value, "{"):
-			value, err := edit(value, func(key, value string) (string, bool, error) {
+			value, err := editMembers(value, func(key, value string) (string, bool, error) {
 				return value, !OfSending(key, []byte(value)) && !strings.HasPrefix(key, ownPrefix), nil
 			})
 			return value, strings.TrimLeft(value[1:], " \t\r\n") != "}", err
@@ -31,27 +31,27 @@ func strip(params string) (string, error) {
 	})
 }
 
-// asks maps a method to the key of the params that says what is requested, in addition to the name.
-var asks = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
+// essentialKey maps a method to the key of the params that says what is requested, in addition to the name.
+var essentialKey = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// bare removes from the params of a method every member that a caller can change without requesting something else.
+// keepEssential removes from the params of a method every member that a caller can change without requesting something else.
 // For a known method these are all members except the essential one, for other methods `_meta`. The params must be a
 // result of [strip].
-func bare(method, params string) (string, error) {
+func keepEssential(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
 	}
-	return edit(params, func(key, value string) (string, bool, error) {
-		if by := asks[method]; by != "" {
+	return editMembers(params, func(key, value string) (string, bool, error) {
+		if by := essentialKey[method]; by != "" {
 			return value, key == by, nil
 		}
 		return value, key != "_meta", nil
 	})
 }
 
-// edit calls keep for each member of an object. keep returns the member's new value and reports whether the member
+// editMembers calls keep for each member of an object. keep returns the member's new value and reports whether the member
 // stays. The text between members that stay is unchanged.
-func edit(object string, keep func(key, value string) (string, bool, error)) (string, error) {
+func editMembers(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {
 		return "", errors.New("params are not a JSON object")

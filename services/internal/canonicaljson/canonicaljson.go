@@ -32,7 +32,7 @@ func Object(text string) (string, error) {
 	if text == "" {
 		return "{}", nil
 	}
-	w := writer{dec: jsontext.NewDecoder(bytes.NewBufferString(text)), flat: make([]byte, 0, len(text))}
+	w := writer{dec: jsontext.NewDecoder(bytes.NewBufferString(text)), out: make([]byte, 0, len(text))}
 	if w.dec.PeekKind() != '{' {
 		return "", errors.New("the text is not a JSON object")
 	}
@@ -49,16 +49,16 @@ func Object(text string) (string, error) {
 // order immediately, deeply nested values would be copied once per level.
 type writer struct {
 	dec *jsontext.Decoder
-	// flat is the canonical form, except for the order of members.
-	flat []byte
-	// open contains the members, read so far, of the objects that have not ended.
-	open []member
-	// mixed contains the objects whose members are not in canonical order.
-	mixed []object
-	stint gosched.Work
+	// out is the canonical form, except for the order of members.
+	out []byte
+	// openMembers contains the members, read so far, of the objects that have not ended.
+	openMembers []member
+	// unordered contains the objects whose members are not in canonical order.
+	unordered []object
+	stint     gosched.Work
 }
 
-// A span is a range of bytes in [writer.flat].
+// A span is a range of bytes in [writer.out].
 type span struct{ start, end int }
 
 // A member is a key and a value of an object, without commas.
@@ -74,7 +74,7 @@ type object struct {
 	members []span
 }
 
-// value reads the next value and appends its canonical form to flat.
+// value reads the next value and appends its canonical form to out.
 func (w *writer) value() error {
 	w.stint.Step()
 	switch w.dec.PeekKind() { //nolint:exhaustive // other kinds are scalars, or errors that ReadValue returns
@@ -89,11 +89,11 @@ func (w *writer) value() error {
 	}
 	switch raw.Kind() { //nolint:exhaustive // values of other kinds are canonical already
 	case '"':
-		w.flat, _, err = appendQuoted(w.flat, raw)
+		w.out, _, err = appendQuoted(w.out, raw)
 	case '0':
-		w.flat, err = appendNumber(w.flat, raw)
+		w.out, err = appendNumber(w.out, raw)
 	default: // true, false, null
-		w.flat = append(w.flat, raw...)
+		w.out = append(w.out, raw...)
 	}
 	return err
 }
@@ -102,16 +102,16 @@ func (w *writer) array() error {
 	if _, err := w.dec.ReadToken(); err != nil {
 		return err
 	}
-	w.flat = append(w.flat, '[')
+	w.out = append(w.out, '[')
 	for first := true; w.dec.PeekKind() != ']'; first = false {
 		if !first {
-			w.flat = append(w.flat, ',')
+			w.out = append(w.out, ',')
 		}
 		if err := w.value(); err != nil {
 			return err
 		}
 	}
-	w.flat = append(w.flat, ']')
+	w.out = append(w.out, ']')
 	_, err := w.dec.ReadToken()
 	return err
 }
@@ -120,20 +120,20 @@ func (w *writer) object() error {
 	if _, err := w.dec.ReadToken(); err != nil {
 		return err
 	}
-	start, first := len(w.flat), len(w.open)
-	w.flat = append(w.flat, '{')
+	start, first := len(w.out), len(w.openMembers)
+	w.out = append(w.out, '{')
 	for w.dec.PeekKind() != '}' {
-		if len(w.open) > first {
-			w.flat = append(w.flat, ',')
+		if len(w.openMembers) > first {
+			w.out = append(w.out, ',')
 		}
 		if err := w.member(); err != nil {
 			return err
 		}
 	}
-	w.flat = append(w.flat, '}')
-	w.note(span{start, len(w.flat)}, w.open[first:])
-	clear(w.open[first:])
-	w.open = w.open[:first]
+	w.out = append(w.out, '}')
+	w.recordUnordered(span{start, len(w.out)}, w.openMembers[first:])
+	clear(w.openMembers[first:])
+	w.openMembers = w.openMembers[:first]
 	_, err := w.dec.ReadToken()
 	return err
 }
@@ -143,21 +143,21 @@ func (w *writer) member() error {
 	if err != nil {
 		return err
 	}
-	start := len(w.flat)
+	start := len(w.out)
 	var key string
-	if w.flat, key, err = appendQuoted(w.flat, raw); err != nil {
+	if w.out, key, err = appendQuoted(w.out, raw); err != nil {
 		return err
 	}
-	w.flat = append(w.flat, ':')
+	w.out = append(w.out, ':')
 	if err := w.value(); err != nil {
 		return err
 	}
-	w.open = append(w.open, member{key, span{start, len(w.flat)}})
+	w.openMembers = append(w.openMembers, member{key, span{start, len(w.out)}})
 	return nil
 }
 
-// note records an object if its members are not in canonical order.
-func (w *writer) note(at span, members []member) {
+// recordUnordered records an object if its members are not in canonical order.
+func (w *writer) recordUnordered(at span, members []member) {
 	byKey := func(a, b member) int { return strings.Compare(a.key, b.key) }
 	if slices.IsSortedFunc(members, byKey) {
 		return
@@ -167,41 +167,41 @@ func (w *writer) note(at span, members []member) {
 	for i, m := range members {
 		o.members[i] = m.span
 	}
-	w.mixed = append(w.mixed, o)
+	w.unordered = append(w.unordered, o)
 }
 
 // ordered returns the text with all members in canonical order.
 func (w *writer) ordered() string {
-	slices.SortFunc(w.mixed, func(a, b object) int { return cmp.Compare(a.start, b.start) })
+	slices.SortFunc(w.unordered, func(a, b object) int { return cmp.Compare(a.start, b.start) })
 	var out strings.Builder
-	out.Grow(len(w.flat))
-	w.put(&out, span{0, len(w.flat)})
+	out.Grow(len(w.out))
+	w.writeOrdered(&out, span{0, len(w.out)})
 	return out.String()
 }
 
-// put writes a part of flat, with members in canonical order. In mixed, outer objects come before inner ones, so the
+// writeOrdered writes a part of out, with members in canonical order. In unordered, outer objects come before inner ones, so the
 // search finds the outermost object that begins in the part.
-func (w *writer) put(out *strings.Builder, part span) {
+func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
-		i, _ := slices.BinarySearchFunc(w.mixed, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
-		if i == len(w.mixed) || w.mixed[i].start >= part.end {
-			out.Write(w.flat[part.start:part.end])
+		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
+		if i == len(w.unordered) || w.unordered[i].start >= part.end {
+			out.Write(w.out[part.start:part.end])
 			return
 		}
-		o := &w.mixed[i]
-		out.Write(w.flat[part.start : o.start+len("{")])
+		o := &w.unordered[i]
+		out.Write(w.out[part.start : o.start+len("{")])
 		for i, m := range o.members {
 			if i > 0 {
 				out.WriteByte(',')
 			}
-			w.put(out, m)
+			w.writeOrdered(out, m)
 		}
 		part.start = o.end - len("}")
 	}
 }
 
-// short lists the characters whose escape is a single letter.
-var short = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
+// shortEscapes lists the characters whose escape is a single letter.
+var shortEscapes = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
 // appendQuoted appends the canonical form of a JSON string, and also returns the string's value.
 func appendQuoted(out []byte, raw jsontext.Value) (appended []byte, value string, err error) {
@@ -221,8 +221,8 @@ func appendString(out []byte, text string) []byte {
 		switch c := text[i]; {
 		case c >= ' ' && c != '"' && c != '\\':
 			out = append(out, c)
-		case short[c] != "":
-			out = append(out, short[c]...)
+		case shortEscapes[c] != "":
+			out = append(out, shortEscapes[c]...)
 		default:
 			out = fmt.Appendf(out, `\u%04x`, c)
 		}

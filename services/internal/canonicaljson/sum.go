@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxPart is how many bytes are hashed before the goroutine yields to other work.
-const maxPart = 64 << 10
+// hashChunk is how many bytes are hashed before the goroutine yields to other work.
+const hashChunk = 64 << 10
 
 // Sum returns the SHA-256 digest of the fields in an unambiguous encoding. Each field is encoded as its length, in 8
 // bytes, big-endian, followed by its bytes (sluice/approval/v1/binding.proto).
@@ -30,7 +30,7 @@ func Sum(fields ...string) [sha256.Size]byte {
 func Hash(text []byte) [sha256.Size]byte {
 	var stint gosched.Work
 	hash := sha256.New()
-	for part := range slices.Chunk(text, maxPart) {
+	for part := range slices.Chunk(text, hashChunk) {
 		_, _ = hash.Write(part) // never fails
 		stint.Part()
 	}

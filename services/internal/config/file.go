@@ -62,8 +62,8 @@ type File struct {
 
 	// path is the file that was read; empty for the defaults.
 	path string
-	// apart is true if the file sets addresses of roles.
-	apart bool
+	// separateRoles is true if the file sets addresses of roles.
+	separateRoles bool
 }
 
 // Auth lists who may call.
@@ -207,8 +207,8 @@ func Default() File {
 	}
 }
 
-// standardRoles returns the default addresses of roles in separate processes.
-func standardRoles() map[string]Role {
+// defaultRoles returns the default addresses of roles in separate processes.
+func defaultRoles() map[string]Role {
 	return map[string]Role{
 		"policy":    {Listen: ":9001", Addr: "policy:9001"},
 		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"},
@@ -219,7 +219,7 @@ func standardRoles() map[string]Role {
 }
 
 // Apart reports whether roles run in separate processes, which is so if the file sets the address of a role.
-func (f *File) Apart() bool { return f.apart }
+func (f *File) Apart() bool { return f.separateRoles }
 
 // MCPScheme returns the scheme of the URLs of MCP, http or https.
 func (f *File) MCPScheme() string {

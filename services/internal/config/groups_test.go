@@ -19,7 +19,7 @@ auth:
     - {name: foreign, token: x, tenant: acme, subject: ana, groups: [shop], role: approver}
     - {name: ana, token: x, subject: ben, role: agent}
 groups: {legal: [ana], finance: [ana, carl], admins: [foreign, ana-1]}
-`), none)
+`), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestWarnings(t *testing.T) {
 	for text, want := range map[string][]string{
 		"approvals: {owner_may_approve: true}": {config.OwnersApprove}, "approvals: {owner_may_approve: false}": nil,
 	} {
-		f, err := config.Load(write(t, text), none)
+		f, err := config.Load(write(t, text), noEnv)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ const AgentTimeout = 15 * time.Minute
 func Load(path string, env Env) (*File, error) {
 	if path == "" {
 		f := Default()
-		return f.over(nil, env)
+		return f.applyEnv(nil, env)
 	}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,17 +61,17 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 	if err := source.Decode(&f); err != nil {
 		return nil, err
 	}
-	return f.over(source, env)
+	return f.applyEnv(source, env)
 }
 
-// over applies the environment to the file and validates the result.
-func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
+// applyEnv applies the environment to the file and validates the result.
+func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 	set, err := f.override(env)
 	if err != nil {
 		return nil, err
 	}
-	f.complete()
-	if err := set.place(f.problems(), source); err != nil {
+	f.setDefaults()
+	if err := set.locate(f.problems(), source); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -80,9 +80,9 @@ func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 // variables maps the path of a key to the environment variable that has set the key.
 type variables map[string]string
 
-// place adds the position to each problem: the variable that set the key, otherwise the line of the file, if there is
+// locate adds the position to each problem: the variable that set the key, otherwise the line of the file, if there is
 // a file.
-func (v variables) place(problems []Problem, source *strictyaml.Source) error {
+func (v variables) locate(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
 		switch name, set := v[p.Path]; {
@@ -97,13 +97,13 @@ func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	return errors.Join(errs...)
 }
 
-// complete sets the defaults of entries in maps and lists.
-func (f *File) complete() {
-	f.apart = len(f.Roles) > 0
+// setDefaults sets the defaults of entries in maps and lists.
+func (f *File) setDefaults() {
+	f.separateRoles = len(f.Roles) > 0
 	if f.Roles == nil {
 		f.Roles = make(map[string]Role)
 	}
-	for name, standard := range standardRoles() {
+	for name, standard := range defaultRoles() {
 		role := f.Roles[name]
 		role.Listen = cmp.Or(role.Listen, standard.Listen)
 		role.Addr = cmp.Or(role.Addr, standard.Addr)

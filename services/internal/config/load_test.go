@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// none is an environment without variables.
-func none(string) (string, bool) { return "", false }
+// noEnv is an environment without variables.
+func noEnv(string) (string, bool) { return "", false }
 
 // env returns an environment with these variables.
 func env(vars map[string]string) config.Env {
@@ -65,7 +65,7 @@ telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
 func TestLoad_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	path := write(t, everything)
-	got, err := config.Load(path, none)
+	got, err := config.Load(path, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 
 func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 	t.Parallel()
-	got, err := config.Load("", none)
+	got, err := config.Load("", noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 	if got.Path("x/y") != "x/y" || got.Name() != "" {
 		t.Errorf("without a file x/y is %s, and the name is %q", got.Path("x/y"), got.Name())
 	}
-	minimal, err := config.Load(write(t, "servers:\n  s: {stdio: {command: [s]}}\n"), none)
+	minimal, err := config.Load(write(t, "servers:\n  s: {stdio: {command: [s]}}\n"), noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 func TestPath_IsRelativeToFile(t *testing.T) {
 	t.Parallel()
 	path := write(t, "data: state\n")
-	f, err := config.Load(path, none)
+	f, err := config.Load(path, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,10 +161,10 @@ func TestPath_IsRelativeToFile(t *testing.T) {
 func TestLoad_FailsWhenFileIsUnreadable(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none.yaml")
-	if _, err := config.Load(missing, none); err == nil || err.Error() != "the configuration "+missing+" does not exist: name another with --config" {
+	if _, err := config.Load(missing, noEnv); err == nil || err.Error() != "the configuration "+missing+" does not exist: name another with --config" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := config.Load(t.TempDir(), none); err == nil || !strings.Contains(err.Error(), "read the configuration") {
+	if _, err := config.Load(t.TempDir(), noEnv); err == nil || !strings.Contains(err.Error(), "read the configuration") {
 		t.Errorf("a folder: %v", err)
 	}
 }

@@ -12,20 +12,20 @@ import (
 func (f *File) OwnSecrets() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
-		for _, ref := range reference.FindAllStringSubmatch(string(secret), -1) {
+		for _, ref := range referencePattern.FindAllStringSubmatch(string(secret), -1) {
 			if ref[1] == "file" {
 				paths = append(paths, ref[2])
 			}
 		}
 	}
-	return f.absolute(paths)
+	return f.absolutePaths(paths)
 }
 
 // OwnDocuments returns the absolute paths of the files and folders of the policies.
-func (f *File) OwnDocuments() []string { return f.absolute(f.Policies) }
+func (f *File) OwnDocuments() []string { return f.absolutePaths(f.Policies) }
 
-// absolute returns the paths as clean absolute paths, each once. It leaves out empty paths.
-func (f *File) absolute(paths []string) []string {
+// absolutePaths returns the paths as clean absolute paths, each once. It leaves out empty paths.
+func (f *File) absolutePaths(paths []string) []string {
 	var out []string
 	for _, path := range paths {
 		if path == "" {

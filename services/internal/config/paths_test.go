@@ -24,7 +24,7 @@ servers:
   stdio: {stdio: {command: [x], env: {A: "${file:tokens/a}${env:B}", C: plain}}}
 approvals: {notify: {webhooks: [{name: w, url: "https://example.com", secret: "${file:hook}"}]}}
 `)
-	f, err := config.Load(path, none)
+	f, err := config.Load(path, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 func load(t *testing.T, text string) []string {
 	t.Helper()
 	path := write(t, text)
-	_, err := config.Load(path, none)
+	_, err := config.Load(path, noEnv)
 	if err == nil {
 		return nil
 	}
@@ -250,7 +250,7 @@ func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 		if kind == reflect.Struct || kind == reflect.Map {
 			value = "[x]"
 		}
-		text, want := nest(path, value)
+		text, want := nestValue(path, value)
 		got := load(t, text)
 		if !slices.ContainsFunc(got, func(line string) bool {
 			return strings.Contains(line, want+": wanted ") && strings.HasPrefix(line, "sluice.yaml:")
@@ -285,8 +285,8 @@ func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	return out
 }
 
-// nest writes a value at a path. It also returns the path as messages write it.
-func nest(path, value string) (text, named string) {
+// nestValue writes a value at a path. It also returns the path as messages write it.
+func nestValue(path, value string) (text, named string) {
 	steps := strings.Split(strings.ReplaceAll(strings.TrimPrefix(path, "."), "[]", ".[]"), ".")
 	for _, step := range steps {
 		switch step {

@@ -9,45 +9,45 @@ import (
 	"strings"
 )
 
-// unread matches a reference in a value in which references are not replaced. It does not match a shell's `${name}`
+// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's `${name}`
 // and `${env:-default}`.
-var unread = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
+var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
 
-// literal refuses a reference in a value that is used verbatim, and reports whether there is none. The advice says
+// refuseReference refuses a reference in a value that is used verbatim, and reports whether there is none. The advice says
 // what to write instead; REF in it is replaced by the reference.
-func (p *problems) literal(path, text, advice string) bool {
-	ref := unread.FindString(text)
+func (p *problems) refuseReference(path, text, advice string) bool {
+	ref := unresolvedReference.FindString(text)
 	if ref != "" {
 		p.addf(path, "%s is not replaced here%s", ref, strings.ReplaceAll(advice, "REF", ref))
 	}
 	return ref == ""
 }
 
-// ownHeaders lists headers that the gateway writes itself, and headers that belong to a connection (RFC 9110, section
+// gatewayHeaders lists headers that the gateway writes itself, and headers that belong to a connection (RFC 9110, section
 // 7.6.1).
-var ownHeaders = []string{
+var gatewayHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleading lists headers that would make requests or responses unusable, each with the reason.
-var misleading = map[string]string{
+// misleadingHeaders lists headers that would make requests or responses unusable, each with the reason.
+var misleadingHeaders = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
 	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
-// headers refuses headers that would not be sent, and names that are listed twice.
-func (p *problems) headers(path string, headers map[string]Secret) {
+// checkHeaders refuses headers that would not be sent, and names that are listed twice.
+func (p *problems) checkHeaders(path string, headers map[string]Secret) {
 	seen := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		lower := strings.ToLower(name)
 		switch {
 		case lower == "host":
 			p.addf(path, "%q has no effect, because the gateway writes it itself; write the host in url", name)
-		case misleading[lower] != "":
-			p.addf(path, "%q %s", name, misleading[lower])
-		case slices.Contains(ownHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
+		case misleadingHeaders[lower] != "":
+			p.addf(path, "%q %s", name, misleadingHeaders[lower])
+		case slices.Contains(gatewayHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
 			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
 		case seen[lower]:
 			p.addf(path, "%q is listed twice, in different case; keep one", name)
@@ -56,9 +56,9 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 	}
 }
 
-// checkWay refuses a proxy or CA certificates that no request would use.
-func (s *HTTPServer) checkWay(p *problems, path string) {
-	p.literal(path+".ca", s.CA, ": write the file as it stands")
+// checkTransport refuses a proxy or CA certificates that no request would use.
+func (s *HTTPServer) checkTransport(p *problems, path string) {
+	p.refuseReference(path+".ca", s.CA, ": write the file as it stands")
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "http" {
 		s.checkProxy(p, path)
@@ -75,7 +75,7 @@ func (s *HTTPServer) checkWay(p *problems, path string) {
 // checkProxy refuses a value that is not a proxy, unless the value contains references, which are resolved later. The
 // message contains no credentials.
 func (s *HTTPServer) checkProxy(p *problems, path string) {
-	if s.Proxy == "" || s.Proxy == ProxyEnv || len(reference.FindString(string(s.Proxy))) > 0 {
+	if s.Proxy == "" || s.Proxy == ProxyEnv || len(referencePattern.FindString(string(s.Proxy))) > 0 {
 		return
 	}
 	u, err := url.Parse(string(s.Proxy))
@@ -84,16 +84,16 @@ func (s *HTTPServer) checkProxy(p *problems, path string) {
 	}
 }
 
-// literals refuses references in a program's arguments, folder and sandbox. Only its environment may contain
+// refuseReferences refuses references in a program's arguments, folder and sandbox. Only its environment may contain
 // references.
-func (s *StdioServer) literals(p *problems, path string) {
+func (s *StdioServer) refuseReferences(p *problems, path string) {
 	for i, arg := range s.Command {
-		p.literal(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
+		p.refuseReference(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
 	}
-	p.literal(path+".dir", s.Dir, ": write the folder as it stands")
+	p.refuseReference(path+".dir", s.Dir, ": write the folder as it stands")
 	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write} {
 		for i, name := range paths {
-			p.literal(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
+			p.refuseReference(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
 		}
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// reference matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches text that
+// referencePattern matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches text that
 // only begins like a reference. That text is refused: if it were used verbatim, a typing error would make a secret
 // that is easy to guess.
-var reference = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
+var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
 // Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves
 // it.
 type Secret string
 
-// hidden replaces a secret in text that is shown.
-const hidden = "[hidden]"
+// hiddenText replaces a secret in text that is shown.
+const hiddenText = "[hidden]"
 
-// String returns "[hidden]", or "" for an empty secret.
+// String returns "[hiddenText]", or "" for an empty secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
 	}
-	return hidden
+	return hiddenText
 }
 
 // GoString returns the same text as String.
@@ -46,9 +46,9 @@ type Env func(name string) (string, bool)
 // that is not secret. The error names every reference that can't be replaced.
 func (s Secret) Resolve(f *File, env Env) (string, error) {
 	var broken []error
-	out := reference.ReplaceAllStringFunc(string(s), func(ref string) string {
-		parts := reference.FindStringSubmatch(ref)
-		value, err := lookUp(f, env, parts[1], parts[2])
+	out := referencePattern.ReplaceAllStringFunc(string(s), func(ref string) string {
+		parts := referencePattern.FindStringSubmatch(ref)
+		value, err := resolveReference(f, env, parts[1], parts[2])
 		if err != nil {
 			broken = append(broken, err)
 		}
@@ -64,7 +64,7 @@ func (s Secret) Resolve(f *File, env Env) (string, error) {
 // secret, and neither are the values of `${plain:NAME}`.
 func (s Secret) References() []Secret {
 	var refs []Secret
-	for _, ref := range reference.FindAllStringSubmatch(string(s), -1) {
+	for _, ref := range referencePattern.FindAllStringSubmatch(string(s), -1) {
 		if ref[1] != "plain" {
 			refs = append(refs, Secret(ref[0]))
 		}
@@ -72,7 +72,7 @@ func (s Secret) References() []Secret {
 	return refs
 }
 
-func lookUp(f *File, env Env, kind, name string) (string, error) {
+func resolveReference(f *File, env Env, kind, name string) (string, error) {
 	switch kind {
 	case "env", "plain":
 		value, ok := env(name)

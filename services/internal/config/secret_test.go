@@ -25,7 +25,7 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "empty"), []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := config.Load(path, none)
+	f, err := config.Load(path, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +88,11 @@ servers:
   h: {http: {url: "http://localhost/", headers: {Authorization: CANARY}}}
   s: {stdio: {command: [x], env: {KEY: CANARY}}}
 `, "CANARY", canary))
-	f, err := config.Load(path, none)
+	f, err := config.Load(path, noEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Auth.Tokens[0].Token.Resolve(f, none); err != nil || got != canary {
+	if got, err := f.Auth.Tokens[0].Token.Resolve(f, noEnv); err != nil || got != canary {
 		t.Fatalf("the secret is %q, %v", got, err)
 	}
 	var out bytes.Buffer

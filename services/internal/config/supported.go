@@ -2,9 +2,9 @@ package config
 
 import "fmt"
 
-// notOffered lists keys of other versions, each with what to do instead. They are refused by name, because a setting
+// unsupportedKeys lists keys of other versions, each with what to do instead. They are refused by name, because a setting
 // that is accepted and ignored would be misleading.
-var notOffered = map[string]string{
+var unsupportedKeys = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",
 
@@ -12,18 +12,26 @@ var notOffered = map[string]string{
 }
 
 // ExplainKey implements [strictyaml.Explainer].
-func (*File) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*File) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainUnsupported(key)
+}
 
 // ExplainKey implements [strictyaml.Explainer].
-func (*Auth) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*Auth) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainUnsupported(key)
+}
 
 // ExplainKey implements [strictyaml.Explainer].
-func (*Server) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*Server) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainUnsupported(key)
+}
 
-func explain(key string) (message, suggestion string, ok bool) {
-	suggestion, ok = notOffered[key]
+func explainUnsupported(key string) (message, suggestion string, ok bool) {
+	suggestion, ok = unsupportedKeys[key]
 	return fmt.Sprintf("%q is not offered in this version", key), suggestion, ok
 }
 
 // ExplainKey implements [strictyaml.Explainer].
-func (*Stores) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*Stores) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainUnsupported(key)
+}

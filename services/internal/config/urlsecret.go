@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// credential matches names of query parameters that usually contain credentials.
-var credential = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
+// credentialParam matches names of query parameters that usually contain credentials.
+var credentialParam = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
 // isRandom reports whether a value looks random. It then has at least 20 characters, only letters, digits, - or _,
 // and among these upper case, lower case and digits. Usual names, versions and UUIDs don't look random.
@@ -51,7 +51,7 @@ func URLSecrets(text string) []string {
 	}
 	for pair := range strings.FieldsFuncSeq(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || !credential.MatchString(plain) && !isRandom(value) {
+		if plain, err := url.QueryUnescape(name); err != nil || !credentialParam.MatchString(plain) && !isRandom(value) {
 			continue
 		}
 		found[value] = true
@@ -75,7 +75,7 @@ func ShownURL(text string) string {
 		}
 	}
 	if hasQuery {
-		text += "?" + hidden
+		text += "?" + hiddenText
 	}
 	return text
 }

@@ -82,9 +82,9 @@ func (g Guest) check(p *problems, path, name string) {
 // problems checks the configuration and returns all problems.
 func (f *File) problems() []Problem {
 	p := new(problems)
-	p.address("listen", f.Listen)
+	p.checkAddress("listen", f.Listen)
 	f.checkListen(p)
-	p.address("grpc", f.GRPC)
+	p.checkAddress("grpc", f.GRPC)
 	if f.Data == "" {
 		p.addf("data", "is empty: name a folder")
 	}
@@ -216,22 +216,22 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-func (p *problems) address(path, addr string) {
+func (p *problems) checkAddress(path, addr string) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		p.addf(path, "%q is not an address such as 127.0.0.1:8080", addr)
 	}
 }
 
-func (p *problems) between(path string, d, least, most time.Duration) {
+func (p *problems) checkBetween(path string, d, least, most time.Duration) {
 	if d < least || d > most {
 		p.addf(path, "%v is not between %v and %v", d, least, most)
 	}
 }
 
-// hold checks how long calls are held open. 0 means that a call gets a ticket at once.
-func (p *problems) hold(path string, d time.Duration) {
+// checkHold checks how long calls are held open. 0 means that a call gets a ticket at once.
+func (p *problems) checkHold(path string, d time.Duration) {
 	if d != 0 {
-		p.between(path, d, time.Second, maxHold)
+		p.checkBetween(path, d, time.Second, maxHold)
 	}
 }
 
@@ -289,14 +289,14 @@ func (t Token) check(p *problems, path string) {
 }
 
 func (f *File) checkRoles(p *problems) {
-	known := slices.Sorted(maps.Keys(standardRoles()))
+	known := slices.Sorted(maps.Keys(defaultRoles()))
 	for _, name := range slices.Sorted(maps.Keys(f.Roles)) {
 		if !slices.Contains(known, name) {
 			p.addf("roles."+name, "is not a role: use %s", strings.Join(known, ", "))
 			continue
 		}
-		p.address("roles."+name+".listen", f.Roles[name].Listen)
-		p.address("roles."+name+".addr", f.Roles[name].Addr)
+		p.checkAddress("roles."+name+".listen", f.Roles[name].Listen)
+		p.checkAddress("roles."+name+".addr", f.Roles[name].Addr)
 	}
 }
 
@@ -314,7 +314,7 @@ func (f *File) checkNumbers(p *problems) {
 		p.addf("agents.workers", "%d is not between 1 and 64", n)
 	}
 	f.Agents.checkPlaces(p)
-	p.hold("approvals.hold", f.Approvals.Hold)
+	p.checkHold("approvals.hold", f.Approvals.Hold)
 	for i, c := range f.Approvals.Clients {
 		at := fmt.Sprintf("approvals.clients[%d]", i)
 		if c.Name == "" || len(c.Name) > maxClientName {
@@ -324,18 +324,18 @@ func (f *File) checkNumbers(p *problems) {
 			p.addf(at+".hold", "is required: say how long, for example 4m, or 0s for the ticket at once")
 			continue
 		}
-		p.hold(at+".hold", *c.Hold)
+		p.checkHold(at+".hold", *c.Hold)
 	}
-	p.between("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
-	p.between("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
+	p.checkBetween("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
+	p.checkBetween("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
 	if n := f.Approvals.MaxPending; n < 1 || n > 1000 {
 		p.addf("approvals.max_pending", "%d is not between 1 and 1000", n)
 	}
 	if n := f.Approvals.MaxAsked.Max; n < 1 || n > 100_000 {
 		p.addf("approvals.max_asked.max", "%d is not between 1 and 100000", n)
 	}
-	p.between("approvals.max_asked.window", f.Approvals.MaxAsked.Window, time.Second, MaxAskedWindow)
-	p.between("session.idle", f.Session.Idle, time.Second, maxDuration)
+	p.checkBetween("approvals.max_asked.window", f.Approvals.MaxAsked.Window, time.Second, MaxAskedWindow)
+	p.checkBetween("session.idle", f.Session.Idle, time.Second, maxDuration)
 	if n := f.Session.MaxPerPrincipal; n < 1 || n > 100_000 {
 		p.addf("session.max_per_principal", "%d is not between 1 and 100000", n)
 	}
@@ -349,11 +349,11 @@ func (f *File) checkNumbers(p *problems) {
 		p.addf("log.level", "%v", err)
 	}
 	if f.Telemetry.OTLP != "" {
-		p.httpURL("telemetry.otlp", f.Telemetry.OTLP)
+		p.checkHTTPURL("telemetry.otlp", f.Telemetry.OTLP)
 	}
 }
 
-func (p *problems) httpURL(path, text string) {
+func (p *problems) checkHTTPURL(path, text string) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 		p.addf(path, "%q is not a URL such as http://localhost:4317", ShownURL(text))
@@ -367,11 +367,11 @@ func (s Server) check(p *problems, path, name string) {
 	kinds := 0
 	if s.HTTP != nil {
 		kinds++
-		if p.literal(path+".http.url", s.HTTP.URL, `: put the value into headers, such as Authorization: "Bearer REF"`) {
-			p.httpURL(path+".http.url", s.HTTP.URL)
+		if p.refuseReference(path+".http.url", s.HTTP.URL, `: put the value into headers, such as Authorization: "Bearer REF"`) {
+			p.checkHTTPURL(path+".http.url", s.HTTP.URL)
 		}
-		p.headers(path+".http.headers", s.HTTP.Headers)
-		s.HTTP.checkWay(p, path+".http")
+		p.checkHeaders(path+".http.headers", s.HTTP.Headers)
+		s.HTTP.checkTransport(p, path+".http")
 	}
 	if s.Stdio != nil {
 		kinds++
@@ -390,8 +390,8 @@ func (s Server) check(p *problems, path, name string) {
 	if !slices.Contains([]string{"first_use", "review", "off"}, s.PinMode()) {
 		p.addf(path+".pin", "%q is not one of first_use, review, off", s.Pin)
 	}
-	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
-	p.between(path+".max_timeout", s.MaxTimeout, s.Timeout, 24*time.Hour)
+	p.checkBetween(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
+	p.checkBetween(path+".max_timeout", s.MaxTimeout, s.Timeout, 24*time.Hour)
 }
 
 func (s GRPCServer) check(p *problems, path string) {
@@ -401,7 +401,7 @@ func (s GRPCServer) check(p *problems, path string) {
 		}
 		return
 	}
-	if !p.literal(path+".target", s.Target, ": write the address as it stands") {
+	if !p.refuseReference(path+".target", s.Target, ": write the address as it stands") {
 		return
 	}
 	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
@@ -448,7 +448,7 @@ func (s StdioServer) check(p *problems, path string) {
 		p.addf(path+".install", "has no effect, because it is for the commands npx and npm exec: take it out")
 	}
 	if s.Start != 0 {
-		p.between(path+".start", s.Start, time.Second, 30*time.Minute)
+		p.checkBetween(path+".start", s.Start, time.Second, 30*time.Minute)
 	}
 	for key := range s.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
@@ -456,7 +456,7 @@ func (s StdioServer) check(p *problems, path string) {
 		}
 	}
 	s.Limits.check(p, path+".limits")
-	s.literals(p, path)
+	s.refuseReferences(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 }
 

@@ -11,118 +11,117 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// strangerPiece is the maximum number of bytes per read from an unauthenticated client. The server parses all bytes
+// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses all bytes
 // of a read before the next one, even if the connection ends meanwhile.
-const strangerPiece = 4 << 10
+const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
 type Conn struct {
 	net.Conn
-	of   *Listener
-	from netip.Prefix
-	// late closes the connection after Limits.Identify. It is set if stranger is set.
-	late *time.Timer
+	listener *Listener
+	prefix   netip.Prefix
+	// identifyTimer closes the connection after Limits.Identify. It is set if element is set.
+	identifyTimer *time.Timer
 
-	// The listener's lock guards the following fields.
-	//
-	// stranger is the connection's element in the list of unauthenticated connections; nil if it is not in the list.
-	//
-	// caller is the identified caller; empty if no caller was identified. proxied is true for a connection of a
-	// trusted proxy.
-	stranger *list.Element
-	caller   string
-	proxied  bool
-	closed   bool
+	// The listener's lock guards the fields from here to closed.
 
-	// known is true after a caller was identified and counted.
-	known atomic.Bool
+	// element is the connection's element in the list of unauthenticated connections; nil if it is not in the list.
+	element *list.Element
+	// caller is the identified caller; empty if no caller was identified.
+	caller string
+	// proxied is true for a connection of a trusted proxy.
+	proxied bool
+	closed  bool
+
+	// identified is true after a caller was identified and counted.
+	identified atomic.Bool
 
 	// stint yields the processor between reads from an unauthenticated client.
 	stint gosched.Work
 
-	// spoke is true if the client is known to have sent something.
-	spoke atomic.Bool
-	// writing is locked while a write waits for the client to read.
-	writing sync.Mutex
+	// sentData is true if the client is known to have sent something.
+	sentData atomic.Bool
+	// writeMu is locked while a write waits for the client to read.
+	writeMu sync.Mutex
 }
 
 // Identified sets the caller of the connection and reports whether the caller may have one more connection. Only the
 // first caller of a connection is counted; for later callers Identified returns true. For an empty caller it returns
 // false.
 func (c *Conn) Identified(caller string) bool {
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	if c.stranger == nil || caller == "" {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	if c.element == nil || caller == "" {
 		return caller != "" && !c.closed // a caller was identified before, or the connection is a trusted proxy's
 	}
-	if c.of.known[caller] >= c.of.limits.PerCaller {
+	if c.listener.perCaller[caller] >= c.listener.limits.PerCaller {
 		return false
 	}
-	c.of.leave(c)
-	c.of.known[caller]++
+	c.listener.uncount(c)
+	c.listener.perCaller[caller]++
 	c.caller = caller
-	c.known.Store(true)
+	c.identified.Store(true)
 	return true
 }
 
 // Known reports whether a caller was identified. Identified need not be called again then.
-func (c *Conn) Known() bool { return c.known.Load() }
+func (c *Conn) Known() bool { return c.identified.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
 // expire closes the connection unless a caller was identified.
 func (c *Conn) expire() {
-	c.of.mu.Lock()
-	late := c.stranger != nil
-	c.of.mu.Unlock()
+	c.listener.mu.Lock()
+	late := c.element != nil
+	c.listener.mu.Unlock()
 	if late {
 		_ = c.Close() // no response is pending on it
 	}
 }
 
-// hasSpoken reports whether the client has sent anything, including data that the server has not read yet. If there
+// hasSentData reports whether the client has sent anything, including data that the server has not read yet. If there
 // are many new connections, the server reads them late.
-func (c *Conn) hasSpoken() bool {
-	if !c.spoke.Load() && waiting(c.Conn) {
-		c.spoke.Store(true)
+func (c *Conn) hasSentData() bool {
+	if !c.sentData.Load() && hasUnreadData(c.Conn) {
+		c.sentData.Store(true)
 	}
-	return c.spoke.Load()
+	return c.sentData.Load()
 }
 
 // Close implements [net.Conn].
 func (c *Conn) Close() error {
-	c.of.mu.Lock()
+	c.listener.mu.Lock()
 	c.closed = true
-	c.of.leave(c)
-	c.of.mu.Unlock()
+	c.listener.uncount(c)
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // Read implements [net.Conn]. If Limits.Piece is set, Read waits while a write waits for the client to read.
 // Otherwise a client that sends requests and reads no responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
-	if c.of.limits.Piece > 0 {
-		c.writing.Lock()
-		c.writing.Unlock() //nolint:staticcheck // waits for the write to end
+	if c.listener.limits.Piece > 0 {
+		c.writeMu.Lock()
+		c.writeMu.Unlock() //nolint:staticcheck // waits for the write to end
 	}
-	if c.of.limits.Piece > 0 && !c.Known() {
+	if c.listener.limits.Piece > 0 && !c.Known() {
 		c.stint.Part()
-		p = p[:min(len(p), strangerPiece)]
+		p = p[:min(len(p), maxUnauthenticatedRead)]
 	}
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.spoke.Load() {
-		c.spoke.Store(true)
+	if n > 0 && !c.sentData.Load() {
+		c.sentData.Store(true)
 	}
 	return n, err
 }
 
 // Write implements [net.Conn].
 func (c *Conn) Write(p []byte) (int, error) {
-	if c.of.limits.Piece > 0 {
-		c.writing.Lock()
-		defer c.writing.Unlock()
-		if err := c.SetWriteDeadline(time.Now().Add(c.of.limits.Piece)); err != nil {
+	if c.listener.limits.Piece > 0 {
+		c.writeMu.Lock()
+		defer c.writeMu.Unlock()
+		if err := c.SetWriteDeadline(time.Now().Add(c.listener.limits.Piece)); err != nil {
 			return 0, err
 		}
 	}

@@ -42,21 +42,22 @@ type Listener struct {
 	log    *slog.Logger
 
 	mu sync.Mutex
-	// strangers lists the unauthenticated connections, oldest first. at is the number of them per address.
-	strangers *list.List
-	at        map[netip.Prefix]int
-	// known is the number of connections per identified caller. proxied is the number of connections of trusted
-	// proxies.
-	known   map[string]int
+	// unauthenticated lists the unauthenticated connections, oldest first.
+	unauthenticated *list.List
+	// perAddress is the number of unauthenticated connections per address.
+	perAddress map[netip.Prefix]int
+	// perCaller is the number of connections per identified caller.
+	perCaller map[string]int
+	// proxied is the number of connections of trusted proxies.
 	proxied int
-	// turned is the number of connections that were closed for others since the last log message, and said the time of
-	// that message.
-	turned int
-	said   time.Time
+	// closedCount is the number of connections that were closed for others since the last log message.
+	closedCount int
+	// loggedAt is the time of that message.
+	loggedAt time.Time
 }
 
-// sayEvery is the minimum interval between log messages about closed connections.
-const sayEvery = time.Minute
+// logInterval is the minimum interval between log messages about closed connections.
+const logInterval = time.Minute
 
 // Listen returns a listener that bounds the connections of lis. If it closes connections to make space for others, it
 // logs that at most once a minute.
@@ -65,7 +66,7 @@ func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error
 		limits.Trusted != nil && limits.Proxied <= 0 {
 		return nil, errors.New("door: a listener, a log and every limit are required")
 	}
-	return &Listener{Listener: lis, limits: limits, log: log, strangers: list.New(), at: make(map[netip.Prefix]int), known: make(map[string]int)}, nil
+	return &Listener{Listener: lis, limits: limits, log: log, unauthenticated: list.New(), perAddress: make(map[netip.Prefix]int), perCaller: make(map[string]int)}, nil
 }
 
 // Accept implements [net.Listener]. Its connections are of type *[Conn].
@@ -84,15 +85,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 // admit counts a connection and returns it. It returns nil if trusted proxies already have Proxied connections.
 func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
-	c := &Conn{Conn: inner, of: l, from: prefixOf(addr)}
+	c := &Conn{Conn: inner, listener: l, prefix: prefixOf(addr)}
 	if l.limits.Trusted != nil && l.limits.Trusted(addr) {
-		if !l.forward(c) {
+		if !l.countProxied(c) {
 			_ = inner.Close() // the proxy reports the failure to its client
 			return nil
 		}
 		return c
 	}
-	if least, turned := l.enter(c); least != nil {
+	if least, turned := l.countUnauthenticated(c); least != nil {
 		_ = least.Close() // the client gets no message
 		if turned > 0 {
 			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
@@ -101,8 +102,8 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 	return c
 }
 
-// forward counts a connection of a trusted proxy. It returns false if there are too many.
-func (l *Listener) forward(c *Conn) bool {
+// countProxied counts a connection of a trusted proxy. It returns false if there are too many.
+func (l *Listener) countProxied(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.proxied >= l.limits.Proxied {
@@ -113,45 +114,45 @@ func (l *Listener) forward(c *Conn) bool {
 	return true
 }
 
-// enter counts an unauthenticated connection. It returns the connection that must be closed for it, or nil, and the
+// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed for it, or nil, and the
 // number of closed connections to log now.
-func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
+func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.at[c.from] >= l.limits.PerAddress:
-		least = l.least(c.from)
-	case l.strangers.Len() >= l.limits.Strangers:
-		least = l.least(l.fullest())
+	case l.perAddress[c.prefix] >= l.limits.PerAddress:
+		least = l.oldestOf(c.prefix)
+	case l.unauthenticated.Len() >= l.limits.Strangers:
+		least = l.oldestOf(l.fullestAddress())
 	}
 	if least != nil {
-		l.leave(least)
-		turned = l.count(time.Now())
+		l.uncount(least)
+		turned = l.countClosed(time.Now())
 	}
-	c.stranger = l.strangers.PushBack(c)
-	l.at[c.from]++
-	c.late = time.AfterFunc(l.limits.Identify, c.expire)
+	c.element = l.unauthenticated.PushBack(c)
+	l.perAddress[c.prefix]++
+	c.identifyTimer = time.AfterFunc(l.limits.Identify, c.expire)
 	return least, turned
 }
 
-// count counts a closed connection. It returns the number of closed connections to log now; 0 for no message.
-func (l *Listener) count(now time.Time) (say int) {
-	l.turned++
-	if now.Sub(l.said) < sayEvery {
+// countClosed counts a closed connection. It returns the number of closed connections to log now; 0 for no message.
+func (l *Listener) countClosed(now time.Time) (say int) {
+	l.closedCount++
+	if now.Sub(l.loggedAt) < logInterval {
 		return 0
 	}
-	say, l.turned, l.said = l.turned, 0, now
+	say, l.closedCount, l.loggedAt = l.closedCount, 0, now
 	return say
 }
 
-// least returns the connection of an address that is closed first: the oldest one that has sent nothing, otherwise
+// oldestOf returns the connection of an address that is closed first: the oldest one that has sent nothing, otherwise
 // the oldest one. A client that has begun its handshake therefore keeps its connection, however many silent ones
 // there are.
-func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
-	for e := l.strangers.Front(); e != nil; e = e.Next() {
+func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
+	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn
-		case c.from != from:
-		case !c.hasSpoken():
+		case c.prefix != from:
+		case !c.hasSentData():
 			return c
 		case oldest == nil:
 			oldest = c
@@ -160,11 +161,11 @@ func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullest returns the address with the most unauthenticated connections. Addresses with few connections therefore
+// fullestAddress returns the address with the most unauthenticated connections. Addresses with few connections therefore
 // keep theirs.
-func (l *Listener) fullest() (from netip.Prefix) {
+func (l *Listener) fullestAddress() (from netip.Prefix) {
 	most := 0
-	for prefix, n := range l.at {
+	for prefix, n := range l.perAddress {
 		if n > most {
 			from, most = prefix, n
 		}
@@ -172,14 +173,14 @@ func (l *Listener) fullest() (from netip.Prefix) {
 	return from
 }
 
-// leave uncounts a connection. It is idempotent.
-func (l *Listener) leave(c *Conn) {
-	if c.stranger != nil {
-		l.strangers.Remove(c.stranger)
-		c.stranger = nil
-		c.late.Stop()
-		if l.at[c.from]--; l.at[c.from] == 0 {
-			delete(l.at, c.from)
+// uncount uncounts a connection. It is idempotent.
+func (l *Listener) uncount(c *Conn) {
+	if c.element != nil {
+		l.unauthenticated.Remove(c.element)
+		c.element = nil
+		c.identifyTimer.Stop()
+		if l.perAddress[c.prefix]--; l.perAddress[c.prefix] == 0 {
+			delete(l.perAddress, c.prefix)
 		}
 	}
 	if c.proxied {
@@ -187,8 +188,8 @@ func (l *Listener) leave(c *Conn) {
 		c.proxied = false
 	}
 	if c.caller != "" {
-		if l.known[c.caller]--; l.known[c.caller] == 0 {
-			delete(l.known, c.caller)
+		if l.perCaller[c.caller]--; l.perCaller[c.caller] == 0 {
+			delete(l.perCaller, c.caller)
 		}
 		c.caller = ""
 	}

@@ -15,47 +15,47 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/connlimit"
 )
 
-// wing is a listener whose connections have remote addresses that the test chooses.
-type wing struct {
+// addressListener is a listener whose connections have remote addresses that the test chooses.
+type addressListener struct {
 	*bufconn.Listener
 	from chan string
 }
 
-type from struct {
+type addressConn struct {
 	net.Conn
 	addr net.Addr
 }
 
-func (c from) RemoteAddr() net.Addr { return c.addr }
+func (c addressConn) RemoteAddr() net.Addr { return c.addr }
 
-func (w wing) Accept() (net.Conn, error) {
+func (w addressListener) Accept() (net.Conn, error) {
 	conn, err := w.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return from{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
+	return addressConn{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
 }
 
-// hall is a door.Listener that a test can connect to.
-type hall struct {
+// testListener is a door.Listener that a test can connect to.
+type testListener struct {
 	t    *testing.T
-	wing wing
+	wing addressListener
 	door *connlimit.Listener
 }
 
-func open(t *testing.T, limits connlimit.Limits) *hall {
+func open(t *testing.T, limits connlimit.Limits) *testListener {
 	t.Helper()
-	w := wing{bufconn.Listen(1 << 10), make(chan string, 1)}
+	w := addressListener{bufconn.Listen(1 << 10), make(chan string, 1)}
 	d, err := connlimit.Listen(w, limits, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	return &hall{t, w, d}
+	return &testListener{t, w, d}
 }
 
 // enter connects from an address and returns both ends of the connection.
-func (h *hall) enter(addr string) (outside net.Conn, inside *connlimit.Conn) {
+func (h *testListener) enter(addr string) (outside net.Conn, inside *connlimit.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
 	came := make(chan net.Conn, 1)
@@ -79,7 +79,7 @@ func closed(conn net.Conn) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)
 }
 
-func few() connlimit.Limits {
+func smallLimits() connlimit.Limits {
 	return connlimit.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
 }
 
@@ -103,7 +103,7 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	for _, tt := range tests {
 		t.Run("X2 "+tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := open(t, few())
+			h := open(t, smallLimits())
 			var outside []net.Conn
 			for i, addr := range tt.come {
 				out, in := h.enter(addr)
@@ -131,7 +131,7 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 // silent, the oldest one is closed.
 func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	t.Parallel()
-	h := open(t, few())
+	h := open(t, smallLimits())
 	speaks, inside := h.enter("10.0.0.1:1")
 	go func() { _, _ = speaks.Write([]byte("x")) }()
 	if _, err := inside.Read(make([]byte, 1)); err != nil {
@@ -159,7 +159,7 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 // Case X2. A caller has a quota of connections, which are released when they end.
 func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	t.Parallel()
-	h := open(t, few())
+	h := open(t, smallLimits())
 	_, first := h.enter("10.0.0.1:1")
 	_, second := h.enter("10.0.0.2:1")
 	_, third := h.enter("10.0.0.3:1")
@@ -191,7 +191,7 @@ func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		limits := few()
+		limits := smallLimits()
 		limits.Identify = 10 * time.Second
 		limits.Trusted, limits.Proxied = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }, 1+2*limits.Strangers
 		h := open(t, limits)
@@ -215,7 +215,7 @@ func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 // Case X2. The server reads nothing from a client that does not read its responses.
 func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	t.Parallel()
-	limits := few()
+	limits := smallLimits()
 	limits.Piece = time.Minute
 	h := open(t, limits)
 	out, in := h.enter("10.0.0.1:1")
@@ -251,7 +251,7 @@ func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 // Case X2. Trusted proxies together may have a fixed number of connections.
 func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 	t.Parallel()
-	limits := few()
+	limits := smallLimits()
 	limits.Trusted, limits.Proxied = func(netip.Addr) bool { return true }, 1
 	h := open(t, limits)
 	_, first := h.enter("10.9.9.9:1")
@@ -289,16 +289,16 @@ func TestListen_RequiresEveryLimit(t *testing.T) {
 		"each caller": func(l *connlimit.Limits) { l.PerCaller = 0 }, "time": func(l *connlimit.Limits) { l.Identify = 0 },
 		"proxies": func(l *connlimit.Limits) { l.Trusted = func(netip.Addr) bool { return true } },
 	} {
-		limits := few()
+		limits := smallLimits()
 		drop(&limits)
 		if _, err := connlimit.Listen(lis, limits, slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("a door was made without a limit of %s", name)
 		}
 	}
-	if _, err := connlimit.Listen(nil, few(), slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := connlimit.Listen(nil, smallLimits(), slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a door was made of nothing")
 	}
-	if _, err := connlimit.Listen(lis, few(), nil); err == nil {
+	if _, err := connlimit.Listen(lis, smallLimits(), nil); err == nil {
 		t.Error("a door was made without a log")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// waiting reports whether a connection of the operating system has unread data.
-func waiting(conn net.Conn) (is bool) {
+// hasUnreadData reports whether a connection of the operating system has unread data.
+func hasUnreadData(conn net.Conn) (is bool) {
 	sys, ok := conn.(syscall.Conn)
 	if !ok {
 		return false

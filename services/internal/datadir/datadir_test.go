@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// folder is the environment variable that tells a child process which data folder to lock.
-const folder = "DATADIR_TEST_FOLDER"
+// folderEnv is the environment variable that tells a child process which data folder to lock.
+const folderEnv = "DATADIR_TEST_FOLDER"
 
 // TestMain makes the test binary a process that locks a folder until the test ends the process.
 func TestMain(m *testing.M) {
-	data := os.Getenv(folder)
+	data := os.Getenv(folderEnv)
 	if data == "" {
 		os.Exit(m.Run())
 	}
@@ -73,7 +73,7 @@ func TestOpen_SucceedsAfterOtherProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), folder+"="+data)
+	child.Env = append(os.Environ(), folderEnv+"="+data)
 	in, err := child.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// patience is how long a quick operation may take on a busy machine.
-	patience = 30 * time.Second
-	// pause is the time between two checks. slowPause is the time between two checks that are expensive.
-	pause, slowPause = 5 * time.Millisecond, 200 * time.Millisecond
+	// timeout is how long a quick operation may take on a busy machine.
+	timeout = 30 * time.Second
+	// interval is the time between two checks. slowInterval is the time between two checks that are expensive.
+	interval, slowInterval = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
 // Holds waits until ok returns true. It ends the test if that takes more than 30 s. what describes the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	wait(t, patience, pause, what, ok)
+	wait(t, timeout, interval, what, ok)
 }
 
 // Within is like [Holds], but for slow conditions: it has its own limit and calls ok less often.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
-	wait(t, limit, slowPause, what, ok)
+	wait(t, limit, slowInterval, what, ok)
 }
 
 func wait(t testing.TB, limit, between time.Duration, what string, ok func() bool) {

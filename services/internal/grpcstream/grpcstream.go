@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retry is the time after which a broken stream is opened again.
-const retry = 200 * time.Millisecond
+// retryDelay is the time after which a broken stream is opened again.
+const retryDelay = 200 * time.Millisecond
 
 // errSilent means that a stream has sent no message for too long.
 var errSilent = errors.New("it says nothing")
@@ -30,19 +30,19 @@ type Stream[T any] struct {
 // Run receives messages until ctx ends. It opens the stream again whenever it breaks.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := s.once(ctx)
+		err := s.receive(ctx)
 		if ctx.Err() == nil && s.Broken != nil {
 			s.Broken(err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retry):
+		case <-time.After(retryDelay):
 		}
 	}
 }
 
-// once opens one stream and receives its messages until it breaks.
-func (s *Stream[T]) once(ctx context.Context) error {
+// receive opens one stream and receives its messages until it breaks.
+func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(s.Silence, func() { cancel(errSilent) })

@@ -15,15 +15,15 @@ import (
 
 var errAway = errors.New("away")
 
-// said is a stream that sends one of these messages each second, and then nothing.
-type said struct {
+// messageStream is a stream that sends one of these messages each second, and then nothing.
+type messageStream struct {
 	grpc.ClientStream
 
 	ctx   context.Context //nolint:containedctx // belongs to the stream, as in gRPC
 	words []string
 }
 
-func (s *said) Recv() (*string, error) {
+func (s *messageStream) Recv() (*string, error) {
 	if len(s.words) == 0 {
 		<-s.ctx.Done()
 		return nil, s.ctx.Err()
@@ -49,9 +49,9 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 				case 1:
 					return nil, errAway
 				case 2:
-					return &said{ctx: ctx, words: []string{"one", "two"}}, nil
+					return &messageStream{ctx: ctx, words: []string{"one", "two"}}, nil
 				default:
-					return &said{ctx: ctx, words: []string{"bad", "unheard"}}, nil
+					return &messageStream{ctx: ctx, words: []string{"bad", "unheard"}}, nil
 				}
 			},
 			Take: func(word *string) error {
@@ -88,7 +88,7 @@ func TestStream_ReopensWhenMessageIsRefused(t *testing.T) {
 		stream := grpcstream.Stream[string]{
 			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
 				opened++
-				return &said{ctx: ctx, words: []string{"bad", "bad"}}, nil
+				return &messageStream{ctx: ctx, words: []string{"bad", "bad"}}, nil
 			},
 			Take:    func(*string) error { return errAway },
 			Silence: time.Minute,

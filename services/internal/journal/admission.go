@@ -63,8 +63,8 @@ func (a *admissions) take() (counts, time.Time) {
 	return taken, a.since
 }
 
-// giveBack adds counts that could not be written to the present counts.
-func (a *admissions) giveBack(unwritten counts, since time.Time) {
+// restore adds counts that could not be written to the present counts.
+func (a *admissions) restore(unwritten counts, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for code, peers := range a.counts {
@@ -80,7 +80,7 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 	unwritten, since := j.admissions.take()
 	for _, code := range slices.Sorted(maps.Keys(unwritten)) {
 		if err := j.flushPeers(ctx, code, unwritten[code], since); err != nil {
-			j.admissions.giveBack(unwritten, since)
+			j.admissions.restore(unwritten, since)
 			return fmt.Errorf("record counts of refused requests: %w", err)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// typical returns the record of an allowed call with one limit.
-func typical() journal.Record {
-	rec := full()
+// typicalRecord returns the record of an allowed call with one limit.
+func typicalRecord() journal.Record {
+	rec := fullRecord()
 	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.FromServer, rec.Message, rec.ApprovalID = nil, "", "", false, false, "", ""
 	rec.ResultBytes, rec.ResultClass, rec.UpstreamStatus, rec.LatencyMS = 0, "", 0, 0
 	return rec
@@ -25,7 +25,7 @@ func BenchmarkIntent(b *testing.B) {
 				cfg.Calls.Bytes = 64 << 20
 				cfg.Share = 1 // the part of one principal
 				j := open(b, cfg)
-				rec := typical()
+				rec := typicalRecord()
 				b.ReportAllocs()
 				if callers == 1 {
 					for b.Loop() {
@@ -52,7 +52,7 @@ func BenchmarkIntent(b *testing.B) {
 // BenchmarkApprovedIntent measures the sync of an approved call's intent.
 func BenchmarkApprovedIntent(b *testing.B) {
 	j := open(b, config(b.TempDir()))
-	rec := typical()
+	rec := typicalRecord()
 	rec.ApprovalID = "a1"
 	for b.Loop() {
 		if err := j.Intent(b.Context(), &rec); err != nil {
@@ -63,7 +63,7 @@ func BenchmarkApprovedIntent(b *testing.B) {
 
 // BenchmarkLine measures the cost of a record without the disk.
 func BenchmarkLine(b *testing.B) {
-	rec := typical()
+	rec := typicalRecord()
 	b.ReportAllocs()
 	line := journal.Lines(b.Fatal)
 	for b.Loop() {
@@ -83,14 +83,14 @@ func BenchmarkHMAC(b *testing.B) {
 func BenchmarkVerify(b *testing.B) {
 	dir := b.TempDir()
 	j := open(b, config(dir))
-	rec := typical()
+	rec := typicalRecord()
 	const records = 10_000
 	for range records {
 		if err := j.Intent(b.Context(), &rec); err != nil {
 			b.Fatal(err)
 		}
 	}
-	closed(b, j)
+	closeJournal(b, j)
 	for b.Loop() {
 		if _, err := journal.Verify(dir); err != nil {
 			b.Fatal(err)
@@ -103,7 +103,7 @@ func BenchmarkVerify(b *testing.B) {
 func BenchmarkBackward(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	for i := range 1000 {
-		intent(b, j, fmt.Sprint("d", i))
+		writeIntent(b, j, fmt.Sprint("d", i))
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -24,12 +24,12 @@ func (j *Journal) Room() Room {
 		return room
 	}
 	first := segments[0]
-	room.Lasts = lasting(room.Bytes, room.Used-first.size, time.Since(first.newest))
+	room.Lasts = remainingTime(room.Bytes, room.Used-first.size, time.Since(first.newest))
 	return room
 }
 
-// lasting returns how long room bytes last if used bytes were written in the time within.
-func lasting(room, used int64, within time.Duration) time.Duration {
+// remainingTime returns how long room bytes last if used bytes were written in the time within.
+func remainingTime(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0
 	}

@@ -24,7 +24,7 @@ func TestLasting(t *testing.T) {
 		"no room":                    {0, 1, day, 0, 0},
 		"more than a duration holds": {1 << 60, 1, 1 << 60, 1<<62 - 1, 1<<63 - 1},
 	} {
-		if got := lasting(tt.room, tt.used, tt.within); got < tt.least || got > tt.most {
+		if got := remainingTime(tt.room, tt.used, tt.within); got < tt.least || got > tt.most {
 			t.Errorf("%s: %v, want %v to %v", name, got, tt.least, tt.most)
 		}
 	}

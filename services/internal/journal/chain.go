@@ -26,18 +26,18 @@ type chain struct {
 	sealKey string
 	// sealed is the end of the chain according to the newest head in the folder when the journal was opened.
 	sealed ChainHead
-	// sick is called when the chain can't be written. It never blocks.
-	sick func()
+	// onFailure is called when the chain can't be written. It never blocks.
+	onFailure func()
 
 	queue queue
-	// down is the reason why the chain accepts no records. It is nil while the chain accepts records.
-	down atomic.Pointer[error]
+	// downErr is the reason why the chain accepts no records. It is nil while the chain accepts records.
+	downErr atomic.Pointer[error]
 
-	// short reports whether the disk is full, except for the space that the journal has reserved.
-	short atomic.Bool
+	// diskFull reports whether the disk is full, except for the space that the journal has reserved.
+	diskFull atomic.Bool
 
-	// writing guards the following fields. It is locked during disk operations.
-	writing sync.Mutex
+	// writeMu guards the following fields. It is locked during disk operations.
+	writeMu sync.Mutex
 	closed  bool
 	file    file // if nil, the next write begins a segment
 	size    int64
@@ -47,17 +47,17 @@ type chain struct {
 	buf      []byte
 	sizes    []int64 // of the lines in buf
 	items    []item
-	shares   shares
-	// begun is true if a segment was begun after the retention was last applied.
-	begun bool
-	// doubtful is true after a failed sync. The contents of the segment's pages are then unknown.
-	doubtful bool
-	// secured is the seq of the last record that is known to be on the device, together with all records before it.
-	secured int64
-	backlog backlog
+	usage    quotaUsage
+	// segmentBegun is true if a segment was begun after the retention was last applied.
+	segmentBegun bool
+	// syncFailed is true after a failed sync. The contents of the segment's pages are then unknown.
+	syncFailed bool
+	// syncedSeq is the seq of the last record that is known to be on the device, together with all records before it.
+	syncedSeq int64
+	backlog   backlog
 
-	// listing guards segments. It is locked only briefly.
-	listing  sync.Mutex
+	// listMu guards segments. It is locked only briefly.
+	listMu   sync.Mutex
 	segments []segment
 }
 
@@ -70,16 +70,16 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 type item struct {
 	// body is the record's JSON without the members that the chain adds.
 	body []byte
-	// who lists the principals that are charged for the record's size.
-	who    []principal.Key
-	secure bool
+	// accounts lists the principals that are charged for the record's size.
+	accounts []principal.Key
+	mustSync bool
 }
 
 // commit writes a group and sets the error of each entry. If the group can't be written, outcomes are stored in
 // memory for later, and refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	err := c.failure()
 	if err == nil {
 		err = c.commitAdmitted(ctx, group)
@@ -90,7 +90,7 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 		}
 		e.err = err
 		if err != nil && !c.closed {
-			c.miss(ctx, e)
+			c.keepOrCount(ctx, e)
 		}
 	}
 	c.pruneBegun(ctx)
@@ -103,8 +103,8 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	c.items = c.items[:0]
 	for _, e := range group {
 		if e.err = c.admit(ctx, e, now); e.err == nil {
-			c.shares.expect(e.who, lineOf(e))
-			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who, secure: secures(e.rec.Kind, &e.rec)})
+			c.usage.expect(e.accounts, maxLineLen(e))
+			c.items = append(c.items, item{body: e.body.Bytes(), accounts: e.accounts, mustSync: mustSync(e.rec.Kind, &e.rec)})
 		}
 	}
 	err := c.failure() // admit may have written records to make space
@@ -114,24 +114,24 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 		}
 	}
 	clear(c.items)
-	clear(c.shares.expected)
+	clear(c.usage.expected)
 	return err
 }
 
 // failure returns the reason why the chain accepts no records, or nil.
 func (c *chain) failure() error {
-	if err := c.down.Load(); err != nil {
+	if err := c.downErr.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// write appends records with one write, all or none of them. The caller must hold writing.
+// write appends records with one write, all or none of them. The caller must hold writeMu.
 func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
 	begins := c.file == nil
 	next := c.compose(now, items, begins || c.size == 0)
-	if !begins && c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes && !c.staysFor(len(c.buf)) {
+	if !begins && c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes && !c.fitsReserve(len(c.buf)) {
 		begins = true
 		next = c.compose(now, items, true)
 	}
@@ -140,7 +140,7 @@ func (c *chain) write(items []item) error {
 			return fmt.Errorf("begin a segment: %w", err)
 		}
 	}
-	if err := c.put(items, next); err != nil {
+	if err := c.writeBuffer(items, next); err != nil {
 		return err
 	}
 	first := c.pos.seq + 1
@@ -148,9 +148,9 @@ func (c *chain) write(items []item) error {
 	c.size += int64(len(c.buf))
 	c.reserve()
 	for i := range items {
-		c.shares.charge(items[i].who, c.sizes[i])
+		c.usage.charge(items[i].accounts, c.sizes[i])
 	}
-	c.begun = c.begun || begins
+	c.segmentBegun = c.segmentBegun || begins
 	c.publish(now)
 	// The watchers come after c.publish. A watcher that is added between the two calls finds the records in its view.
 	c.watchers.publish(c, first, c.buf)
@@ -181,8 +181,8 @@ func (c *chain) compose(now time.Time, items []item, begins bool) link {
 // beginning returns the additional members of a segment's first record: the key that signs heads, and the seq of the
 // oldest stored record.
 func (c *chain) beginning() []byte {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	oldest := c.pos.seq + 1
 	if len(c.segments) > 0 {
 		oldest = c.segments[0].first
@@ -190,50 +190,50 @@ func (c *chain) beginning() []byte {
 	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
 }
 
-// pruneBegun applies the retention if a segment was begun since it was last applied. The caller must hold writing.
+// pruneBegun applies the retention if a segment was begun since it was last applied. The caller must hold writeMu.
 func (c *chain) pruneBegun(ctx context.Context) {
-	if c.begun && c.failure() == nil {
+	if c.segmentBegun && c.failure() == nil {
 		c.prune(ctx, time.Now())
-		c.begun = false
+		c.segmentBegun = false
 	}
 }
 
-// put writes the buffer, which contains the given records and ends at next. It syncs the file if Sync is
+// writeBuffer writes the buffer, which contains the given records and ends at next. It syncs the file if Sync is
 // [SyncAlways], or if one of the records must survive a loss of power.
-func (c *chain) put(items []item, next link) error {
+func (c *chain) writeBuffer(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)
 	}
-	if c.cfg.Sync == SyncAlways || slices.ContainsFunc(items, func(one item) bool { return one.secure }) {
-		return c.secure(next)
+	if c.cfg.Sync == SyncAlways || slices.ContainsFunc(items, func(one item) bool { return one.mustSync }) {
+		return c.syncTo(next)
 	}
 	return nil
 }
 
 // publish makes the written records visible to readers.
 func (c *chain) publish(now time.Time) {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	active := &c.segments[len(c.segments)-1]
 	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
 }
 
 // end returns the end of the chain as a head states it.
 func (c *chain) end() ChainHead {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	if len(c.segments) == 0 {
-		return ChainHead{Hash: new(link).head()}
+		return ChainHead{Hash: new(link).hexHash()}
 	}
 	newest := c.segments[len(c.segments)-1]
 	at := link{seq: newest.last, hash: newest.hash}
-	return ChainHead{Count: at.seq, Hash: at.head()}
+	return ChainHead{Count: at.seq, Hash: at.hexHash()}
 }
 
 // rotate ends the active segment, if there is one, and begins a new segment.
 func (c *chain) rotate() error {
 	if c.file != nil {
-		c.giveBack()
+		c.releaseReserve()
 		old := c.file
 		c.file = nil
 		if err := old.Close(); err != nil {
@@ -246,12 +246,12 @@ func (c *chain) rotate() error {
 	}
 	c.size, c.reserved = 0, 0
 	c.reserve()
-	c.listing.Lock()
-	defer c.listing.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	if n := len(c.segments); n > 0 && c.segments[n-1].size == 0 {
 		c.segments = c.segments[:n-1]
 	} else if n > 0 {
-		c.segments[n-1].tally = c.shares.ended(c.cfg.SegmentBytes)
+		c.segments[n-1].tally = c.usage.endSegment(c.cfg.SegmentBytes)
 	}
 	c.segments = append(c.segments, next)
 	return nil
@@ -276,15 +276,15 @@ func (c *chain) create(path string) error {
 // view returns a copy of the present list of segments, oldest first. Their sizes exclude records that are written
 // later.
 func (c *chain) view() []segment {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	return slices.Clone(c.segments)
 }
 
 // close ends the chain. Later records are refused.
 func (c *chain) close() error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	if c.closed {
 		return nil
 	}
@@ -294,11 +294,11 @@ func (c *chain) close() error {
 		errs = append(errs, fmt.Errorf("%d records of %s are lost: %w", left, c.name, c.failure()))
 	}
 	if lost := c.backlog.lost; lost > 0 {
-		errs = append(errs, fmt.Errorf("%d %s are lost: %w", lost, c.losing(), c.failure()))
+		errs = append(errs, fmt.Errorf("%d %s are lost: %w", lost, c.lostKind(), c.failure()))
 	}
-	c.down.Store(new(ErrClosed))
+	c.downErr.Store(new(ErrClosed))
 	if c.file != nil {
-		c.giveBack()
+		c.releaseReserve()
 		errs = append(errs, c.file.Close())
 	}
 	return errors.Join(errs...)

@@ -34,7 +34,7 @@ func (j *Journal) Check() Check {
 	return j.check.now
 }
 
-func (c *check) note(change func(*Check)) Check {
+func (c *check) update(change func(*Check)) Check {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.now)
@@ -44,8 +44,8 @@ func (c *check) note(change func(*Check)) Check {
 // errStopped means that the journal was closed during a check.
 var errStopped = errors.New("the journal is closed")
 
-// checkOld checks the older segments and logs the result.
-func (j *Journal) checkOld() {
+// checkOlder checks the older segments and logs the result.
+func (j *Journal) checkOlder() {
 	ctx := context.Background()
 	for _, c := range []*chain{j.calls, j.refusals} {
 		err := j.checkChain(c)
@@ -53,22 +53,22 @@ func (j *Journal) checkOld() {
 			return
 		}
 		if err != nil {
-			j.check.note(func(now *Check) { now.Broken = append(now.Broken, err) })
+			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
 			// Later heads replace the present one, so the finding is also recorded in the chain itself.
-			found := c.recordOf(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
+			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "that the journal is broken is not on record", "chain", c.name, "error", err)
 			}
 		}
 	}
-	now := j.check.note(func(now *Check) { now.Done = true })
+	now := j.check.update(func(now *Check) { now.Done = true })
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// rereader returns a reader of older segments that begins with the record of seq first and compares the chain with
+// newOlderReader returns a reader of older segments that begins with the record of seq first and compares the chain with
 // the head that was sealed before the start.
-func (c *chain) rereader(first int64) *reader {
+func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}
 	return r
@@ -80,7 +80,7 @@ func (j *Journal) checkChain(c *chain) error {
 	if len(segments) == 0 {
 		return nil
 	}
-	r := c.rereader(segments[0].first)
+	r := c.newOlderReader(segments[0].first)
 	var sum tally
 	count := func(rec *Record, size int) {
 		for _, who := range appendAccounts(nil, rec) {
@@ -89,27 +89,27 @@ func (j *Journal) checkChain(c *chain) error {
 	}
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
-		if !c.keeps(s) { // retention has removed the segment, so the check begins again with the next one
-			r = c.rereader(s.last + 1)
+		if !c.isStored(s) { // retention has removed the segment, so the check begins again with the next one
+			r = c.newOlderReader(s.last + 1)
 			continue
 		}
 		records := r.report.Records
-		if sum = (tally{}); c.shares.most > 0 {
+		if sum = (tally{}); c.usage.most > 0 {
 			r.visit = count
 		}
 		if err := r.read(s); err != nil {
-			if c.keeps(s) {
+			if c.isStored(s) {
 				return err
 			}
-			r = c.rereader(s.last + 1)
+			r = c.newOlderReader(s.last + 1)
 			continue
 		}
-		j.check.note(func(now *Check) {
+		j.check.update(func(now *Check) {
 			now.Segments++
 			now.Records += r.report.Records - records
 		})
-		if c.shares.most > 0 {
-			c.counted(s.first, sum)
+		if c.usage.most > 0 {
+			c.setTally(s.first, sum)
 		}
 		if !j.pause(time.Since(begin)) {
 			return errStopped
@@ -118,10 +118,10 @@ func (j *Journal) checkChain(c *chain) error {
 	return nil
 }
 
-// keeps reports whether a segment is still part of the chain.
-func (c *chain) keeps(s segment) bool {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+// isStored reports whether a segment is still part of the chain.
+func (c *chain) isStored(s segment) bool {
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
@@ -141,6 +141,6 @@ func (j *Journal) pause(d time.Duration) bool {
 // CheckToProto converts the progress of a check to its message.
 func CheckToProto(c Check) *gatewayv1.JournalCheck {
 	return &gatewayv1.JournalCheck{
-		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: all(c.Broken, error.Error),
+		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: convertAll(c.Broken, error.Error),
 	}
 }

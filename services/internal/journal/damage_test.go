@@ -15,28 +15,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sample returns a folder with a journal of a few records in segments of the given size.
-func sample(t testing.TB, segmentBytes int64) string {
+// sampleJournal returns a folder with a journal of a few records in segments of the given size.
+func sampleJournal(t testing.TB, segmentBytes int64) string {
 	t.Helper()
-	return sampleOf(t, segmentBytes, 5)
+	return sampleJournalOf(t, segmentBytes, 5)
 }
 
-// sampleOf returns a folder with a journal of the given number of calls, and a refusal.
-func sampleOf(t testing.TB, segmentBytes int64, calls int) string {
+// sampleJournalOf returns a folder with a journal of the given number of calls, and a refusal.
+func sampleJournalOf(t testing.TB, segmentBytes int64, calls int) string {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := config(dir)
 	cfg.SegmentBytes = segmentBytes
 	j := open(t, cfg)
-	rec := full()
+	rec := fullRecord()
 	for i := range calls {
 		rec.DecisionID = fmt.Sprint("d", i)
 		if err := errors.Join(j.Intent(t.Context(), &rec), j.Outcome(t.Context(), &rec)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	refusal(t, j, "r")
-	closed(t, j)
+	writeRefusal(t, j, "r")
+	closeJournal(t, j)
 	return dir
 }
 
@@ -61,7 +61,7 @@ func overwrite(t testing.TB, path string, at int, b byte) {
 
 func TestVerify_DetectsFlippedByte(t *testing.T) {
 	t.Parallel()
-	dir := sampleOf(t, 4<<10, 4)
+	dir := sampleJournalOf(t, 4<<10, 4)
 	paths := append(files(t, dir, "calls"), files(t, dir, "refusals")...)
 	if len(paths) < 4 {
 		t.Fatalf("there are %d segments only", len(paths))
@@ -104,7 +104,7 @@ func TestVerify_DetectsRearrangedLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := sample(t, 16<<20)
+			dir := sampleJournal(t, 16<<20)
 			path := files(t, dir, "calls")[0]
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -122,7 +122,7 @@ func TestVerify_DetectsRearrangedLines(t *testing.T) {
 
 func TestVerify_DetectsForgedRecordAtNextRecord(t *testing.T) {
 	t.Parallel()
-	dir := sample(t, 4<<10)
+	dir := sampleJournal(t, 4<<10)
 	path := files(t, dir, "calls")[0]
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -145,7 +145,7 @@ func TestVerify_DetectsForgedRecordAtNextRecord(t *testing.T) {
 
 func TestVerifyAndOpen_DetectMissingSegment(t *testing.T) {
 	t.Parallel()
-	dir := sampleOf(t, 4<<10, 4)
+	dir := sampleJournalOf(t, 4<<10, 4)
 	paths := files(t, dir, "calls")
 	if err := os.Remove(paths[1]); err != nil {
 		t.Fatal(err)
@@ -164,15 +164,15 @@ func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	closed(t, j)
+	writeIntent(t, j, "a")
+	closeJournal(t, j)
 	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // after a kill, the head may be a second old
 	if err != nil {
 		t.Fatal(err)
 	}
 	j = open(t, config(dir))
-	intent(t, j, "b")
-	closed(t, j)
+	writeIntent(t, j, "b")
+	closeJournal(t, j)
 	path := files(t, dir, "calls")[0]
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -187,8 +187,8 @@ func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 		write(t, filepath.Join(dir, filepath.Base(path)), text[:end])
 		write(t, filepath.Join(dir, "head.json"), head)
 		j := open(t, cfg)
-		intent(t, j, "c")
-		closed(t, j)
+		writeIntent(t, j, "c")
+		closeJournal(t, j)
 		verified(t, dir)
 		if end == start {
 			if diff := cmp.Diff([]string{"a", "c"}, ids(t, dir, "calls")); diff != "" {
@@ -215,9 +215,9 @@ func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	refusal(t, j, "r")
-	closed(t, j)
+	writeIntent(t, j, "a")
+	writeRefusal(t, j, "r")
+	closeJournal(t, j)
 	hole := string(make([]byte, 512))
 	for i, end := range []string{"{", `{"seq":`, `{"seq":%d,"time":"20`, "\x00\x00\x00", `{"seq":%d,"ti` + hole + "x\n" + `{"seq`} {
 		for _, chain := range []string{"calls", "refusals"} {
@@ -231,7 +231,7 @@ func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 		if report := verified(t, dir); report.Calls.Torn == 0 || report.Refusals.Torn == 0 {
 			t.Errorf("%.30q at the end is not seen: %+v", end, report)
 		}
-		closed(t, open(t, config(dir)))
+		closeJournal(t, open(t, config(dir)))
 		report := verified(t, dir)
 		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want || report.Calls.Torn != 0 {
 			t.Errorf("%.30q: there are %d and %d records, want %d", end, report.Calls.Records, report.Refusals.Records, want)
@@ -253,7 +253,7 @@ func TestOpen_RefusesDamagedEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := sample(t, 16<<20)
+			dir := sampleJournal(t, 16<<20)
 			path := files(t, dir, "calls")[0]
 			text, err := os.ReadFile(path)
 			if err != nil {
@@ -277,9 +277,9 @@ func TestOpen_RefusesChainBrokenInMiddle(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, config(dir))
 	for _, id := range []string{"a", "b", "c"} {
-		intent(t, j, id)
+		writeIntent(t, j, id)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	path := files(t, dir, "calls")[0]
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -322,8 +322,8 @@ func TestOpen_IgnoresOtherFiles(t *testing.T) {
 		write(t, filepath.Join(dir, name), []byte("mine"))
 	}
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	closed(t, j)
+	writeIntent(t, j, "a")
+	closeJournal(t, j)
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != "mine" {
 			t.Errorf("%s holds %q: %v", name, text, err)

@@ -123,6 +123,6 @@ func TestIntent_RefusesRecordThatIsTooLarge(t *testing.T) {
 	if err := j.Healthy(); err != nil {
 		t.Errorf("one bad record stops the journal: %v", err)
 	}
-	intent(t, j, "e")
+	writeIntent(t, j, "e")
 	verified(t, dir)
 }

@@ -28,17 +28,17 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// on opens a journal, writes n calls to it and closes it.
-func on(t testing.TB, cfg journal.Config, n int) {
+// writeCalls opens a journal, writes n calls to it and closes it.
+func writeCalls(t testing.TB, cfg journal.Config, n int) {
 	t.Helper()
 	j := open(t, cfg)
 	for i := range n {
-		intent(t, j, fmt.Sprint("d", i))
+		writeIntent(t, j, fmt.Sprint("d", i))
 	}
-	closed(t, j)
+	closeJournal(t, j)
 }
 
-func small(dir string) journal.Config {
+func smallConfig(dir string) journal.Config {
 	cfg := config(dir)
 	cfg.SegmentBytes = 4 << 10
 	return cfg
@@ -69,7 +69,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
-	on(t, small(original), 100)
+	writeCalls(t, smallConfig(original), 100)
 	head := verified(t, original).Head
 	names := files(t, original, "calls")
 	begins := func(i int) (seq int64) {
@@ -88,7 +88,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		"all segments":           {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 100) }, 1, "up to record 100 is missing"},
 		"the oldest segment":     {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[0]) }, 1, "none says that they were pruned"},
 		"a segment between":      {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[1]) }, begins(1), "are missing, as a segment"},
-		"a torn end that is cut": {func(t *testing.T, dir string) { tear(t, dir) }, 100, "up to record 100 is missing"},
+		"a torn end that is cut": {func(t *testing.T, dir string) { cutLastRecord(t, dir) }, 100, "up to record 100 is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,9 +104,9 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Run("an older copy shows with a head that was kept elsewhere", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "journal")
-		on(t, small(dir), 50)
+		writeCalls(t, smallConfig(dir), 50)
 		older := copied(t, dir)
-		on(t, small(dir), 50)
+		writeCalls(t, smallConfig(dir), 50)
 		newer := verified(t, dir).Head
 		verified(t, older)
 		if _, err := journal.Verify(dir, *newer); err != nil {
@@ -124,7 +124,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Run("a journal that was written anew", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "journal")
-		on(t, small(dir), 100)
+		writeCalls(t, smallConfig(dir), 100)
 		_, err := journal.Verify(dir, *head)
 		if err == nil || !strings.Contains(err.Error(), "not the one that was sealed") || !strings.Contains(err.Error(), "another key") {
 			t.Errorf("Verify says %v", err)
@@ -139,8 +139,8 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 			t.Errorf("without one: %v", err)
 		}
 		// Without the journal's key, only a head with another key can be signed.
-		forger := small(copied(t, dir))
-		closed(t, open(t, forger))
+		forger := smallConfig(copied(t, dir))
+		closeJournal(t, open(t, forger))
 		forged, err := os.ReadFile(filepath.Join(forger.Dir, "head.json"))
 		if err != nil {
 			t.Fatal(err)
@@ -163,8 +163,8 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// tear cuts off a part of the last record.
-func tear(t testing.TB, dir string) {
+// cutLastRecord cuts off a part of the last record.
+func cutLastRecord(t testing.TB, dir string) {
 	t.Helper()
 	paths := files(t, dir, "calls")
 	path := paths[len(paths)-1]
@@ -180,10 +180,10 @@ func tear(t testing.TB, dir string) {
 func TestOpen_RecordsMissingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	on(t, config(dir), 10)
+	writeCalls(t, config(dir), 10)
 	head := verified(t, dir).Head
 	cutTail(t, dir, "calls", 4)
-	on(t, config(dir), 1)
+	writeCalls(t, config(dir), 1)
 	verified(t, dir)
 	rec := read(t, lines(t, dir, "calls")[6])
 	if rec.Kind != journal.KindRecovery || rec.Count != 4 || !strings.Contains(rec.Message, "records 7 to 10 were sealed and are missing") || !strings.Contains(rec.Message, head.Calls.Hash) {
@@ -194,13 +194,13 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	}
 	// A rewritten end has the same number of records with other contents.
 	forged := filepath.Join(t.TempDir(), "journal")
-	on(t, config(forged), 20)
+	writeCalls(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, files(t, dir, "calls")[0], text)
-	closed(t, open(t, config(dir)))
+	closeJournal(t, open(t, config(dir)))
 	if got := messages(t, dir, "calls"); len(got) == 0 || !strings.Contains(got[len(got)-1], "is not the one that was sealed") {
 		t.Errorf("the recoveries are %q", got)
 	}
@@ -217,7 +217,7 @@ func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 		if h := j.Head(); h == nil || h.Calls.Count != 0 || h.Check() != nil {
 			t.Fatalf("at first the head is %v", h)
 		}
-		intent(t, j, "a")
+		writeIntent(t, j, "a")
 		time.Sleep(1001 * time.Millisecond)
 		synctest.Wait()
 		first := j.Head()
@@ -234,8 +234,8 @@ func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 		if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) || j.Head() != first {
 			t.Errorf("it is sealed anew where nothing was written: %v", err)
 		}
-		refusal(t, j, "b")
-		closed(t, j)
+		writeRefusal(t, j, "b")
+		closeJournal(t, j)
 		heads := log.heads(t)
 		if n := len(heads); n != 4 || heads[1] != *first || heads[3].Refusals.Count != 1 {
 			t.Errorf("the log has %v", heads)
@@ -281,7 +281,7 @@ func (l *logged) heads(t testing.TB) []journal.Head {
 func TestReadHeads_AcceptsFilesAndLogs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	on(t, config(dir), 1)
+	writeCalls(t, config(dir), 1)
 	head := verified(t, dir).Head
 	if back := journal.HeadFromProto(journal.HeadToProto(head)); *back != *head || back.Check() != nil {
 		t.Errorf("over gRPC it becomes %v", back)
@@ -316,12 +316,12 @@ func TestReadHeads_AcceptsFilesAndLogs(t *testing.T) {
 func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	on(t, small(dir), 100)
+	writeCalls(t, smallConfig(dir), 100)
 	checked := func(log io.Writer) journal.Check {
-		cfg := small(dir)
+		cfg := smallConfig(dir)
 		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		j := open(t, cfg)
-		defer closed(t, j)
+		defer closeJournal(t, j)
 		for !j.Check().Done {
 			select {
 			case <-t.Context().Done():
@@ -329,7 +329,7 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 		}
-		intent(t, j, "on")
+		writeIntent(t, j, "on")
 		return j.Check()
 	}
 	whole := len(files(t, dir, "calls")) - 1
@@ -357,19 +357,19 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	cfg := small(dir)
+	cfg := smallConfig(dir)
 	cfg.Calls.Bytes = 16 << 10
 	all := map[string]journal.Pruned{}
 	j := open(t, cfg)
 	for i := range 200 {
-		intent(t, j, fmt.Sprint("d", i))
+		writeIntent(t, j, fmt.Sprint("d", i))
 		for _, line := range lines(t, dir, "calls") {
 			for _, gone := range read(t, line).Pruned {
 				all[gone.File] = gone
 			}
 		}
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	report := verified(t, dir)
 	next := int64(1)
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
@@ -413,13 +413,13 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			j := open(t, small(dir))
+			j := open(t, smallConfig(dir))
 			found, err := j.Find(t.Context(), "d11")
 			if err != nil || len(found) != 3 {
 				t.Errorf("of a decision there are %d records: %v", len(found), err)
 			}
-			intent(t, j, "on")
-			closed(t, j)
+			writeIntent(t, j, "on")
+			closeJournal(t, j)
 			report = verified(t, dir)
 			if report.Calls.Records != c.calls+1 || report.Calls.First != c.first || report.Calls.SealKey == "" || report.Head.Calls.Count != report.Calls.Last {
 				t.Errorf("after one more the report is %+v", report)

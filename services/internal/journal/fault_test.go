@@ -137,7 +137,7 @@ func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 				cfg := journal.OnDisk(config(dir), d.open)
 				cfg.Sync = c.sync
 				j := open(t, cfg)
-				intent(t, j, "before")
+				writeIntent(t, j, "before")
 
 				d.set(c.fault)
 				rec := journal.Record{DecisionID: "refused"}
@@ -167,8 +167,8 @@ func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 				if err := j.Healthy(); err != nil {
 					t.Fatalf("with a good disk Healthy gives %v", err)
 				}
-				intent(t, j, "after")
-				closed(t, j)
+				writeIntent(t, j, "after")
+				closeJournal(t, j)
 				if diff := cmp.Diff([]string{"before", "", "before", "after"}, ids(t, dir, "calls")); diff != "" {
 					t.Error(diff)
 				}
@@ -196,8 +196,8 @@ func TestIntent_ReplacesNewSegmentAfterFailedSync(t *testing.T) {
 		}
 		d.heal()
 		time.Sleep(time.Second)
-		intent(t, j, "b")
-		closed(t, j)
+		writeIntent(t, j, "b")
+		closeJournal(t, j)
 		if diff := cmp.Diff([]string{"", "b"}, ids(t, dir, "calls")); diff != "" {
 			t.Error(diff)
 		}
@@ -212,7 +212,7 @@ func TestIntent_IsRefusedWhileRefusalsCannotBeRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
 		j := open(t, journal.OnDisk(config(dir), d.open))
-		refusal(t, j, "a")
+		writeRefusal(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room, d.only = true, 0, "refusals" })
 		rec := journal.Record{DecisionID: "b"}
 		if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
@@ -226,9 +226,9 @@ func TestIntent_IsRefusedWhileRefusalsCannotBeRecorded(t *testing.T) {
 		}
 		d.heal()
 		time.Sleep(time.Second)
-		intent(t, j, "c")
-		refusal(t, j, "d")
-		closed(t, j)
+		writeIntent(t, j, "c")
+		writeRefusal(t, j, "d")
+		closeJournal(t, j)
 		if diff := cmp.Diff([]string{"a", "", "", "d"}, ids(t, dir, "refusals")); diff != "" {
 			t.Error(diff)
 		}
@@ -241,7 +241,7 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
 		j := open(t, journal.OnDisk(config(dir), d.open))
-		intent(t, j, "a")
+		writeIntent(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		text := strings.Repeat("x", 60<<10)
 		const all = 600 // 559 of them fit into 32 MiB
@@ -253,7 +253,7 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 		}
 		d.heal()
 		time.Sleep(time.Second)
-		closed(t, j)
+		closeJournal(t, j)
 		var outcomes, lost int64
 		for _, line := range lines(t, dir, "calls") {
 			switch rec := read(t, line); rec.Kind {
@@ -277,7 +277,7 @@ func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
 		j := open(t, journal.OnDisk(config(dir), d.open))
-		refusal(t, j, "a")
+		writeRefusal(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		for i := range 20 {
 			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // a Count of 0 counts as one
@@ -288,8 +288,8 @@ func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 		}
 		d.heal()
 		time.Sleep(time.Second)
-		refusal(t, j, "b")
-		closed(t, j)
+		writeRefusal(t, j, "b")
+		closeJournal(t, j)
 		if diff := cmp.Diff([]string{"a", "", "", "b"}, ids(t, dir, "refusals")); diff != "" {
 			t.Error(diff)
 		}
@@ -320,7 +320,7 @@ func TestClose_ReportsLostRecords(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}
 	j := open(t, journal.OnDisk(config(dir), d.open))
-	intent(t, j, "a")
+	writeIntent(t, j, "a")
 	d.set(func(d *disk) { d.full, d.room = true, 0 })
 	if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
 		t.Fatal("the outcome is taken")
@@ -338,13 +338,13 @@ func TestClose_WritesBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, d := t.TempDir(), &disk{}
 		j := open(t, journal.OnDisk(config(dir), d.open))
-		intent(t, j, "a")
+		writeIntent(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
 			t.Fatal("the outcome is taken")
 		}
 		d.heal()
-		closed(t, j) // before the journal retries
+		closeJournal(t, j) // before the journal retries
 		if diff := cmp.Diff([]string{"a", "", "a"}, ids(t, dir, "calls")); diff != "" {
 			t.Error(diff)
 		}

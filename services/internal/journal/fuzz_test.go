@@ -14,7 +14,7 @@ import (
 )
 
 func FuzzParse(f *testing.F) {
-	line, err := journal.FirstLine(full(), full().ReservedAt)
+	line, err := journal.FirstLine(fullRecord(), fullRecord().ReservedAt)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzOpen(f *testing.F) {
-	dir := sample(f, 4<<10)
+	dir := sampleJournal(f, 4<<10)
 	path := files(f, dir, "refusals")[0]
 	good, err := os.ReadFile(path)
 	if err != nil {
@@ -72,8 +72,8 @@ func FuzzOpen(f *testing.F) {
 			}
 			return
 		}
-		refusal(t, j, "next")
-		closed(t, j)
+		writeRefusal(t, j, "next")
+		closeJournal(t, j)
 		verified(t, dir)
 		all := ids(t, dir, "refusals")
 		if all[0] != "r" || all[len(all)-1] != "next" {

@@ -22,10 +22,10 @@ func TestIntent_ConcurrentCallersShareWriteAndSync(t *testing.T) {
 		j := open(t, cfg)
 
 		var all sync.WaitGroup
-		all.Go(func() { intent(t, j, "first") })
+		all.Go(func() { writeIntent(t, j, "first") })
 		<-begun
 		for i := range 300 {
-			all.Go(func() { intent(t, j, fmt.Sprint("d", i)) })
+			all.Go(func() { writeIntent(t, j, fmt.Sprint("d", i)) })
 		}
 		synctest.Wait() // all of them wait while the first group is synced
 		close(hold)
@@ -51,7 +51,7 @@ func TestIntent_IsSyncedBeforeItReturns(t *testing.T) {
 		all.Go(func() {
 			for i := range 20 {
 				id := fmt.Sprintf("d-%d-%d", caller, i)
-				intent(t, j, id)
+				writeIntent(t, j, id)
 				if !d.holds(t, id) {
 					t.Errorf("%s was acknowledged and is not synced", id)
 				}
@@ -59,7 +59,7 @@ func TestIntent_IsSyncedBeforeItReturns(t *testing.T) {
 		})
 	}
 	all.Wait()
-	closed(t, j)
+	closeJournal(t, j)
 	if got := verified(t, dir).Calls.Records; got != 16*20 {
 		t.Errorf("there are %d records, want %d", got, 16*20)
 	}
@@ -95,15 +95,15 @@ func TestIntent_ConcurrentCallersFormOneChain(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				id := fmt.Sprintf("d-%d-%d", caller, i)
-				intent(t, j, id)
+				writeIntent(t, j, id)
 				if i%2 == 0 {
-					refusal(t, j, id)
+					writeRefusal(t, j, id)
 				}
 			}
 		})
 	}
 	all.Wait()
-	closed(t, j)
+	closeJournal(t, j)
 	report := verified(t, dir)
 	if report.Calls.Records != callers*each || report.Refusals.Records != callers*each/2 {
 		t.Errorf("there are %d calls and %d refusals", report.Calls.Records, report.Refusals.Records)

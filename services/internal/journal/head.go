@@ -47,15 +47,15 @@ type ChainHead struct {
 // errNotSealed means that a head's signature does not match its key.
 var errNotSealed = errors.New("the signature does not match the key that the head names")
 
-// text returns the text that is signed.
-func (h *Head) text() []byte {
+// signingInput returns the text that is signed.
+func (h *Head) signingInput() []byte {
 	return fmt.Appendf(nil, "sluice journal head v1\n%s\ncalls %d %s\nrefusals %d %s\n",
 		h.Time.UTC().Format(time.RFC3339Nano), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash)
 }
 
 func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Key = hex.EncodeToString(key.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // an ed25519.PrivateKey returns this type
-	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.text()))
+	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.signingInput()))
 }
 
 // Check returns an error unless the head was signed with the key that it names. Check can't tell whose key that is.
@@ -65,7 +65,7 @@ func (h *Head) Check() error {
 		return errors.New("the head names no Ed25519 key")
 	}
 	signature, err := hex.DecodeString(h.Signature)
-	if err != nil || !ed25519.Verify(key, h.text(), signature) {
+	if err != nil || !ed25519.Verify(key, h.signingInput(), signature) {
 		return errNotSealed
 	}
 	return nil
@@ -80,8 +80,8 @@ func (h *Head) String() string {
 	return string(line)
 }
 
-// of returns the end of a chain that the head states.
-func (h *Head) of(chain string) ChainHead {
+// chainEnd returns the end of a chain that the head states.
+func (h *Head) chainEnd(chain string) ChainHead {
 	if chain == callsName {
 		return h.Calls
 	}
@@ -141,7 +141,7 @@ func HeadToProto(h *Head) *gatewayv1.JournalHead {
 		return nil
 	}
 	return &gatewayv1.JournalHead{
-		Time:     stamp(h.Time),
+		Time:     timestampOf(h.Time),
 		Calls:    &gatewayv1.ChainHead{Count: h.Calls.Count, Hash: h.Calls.Hash},
 		Refusals: &gatewayv1.ChainHead{Count: h.Refusals.Count, Hash: h.Refusals.Hash},
 		Key:      h.Key, Signature: h.Signature,
@@ -154,7 +154,7 @@ func HeadFromProto(h *gatewayv1.JournalHead) *Head {
 		return nil
 	}
 	return &Head{
-		Time:     moment(h.GetTime()),
+		Time:     timeOf(h.GetTime()),
 		Calls:    ChainHead{Count: h.GetCalls().GetCount(), Hash: h.GetCalls().GetHash()},
 		Refusals: ChainHead{Count: h.GetRefusals().GetCount(), Hash: h.GetRefusals().GetHash()},
 		Key:      h.GetKey(), Signature: h.GetSignature(),

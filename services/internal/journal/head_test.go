@@ -22,7 +22,7 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 		"another key's": {func(t *testing.T, dir string) {
 			forger := copied(t, dir)
 			remove(t, filepath.Join(forger, "head.json"))
-			on(t, config(forger), 0)
+			writeCalls(t, config(forger), 0)
 			text, err := os.ReadFile(filepath.Join(forger, "head.json"))
 			if err != nil {
 				t.Fatal(err)
@@ -34,17 +34,17 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 		t.Run("X10 "+name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "journal")
-			on(t, config(dir), 10)
+			writeCalls(t, config(dir), 10)
 			cutTail(t, dir, "calls", 4)
 			c.change(t, dir)
-			on(t, config(dir), 1)
+			writeCalls(t, config(dir), 1)
 			for chain, at := range map[string]int{"calls": 6, "refusals": 0} {
 				rec := read(t, lines(t, dir, chain)[at])
 				if rec.Kind != journal.KindRecovery || !strings.Contains(rec.Message, "missing before this one is not known: ") || !strings.Contains(rec.Message, c.want) {
 					t.Errorf("the record of %s is %+v", chain, rec)
 				}
 			}
-			on(t, config(dir), 1)
+			writeCalls(t, config(dir), 1)
 			if got := messages(t, dir, "calls"); len(got) != 1 {
 				t.Errorf("a later start says %q", got)
 			}
@@ -53,7 +53,7 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 	t.Run("X10 a journal that begins", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "journal")
-		on(t, config(dir), 1)
+		writeCalls(t, config(dir), 1)
 		if got := messages(t, dir, "calls"); len(got) != 0 {
 			t.Errorf("it says %q", got)
 		}
@@ -64,8 +64,8 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 func TestCheck_ComparesOlderSegmentsWithHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")
-	on(t, small(dir), 50)
-	on(t, small(anew), 200)
+	writeCalls(t, smallConfig(dir), 50)
+	writeCalls(t, smallConfig(anew), 200)
 	for _, path := range files(t, dir, "calls") {
 		remove(t, path)
 	}
@@ -76,14 +76,14 @@ func TestCheck_ComparesOlderSegmentsWithHead(t *testing.T) {
 		}
 		write(t, filepath.Join(dir, filepath.Base(path)), text)
 	}
-	j := open(t, small(dir))
+	j := open(t, smallConfig(dir))
 	for !j.Check().Done {
 		runtime.Gosched()
 	}
 	if broken := j.Check().Broken; len(broken) != 1 || !strings.Contains(broken[0].Error(), "record 50, is not the one that was sealed") {
 		t.Errorf("the check found %v", broken)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	if got := messages(t, dir, "calls"); len(got) != 1 || !strings.Contains(got[0], "record 50, is not the one that was sealed") {
 		t.Errorf("the recoveries are %q", got)
 	}

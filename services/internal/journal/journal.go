@@ -24,15 +24,15 @@ type Journal struct {
 	admissions admissions
 	entries    sync.Pool
 	check      check
-	// head is the newest signed head. unsealed is true if the last attempt to store a head failed.
-	head     atomic.Pointer[Head]
-	unsealed bool
+	// head is the newest signed head. sealFailed is true if the last attempt to store a head failed.
+	head       atomic.Pointer[Head]
+	sealFailed bool
 
-	sick    chan struct{}
-	stop    chan struct{}
-	keeper  sync.WaitGroup
-	closing sync.Once
-	closed  error
+	failed      chan struct{}
+	stop        chan struct{}
+	maintainers sync.WaitGroup
+	closing     sync.Once
+	closed      error
 }
 
 // Open opens or creates the journal in cfg.Dir and maintains it until Close.
@@ -55,54 +55,54 @@ func Open(cfg Config) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{cfg: cfg, keys: keys, hasher: newHasher(keys.hmac), sick: make(chan struct{}, 1), stop: make(chan struct{})}
+	j := &Journal{cfg: cfg, keys: keys, hasher: newHasher(keys.hmac), failed: make(chan struct{}, 1), stop: make(chan struct{})}
 	j.entries.New = newEntry
 	j.calls = j.newChain(callsName, cfg.Calls)
-	j.calls.shares = newShares(cfg.Share, cfg.Calls.Bytes)
+	j.calls.usage = newQuotaUsage(cfg.Share, cfg.Calls.Bytes)
 	j.refusals = j.newChain(refusalsName, cfg.Refusals)
 	if err := j.load(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open journal in %s: %w", cfg.Dir, err), j.calls.close(), j.refusals.close())
 	}
 	j.seal()
-	j.tellHead()
-	j.keeper.Go(j.keep)
-	j.keeper.Go(j.checkOld)
+	j.logHead()
+	j.maintainers.Go(j.maintain)
+	j.maintainers.Go(j.checkOlder)
 	return j, nil
 }
 
 // load reads the ends of the chains and compares them with the newest head in the folder.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
-	unvouched := j.unvouched(sealed, err)
+	unvouched := j.headProblem(sealed, err)
 	if unvouched != nil {
 		j.cfg.Log.ErrorContext(ctx, "journal's newest head tells nothing: whether records were cut off is not known", "error", unvouched)
 	}
 	for _, c := range []*chain{j.calls, j.refusals} {
 		if sealed != nil {
-			c.sealed = sealed.of(c.name)
+			c.sealed = sealed.chainEnd(c.name)
 		}
 		if err := c.load(ctx); err != nil {
 			return err
 		}
-		c.missing(ctx)
+		c.recordMissing(ctx)
 		if unvouched != nil {
-			c.owe(&Record{Message: "whether records are missing before this one is not known: " + unvouched.Error()})
+			c.queueStartRecord(&Record{Message: "whether records are missing before this one is not known: " + unvouched.Error()})
 		}
 		if !c.resume() {
-			j.tell()
+			j.notifyFailure()
 		}
 	}
 	return nil
 }
 
-// unvouched returns the reason why the head in the folder does not show how far the chains went, or nil. An attacker
+// headProblem returns the reason why the head in the folder does not show how far the chains went, or nil. An attacker
 // who can write to the folder, but does not have the key, can remove the head or replace it by the head of another
 // journal. The next head that this journal signs would hide that.
-func (j *Journal) unvouched(sealed *Head, err error) error {
+func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case sealed == nil && j.keys.sealed:
+	case sealed == nil && j.keys.hadSealKey:
 		return fmt.Errorf("%s is missing: it was removed, or power was lost", headName)
 	case sealed != nil && sealed.Key != j.sealKey():
 		return fmt.Errorf("%s was sealed with another key than the journal's", headName)
@@ -118,15 +118,15 @@ func (j *Journal) sealKey() string {
 
 func (j *Journal) newChain(name string, retention Retention) *chain {
 	return &chain{
-		name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, sick: j.tell,
+		name: name, cfg: &j.cfg, retention: retention, watchers: &j.watchers, onFailure: j.notifyFailure,
 		sealKey: j.sealKey(),
 	}
 }
 
-// tell tells the goroutine of keep that a chain can't be written. It never blocks.
-func (j *Journal) tell() {
+// notifyFailure tells the goroutine of maintain that a chain can't be written. It never blocks.
+func (j *Journal) notifyFailure() {
 	select {
-	case j.sick <- struct{}{}:
+	case j.failed <- struct{}{}:
 	default:
 	}
 }
@@ -194,8 +194,8 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	if kind == KindOutcome {
 		e.rec.ResultClass = cmp.Or(rec.ResultClass, ResultUnknown)
 	}
-	if c.shares.most > 0 {
-		e.who = appendAccounts(e.who[:0], rec)
+	if c.usage.most > 0 {
+		e.accounts = appendAccounts(e.accounts[:0], rec)
 	}
 	if err := encodeBody(&e.body, &e.rec); err != nil {
 		return fmt.Errorf("record %s: %w", kind, err)
@@ -221,11 +221,11 @@ func (j *Journal) Healthy() error {
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)
-		j.keeper.Wait()
+		j.maintainers.Wait()
 		j.resume()
 		err := j.flushAdmissions(context.Background())
 		j.seal()
-		j.tellHead()
+		j.logHead()
 		j.closed = errors.Join(err, j.calls.close(), j.refusals.close())
 		j.watchers.close()
 	})
@@ -238,13 +238,13 @@ func (j *Journal) resume() bool {
 	return calls && refusals
 }
 
-// keep maintains the journal until it is closed. Each second it signs a head, each minute it writes counts and
+// maintain maintains the journal until it is closed. Each second it signs a head, each minute it writes counts and
 // applies the retention, and it retries failed writes.
-func (j *Journal) keep() {
+func (j *Journal) maintain() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))
 	defer minute.Stop()
-	second, hour := time.NewTicker(sealEvery), time.NewTicker(tellEvery)
+	second, hour := time.NewTicker(sealInterval), time.NewTicker(headLogInterval)
 	defer second.Stop()
 	defer hour.Stop()
 	var retry <-chan time.Time
@@ -252,25 +252,25 @@ func (j *Journal) keep() {
 		select {
 		case <-j.stop:
 			return
-		case <-j.sick:
-			retry = time.After(retryEvery)
+		case <-j.failed:
+			retry = time.After(retryInterval)
 		case <-retry:
 			if retry = nil; !j.resume() {
-				retry = time.After(retryEvery)
+				retry = time.After(retryInterval)
 			}
 		case <-second.C:
 			j.seal()
-			j.calls.lookForSpace()
-			j.refusals.lookForSpace()
+			j.calls.checkSpace()
+			j.refusals.checkSpace()
 		case <-hour.C:
-			j.tellHead()
+			j.logHead()
 		case now := <-minute.C:
 			minute.Reset(untilMinute(now))
 			if err := j.flushAdmissions(ctx); err != nil {
 				j.cfg.Log.WarnContext(ctx, "refused requests are counted on in memory", "error", err)
 			}
-			j.calls.tidy(now)
-			j.refusals.tidy(now)
+			j.calls.applyRetention(now)
+			j.refusals.applyRetention(now)
 		}
 	}
 }

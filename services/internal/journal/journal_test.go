@@ -41,21 +41,21 @@ func open(t testing.TB, cfg journal.Config) *journal.Journal {
 	return j
 }
 
-func closed(t testing.TB, j *journal.Journal) {
+func closeJournal(t testing.TB, j *journal.Journal) {
 	t.Helper()
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func intent(t testing.TB, j *journal.Journal, id string) {
+func writeIntent(t testing.TB, j *journal.Journal, id string) {
 	t.Helper()
 	if err := j.Intent(t.Context(), &journal.Record{DecisionID: id, Effect: "allow"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func refusal(t testing.TB, j *journal.Journal, id string) {
+func writeRefusal(t testing.TB, j *journal.Journal, id string) {
 	t.Helper()
 	if err := j.Refusal(t.Context(), &journal.Record{DecisionID: id, Code: "denied_by_rule"}); err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func verified(t testing.TB, dir string) journal.Report {
 	return report
 }
 
-// full returns a record in which every field is set that a caller sets.
-func full() journal.Record {
+// fullRecord returns a record in which every field is set that a caller sets.
+func fullRecord() journal.Record {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000_001, time.UTC)
 	return journal.Record{
 		DecisionID: "0195d3a4-7c1e-7d3a-9b1f-2f1f6d2f7c11", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
@@ -146,15 +146,15 @@ func TestJournal_WritesEveryFieldAndOneChain(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, config(dir))
 	before := time.Now()
-	rec := full()
+	rec := fullRecord()
 	ctx := t.Context()
 	if err := errors.Join(j.Intent(ctx, &rec), j.Outcome(ctx, &rec), j.Refusal(ctx, &rec)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(full(), rec); diff != "" {
+	if diff := cmp.Diff(fullRecord(), rec); diff != "" {
 		t.Errorf("the caller's record was changed: %s", diff)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 
 	for chain, kinds := range map[string][]journal.Kind{
 		"calls": {journal.KindIntent, journal.KindOutcome}, "refusals": {journal.KindRefusal},
@@ -166,7 +166,7 @@ func TestJournal_WritesEveryFieldAndOneChain(t *testing.T) {
 		}
 		for i, line := range all {
 			got := read(t, line)
-			want := full()
+			want := fullRecord()
 			want.Seq, want.Prev, want.Kind, want.Build = int64(i+1), prev, kinds[i], "test"
 			if i == 0 { // the first record of the segment
 				key, err := hex.DecodeString(got.SealKey)
@@ -259,11 +259,11 @@ func TestOpen_ContinuesChain(t *testing.T) {
 		j := open(t, cfg)
 		for i := range 20 {
 			id := fmt.Sprintf("d-%d-%d", round, i)
-			intent(t, j, id)
-			refusal(t, j, id)
+			writeIntent(t, j, id)
+			writeRefusal(t, j, id)
 			want = append(want, id)
 		}
-		closed(t, j)
+		closeJournal(t, j)
 	}
 	report := verified(t, dir)
 	if report.Calls.Records != 100 || report.Calls.First != 1 || report.Calls.Last != 100 || report.Calls.Segments < 3 {
@@ -285,14 +285,14 @@ func TestOpen_ContinuesEmptySegment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	closed(t, j)
+	writeIntent(t, j, "a")
+	closeJournal(t, j)
 	if err := os.WriteFile(filepath.Join(dir, "calls-00000000000000000002.jsonl"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j = open(t, config(dir))
-	intent(t, j, "b")
-	closed(t, j)
+	writeIntent(t, j, "b")
+	closeJournal(t, j)
 	if diff := cmp.Diff([]string{"a", "b"}, ids(t, dir, "calls")); diff != "" {
 		t.Error(diff)
 	}
@@ -305,9 +305,9 @@ func TestClose_RefusesLaterRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	closed(t, j)
-	closed(t, j)
+	writeIntent(t, j, "a")
+	closeJournal(t, j)
+	closeJournal(t, j)
 	rec := journal.Record{DecisionID: "b"}
 	for name, record := range map[string]func(context.Context, *journal.Record) error{
 		"intent": j.Intent, "outcome": j.Outcome, "refusal": j.Refusal,

@@ -27,9 +27,9 @@ const (
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// sealed reports whether the key that signs heads existed when the journal was opened. Then a head must exist as
+	// hadSealKey reports whether the key that signs heads existed when the journal was opened. Then a head must exist as
 	// well.
-	sealed bool
+	hadSealKey bool
 }
 
 // loadKeys reads the keys, or creates missing ones. A key that an earlier version stored in the journal's folder is
@@ -41,7 +41,7 @@ func loadKeys(cfg *Config) (keys, error) {
 	if err := os.Chmod(cfg.Keys, 0o700); err != nil { //nolint:gosec // a folder needs the x bit
 		return keys{}, fmt.Errorf("protect folder of keys: %w", err)
 	}
-	if err := adopt(filepath.Join(cfg.Dir, hmacName), filepath.Join(cfg.Keys, hmacName)); err != nil {
+	if err := moveKey(filepath.Join(cfg.Dir, hmacName), filepath.Join(cfg.Keys, hmacName)); err != nil {
 		return keys{}, err
 	}
 	key, _, err := loadKey(filepath.Join(cfg.Keys, hmacName))
@@ -52,12 +52,12 @@ func loadKeys(cfg *Config) (keys, error) {
 	if err != nil {
 		return keys{}, err
 	}
-	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), sealed: !made}, nil
+	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), hadSealKey: !made}, nil
 }
 
-// adopt moves a key from the folder in which an earlier version stored it. It returns an error if the new folder
+// moveKey moves a key from the folder in which an earlier version stored it. It returns an error if the new folder
 // already contains another key.
-func adopt(from, to string) error {
+func moveKey(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

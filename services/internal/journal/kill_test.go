@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// victim makes the test binary write records to this folder until it is killed.
-var victim = flag.String("victim", "", "write records to this folder until killed")
+// victimDir makes the test binary write records to this folder until it is killed.
+var victimDir = flag.String("victim", "", "write records to this folder until killed")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if *victim != "" {
-		if err := writeForever(*victim); err != nil {
+	if *victimDir != "" {
+		if err := writeForever(*victimDir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -45,7 +45,7 @@ func writeForever(dir string) error {
 	var all sync.WaitGroup
 	for range 32 {
 		all.Go(func() {
-			rec := full()
+			rec := fullRecord()
 			for {
 				rec.DecisionID = rand.Text()
 				if j.Intent(context.Background(), &rec) != nil || j.Refusal(context.Background(), &rec) != nil {
@@ -70,9 +70,9 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 	dir := t.TempDir()
 	var acknowledged []string
 	for round := range rounds {
-		acknowledged = append(acknowledged, killed(t, dir, round%2 == 0)...)
+		acknowledged = append(acknowledged, killVictim(t, dir, round%2 == 0)...)
 	}
-	closed(t, open(t, config(dir)))
+	closeJournal(t, open(t, config(dir)))
 	report := verified(t, dir)
 	t.Logf("%d acknowledged, %d recorded as calls", len(acknowledged), report.Calls.Records)
 	if len(acknowledged) == 0 {
@@ -91,9 +91,9 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 	}
 }
 
-// killed starts a victim, kills it after a random time, and returns the decision ids that it has printed. An early
+// killVictim starts a victim, kills it after a random time, and returns the decision ids that it has printed. An early
 // victim is usually killed during its start, other victims while they write.
-func killed(t *testing.T, dir string, early bool) []string {
+func killVictim(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {

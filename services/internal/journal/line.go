@@ -68,9 +68,9 @@ func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	return append(dst, '\n')
 }
 
-// follow parses the line of the next record and advances l to that record. If the line is not a record at all, the
+// advance parses the line of the next record and advances l to that record. If the line is not a record at all, the
 // error wraps errUnreadable.
-func (l *link) follow(line []byte) (Record, error) {
+func (l *link) advance(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
 		return Record{}, err
@@ -78,15 +78,15 @@ func (l *link) follow(line []byte) (Record, error) {
 	if rec.Seq != l.seq+1 {
 		return Record{}, fmt.Errorf("has seq %d where %d is due: a record is missing, moved or repeated", rec.Seq, l.seq+1)
 	}
-	if want := l.head(); rec.Prev != want && !l.unknown {
+	if want := l.hexHash(); rec.Prev != want && !l.unknown {
 		return Record{}, fmt.Errorf("has prev %.12s… where the record before it hashes to %.12s…: one of the two was changed", rec.Prev, want)
 	}
 	*l = link{seq: rec.Seq, hash: sha256.Sum256(line)}
 	return *rec, nil
 }
 
-// head returns the hash of the last record's line, in hex.
-func (l *link) head() string { return hex.EncodeToString(l.hash[:]) }
+// hexHash returns the hash of the last record's line, in hex.
+func (l *link) hexHash() string { return hex.EncodeToString(l.hash[:]) }
 
 var errUnreadable = errors.New("is not a whole record")
 
@@ -117,7 +117,7 @@ func appendCRC(dst, text []byte) []byte {
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
-	cutTexts(rec)
+	shortenTexts(rec)
 	buf.Reset()
 	w := lineWriter{out: buf.AvailableBuffer()}
 	if w.record(rec); w.err != nil {
@@ -147,8 +147,8 @@ func RefusalSize(rec *Record) int {
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// cutTexts shortens strings that a caller may have made long, so that every refusal can be recorded in few bytes.
-func cutTexts(rec *Record) {
+// shortenTexts shortens strings that a caller may have made long, so that every refusal can be recorded in few bytes.
+func shortenTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {
 		most = maxRefusedText
@@ -157,31 +157,31 @@ func cutTexts(rec *Record) {
 		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.TokenID,
 		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
 	} {
-		*text = cut(*text, most)
+		*text = shorten(*text, most)
 	}
 	if len(rec.Votes) > 0 {
 		rec.Votes = slices.Clone(rec.Votes) // the votes of the record's owner stay unchanged
 	}
 	for i := range rec.Votes {
-		rec.Votes[i].Comment = cut(rec.Votes[i].Comment, maxRefusedText)
+		rec.Votes[i].Comment = shorten(rec.Votes[i].Comment, maxRefusedText)
 	}
 }
 
-// cut shortens text to at most the given number of bytes as written. A text that was shortened ends in "…".
-func cut(text string, most int) string {
+// shorten shortens text to at most the given number of bytes as written. A text that was shortened ends in "…".
+func shorten(text string, most int) string {
 	if len(text) <= most/maxWritten {
 		return text
 	}
 	for at, r := range text {
-		if most -= written(r); most < 0 {
+		if most -= writtenLen(r); most < 0 {
 			return text[:at] + "…"
 		}
 	}
 	return text
 }
 
-// written returns the maximum number of bytes that a character of a string becomes in a line.
-func written(r rune) int {
+// writtenLen returns the maximum number of bytes that a character of a string becomes in a line.
+func writtenLen(r rune) int {
 	switch {
 	case r == '"', r == '\\':
 		return 2

@@ -104,7 +104,7 @@ func TestJournal_KeepsAcknowledgedRecordsWhenDiskFails(t *testing.T) {
 			if err := m.j.Healthy(); err != nil {
 				rt.Fatalf("on a good disk: %v", err)
 			}
-			closed(t, m.j)
+			closeJournal(t, m.j)
 			verified(t, m.dir)
 			var got []string
 			for _, chain := range []string{"calls", "refusals"} {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-const tornExtension = ".torn"
+const incompleteExtension = ".torn"
 
 // load reads the end of the chain from the disk and prepares the chain for writing.
 func (c *chain) load(ctx context.Context) error {
@@ -22,15 +22,15 @@ func (c *chain) load(ctx context.Context) error {
 	c.pos = link{seq: first - 1, unknown: first > 1}
 	for i := range segments {
 		s := &segments[i]
-		if err := s.follows(c.pos); err != nil {
-			return c.wayOut(err)
+		if err := s.checkFollows(c.pos); err != nil {
+			return c.withAdvice(err)
 		}
 		if i == len(segments)-1 {
 			return c.loadLast(ctx, s)
 		}
-		rec, end, err := s.ending()
+		rec, end, err := s.lastRecord()
 		if err != nil {
-			return c.wayOut(err)
+			return c.withAdvice(err)
 		}
 		s.last, s.hash, s.newest, c.pos = rec.Seq, end.hash, rec.Time, end
 	}
@@ -45,22 +45,22 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	}
 	key := c.sealKey
 	good, lines, err := walk(data, &c.pos, func(rec *Record, at link, size int) {
-		if c.shares.most > 0 {
-			c.shares.charge(appendAccounts(nil, rec), int64(size))
+		if c.usage.most > 0 {
+			c.usage.charge(appendAccounts(nil, rec), int64(size))
 		}
 		if s.last, s.newest = rec.Seq, rec.Time; rec.Seq == s.first {
 			key = rec.SealKey
 		}
-		if at.seq == c.sealed.Count && at.head() != c.sealed.Hash {
-			c.sealedAnew(at)
+		if at.seq == c.sealed.Count && at.hexHash() != c.sealed.Hash {
+			c.recordRewritten(at)
 		}
 	})
 	s.hash = c.pos.hash
-	if err != nil && !isTorn(data[good:], c.pos.seq+1) {
-		return c.wayOut(s.brokenAt(lines+1, c.pos, err))
+	if err != nil && !isIncomplete(data[good:], c.pos.seq+1) {
+		return c.withAdvice(s.brokenAt(lines+1, c.pos, err))
 	}
 	if c.pos.unknown {
-		return c.wayOut(s.broken(1, errors.New("is missing, and so are all records before it")))
+		return c.withAdvice(s.broken(1, errors.New("is missing, and so are all records before it")))
 	}
 	c.file, err = c.cfg.open(s.path, os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	c.size = s.size
 	defer c.reserve()
 	if good < len(data) {
-		if err := c.cut(ctx, s, data, good); err != nil {
+		if err := c.cutIncomplete(ctx, s, data, good); err != nil {
 			return err
 		}
 	}
@@ -80,16 +80,16 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	return err
 }
 
-// wayOut adds to an error about a broken chain what an operator can do about it.
-func (c *chain) wayOut(err error) error {
+// withAdvice adds to an error about a broken chain what an operator can do about it.
+func (c *chain) withAdvice(err error) error {
 	return fmt.Errorf("the chain of %s is broken: %w; to start a new chain, move the files %s-* to another place and keep them for review",
 		c.name, err, c.name)
 }
 
-// cut moves all bytes after the first good bytes of a segment into a separate file, and queues a record about that.
-func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) error {
+// cutIncomplete moves all bytes after the first good bytes of a segment into a separate file, and queues a record about that.
+func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
-	path, err := writeTorn(s.path, torn)
+	path, err := saveIncomplete(s.path, torn)
 	if err != nil {
 		return fmt.Errorf("save the torn end of %s: %w", filepath.Base(s.path), err)
 	}
@@ -99,38 +99,38 @@ func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) erro
 	}
 	name := filepath.Base(path)
 	c.cfg.Log.WarnContext(ctx, "journal had a torn end", "chain", c.name, "cut_bytes", len(torn), "cut_file", name)
-	c.owe(&Record{Message: "a torn end was cut off", CutBytes: int64(len(torn)), CutFile: name})
+	c.queueStartRecord(&Record{Message: "a torn end was cut off", CutBytes: int64(len(torn)), CutFile: name})
 	return nil
 }
 
-// owe queues a record about something that was found at the start. It is written before all other records.
-func (c *chain) owe(rec *Record) {
-	c.note(rec)
-	c.down.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
+// queueStartRecord queues a record about something that was found at the start. It is written before all other records.
+func (c *chain) queueStartRecord(rec *Record) {
+	c.queueRecovery(rec)
+	c.downErr.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
 }
 
-// missing queues a record if the newest head names records that are missing. They were lost with the power, or were
+// recordMissing queues a record if the newest head names records that are missing. They were lost with the power, or were
 // cut off.
-func (c *chain) missing(ctx context.Context) {
+func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
 	}
 	gone := c.sealed.Count - c.pos.seq
 	c.cfg.Log.ErrorContext(ctx, "journal's newest records are missing: power was lost, or they were cut off, or an older copy was put in its place",
 		"chain", c.name, "first", c.pos.seq+1, "last", c.sealed.Count)
-	c.owe(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
+	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
 }
 
-// sealedAnew queues a record which says that a record differs from the one that the head names.
-func (c *chain) sealedAnew(at link) {
+// recordRewritten queues a record which says that a record differs from the one that the head names.
+func (c *chain) recordRewritten(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
-	c.owe(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})
+	c.queueStartRecord(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})
 }
 
-// writeTorn saves data in a new file next to a segment.
-func writeTorn(segment string, data []byte) (string, error) {
+// saveIncomplete saves data in a new file next to a segment.
+func saveIncomplete(segment string, data []byte) (string, error) {
 	for n := 1; ; n++ {
-		path := fmt.Sprintf("%s.%d%s", segment, n, tornExtension)
+		path := fmt.Sprintf("%s.%d%s", segment, n, incompleteExtension)
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if errors.Is(err, fs.ErrExist) {
 			continue

@@ -20,9 +20,9 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "journal")
 	j := open(t, config(dir))
-	intent(t, j, "a")
-	refusal(t, j, "b")
-	closed(t, j)
+	writeIntent(t, j, "a")
+	writeRefusal(t, j, "b")
+	closeJournal(t, j)
 	modes := map[string]fs.FileMode{}
 	for _, root := range []string{dir, keysOf(dir)} {
 		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -54,7 +54,7 @@ func TestHMAC_IsStableAcrossRestarts(t *testing.T) {
 	if first == j.HMAC([]byte("other")) || first != j.HMAC([]byte("arguments")) {
 		t.Error("equal arguments must have equal digests, others not")
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	text, err := os.ReadFile(filepath.Join(keysOf(dir), "hmac.key"))
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 			all = append(all, rec)
 		}
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	verified(t, cfg.Dir)
 	return all
 }
@@ -55,13 +55,13 @@ func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	cfg.SegmentBytes = 4 << 10
 	j := open(t, cfg)
 	for n := range 40 {
-		call := full()
+		call := fullRecord()
 		call.DecisionID = fmt.Sprint("approved-", n)
 		if err := j.Claim(t.Context(), &call); err != nil {
 			t.Fatal(err)
 		}
 		for i := range n % 7 { // fills up to three segments
-			intent(t, j, fmt.Sprintf("free-%d-%d-%s", n, i, strings.Repeat("x", 1800)))
+			writeIntent(t, j, fmt.Sprintf("free-%d-%d-%s", n, i, strings.Repeat("x", 1800)))
 		}
 		before := d.syncs
 		if err := j.Intent(t.Context(), &call); err != nil {
@@ -79,11 +79,11 @@ func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 		if err := j.Outcome(t.Context(), &call); err != nil {
 			t.Fatal(err)
 		}
-		if intent(t, j, fmt.Sprint("free-", n)); d.syncs != before {
+		if writeIntent(t, j, fmt.Sprint("free-", n)); d.syncs != before {
 			t.Fatalf("a call that nobody approved waited for %d syncs", d.syncs-before)
 		}
 	}
-	closed(t, j)
+	closeJournal(t, j)
 }
 
 // A killed gateway may leave records that the system has not yet written to the device.
@@ -94,18 +94,18 @@ func TestIntent_SyncsRecordsOfEarlierProcess(t *testing.T) {
 	cfg.SegmentBytes = 4 << 10
 	j := open(t, cfg)
 	for n := range 9 {
-		intent(t, j, fmt.Sprint("free-", n, strings.Repeat("x", 1800)))
+		writeIntent(t, j, fmt.Sprint("free-", n, strings.Repeat("x", 1800)))
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	j = open(t, cfg)
-	call := full()
+	call := fullRecord()
 	if err := j.Intent(t.Context(), &call); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(d.survivors(t, cfg.Keys)); got != 10 {
 		t.Errorf("%d of 10 records survive", got)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 }
 
 // If the intent of an approved call can't be synced, the call is not sent.
@@ -113,7 +113,7 @@ func TestIntent_OfApprovedCallFailsWhenSyncFails(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}
 	j := open(t, journal.OnDisk(config(dir), d.open))
-	call := full()
+	call := fullRecord()
 	if err := j.Claim(t.Context(), &call); err != nil {
 		t.Fatal(err)
 	}
@@ -122,5 +122,5 @@ func TestIntent_OfApprovedCallFailsWhenSyncFails(t *testing.T) {
 		t.Error("the intent counts, and is not on the disk for sure")
 	}
 	d.heal()
-	closed(t, j)
+	closeJournal(t, j)
 }

@@ -29,19 +29,19 @@ func ToProto(r *Record) *gatewayv1.Record {
 		DefinitionDigest: unhex(r.DefinitionDigest), Category: value[mcpv1.Category](mcpv1.Category_value, "CATEGORY_", r.Category),
 		Risk: value[policyv1.Risk](policyv1.Risk_value, "RISK_", r.Risk), PolicyRevision: r.PolicyRevision,
 		Effect: value[policyv1.Effect](policyv1.Effect_value, "EFFECT_", r.Effect), Code: CodeOf(r.Code), Hidden: r.Hidden, Message: r.Message,
-		Reserved: stamp(r.ReservedAt), LimitLeaseId: r.LimitLeaseID, IdempotencyKey: r.IdempotencyKey,
+		Reserved: timestampOf(r.ReservedAt), LimitLeaseId: r.LimitLeaseID, IdempotencyKey: r.IdempotencyKey,
 		SessionKey: value[policyv1.SessionKey](policyv1.SessionKey_value, "SESSION_KEY_", r.SessionKey),
 		ApprovalId: r.ApprovalID, Attempt: r.Attempt, ApprovalDigest: unhex(r.ApprovalDigest), Grant: r.Grant,
 		ArgumentsHmac: unhex(r.ArgumentsHMAC), RequestBytes: r.RequestBytes, ResultBytes: r.ResultBytes,
 		Result:         value[gatewayv1.ResultClass](gatewayv1.ResultClass_value, "RESULT_CLASS_", string(r.ResultClass)),
-		UpstreamStatus: int32(r.UpstreamStatus), Count: r.Count, Peer: r.Peer, Since: stamp(r.Since),
+		UpstreamStatus: int32(r.UpstreamStatus), Count: r.Count, Peer: r.Peer, Since: timestampOf(r.Since),
 		CutBytes: r.CutBytes, CutFile: r.CutFile, Build: r.Build,
-		Limits: all(r.Limits, toLimit), Votes: all(r.Votes, toVote), Pruned: all(r.Pruned, toPruned),
+		Limits: convertAll(r.Limits, toLimit), Votes: convertAll(r.Votes, toVote), Pruned: convertAll(r.Pruned, toPruned),
 	}
 	if r.Kind != KindRecovery { // a recovery counts lost outcomes, possibly 0
 		out.Count = max(r.Count, 1)
 	}
-	out.Principal.Session, out.Principal.Run, out.Principal.Chain = r.Session, r.Run, all(r.Chain, toPrincipal)
+	out.Principal.Session, out.Principal.Run, out.Principal.Chain = r.Session, r.Run, convertAll(r.Chain, toPrincipal)
 	if r.Rule != (Rule{}) {
 		out.Rule = &policyv1.RuleRef{Document: r.Rule.Document, Rule: r.Rule.Rule}
 	}
@@ -58,20 +58,20 @@ func FromProto(r *gatewayv1.Record) Record {
 		Kind: Kind(enum.Given(r.GetKind())),
 		Seq:  r.GetSequence(), Time: r.GetTime().AsTime(), Prev: r.GetPreviousHash(), SealKey: r.GetSealKey(), Oldest: r.GetOldest(),
 		DecisionID: r.GetDecisionId(), TraceID: r.GetTraceId(),
-		Principal: fromPrincipal(p), Chain: all(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
+		Principal: fromPrincipal(p), Chain: convertAll(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(), FromServer: r.GetFromServer(),
 		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.Given(r.GetCategory()), Risk: enum.Given(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
 		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
 		Effect: enum.Given(r.GetEffect()), Code: enum.Given(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
-		Limits: all(r.GetLimits(), fromLimit), ReservedAt: moment(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
+		Limits: convertAll(r.GetLimits(), fromLimit), ReservedAt: timeOf(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
 		SessionKey: enum.Given(r.GetSessionKey()),
 		ApprovalID: r.GetApprovalId(), Attempt: r.GetAttempt(), ApprovalDigest: hex.EncodeToString(r.GetApprovalDigest()),
-		Votes: all(r.GetVotes(), FromVote), Grant: r.GetGrant(),
+		Votes: convertAll(r.GetVotes(), FromVote), Grant: r.GetGrant(),
 		ArgumentsHMAC: hex.EncodeToString(r.GetArgumentsHmac()), RequestBytes: r.GetRequestBytes(), ResultBytes: r.GetResultBytes(),
 		ResultClass: ResultClass(enum.Given(r.GetResult())), UpstreamStatus: int(r.GetUpstreamStatus()),
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
-		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
-		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
+		Peer:      r.GetPeer(), Since: timeOf(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
+		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(),
 	}
 	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the message counts as one
 		out.Count = r.GetCount()
@@ -125,7 +125,7 @@ func FromLimit(l *policyv1.RuleLimit) Limit {
 
 func toVote(v Vote) *approvalv1.Vote {
 	return &approvalv1.Vote{
-		Subject: v.Subject, Verdict: value[approvalv1.Verdict](approvalv1.Verdict_value, "VERDICT_", v.Verdict), Time: stamp(v.Time),
+		Subject: v.Subject, Verdict: value[approvalv1.Verdict](approvalv1.Verdict_value, "VERDICT_", v.Verdict), Time: timestampOf(v.Time),
 		Comment: v.Comment, Groups: v.Groups, External: v.External,
 		Channel: value[approvalv1.VoteChannel](approvalv1.VoteChannel_value, "VOTE_CHANNEL_", v.Channel),
 	}
@@ -134,7 +134,7 @@ func toVote(v Vote) *approvalv1.Vote {
 // FromVote converts a vote to the form of records.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
-		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: moment(v.GetTime()), Channel: enum.Given(v.GetChannel()),
+		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: timeOf(v.GetTime()), Channel: enum.Given(v.GetChannel()),
 		Groups: v.GetGroups(), External: v.GetExternal(), Comment: v.GetComment(),
 	}
 }
@@ -166,8 +166,8 @@ func value[E ~int32](values map[string]int32, prefix, name string) E {
 	return E(values[prefix+strings.ToUpper(name)])
 }
 
-// all converts each element of a list. It returns nil for an empty list.
-func all[A, B any](list []A, convert func(A) B) []B {
+// convertAll converts each element of a list. It returns nil for an empty list.
+func convertAll[A, B any](list []A, convert func(A) B) []B {
 	if len(list) == 0 {
 		return nil
 	}
@@ -178,14 +178,14 @@ func all[A, B any](list []A, convert func(A) B) []B {
 	return out
 }
 
-func stamp(t time.Time) *timestamppb.Timestamp {
+func timestampOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
 	return timestamppb.New(t)
 }
 
-func moment(t *timestamppb.Timestamp) time.Time {
+func timeOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}

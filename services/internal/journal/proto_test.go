@@ -18,16 +18,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsaid are the fields of a record that the message does not contain, each with the reason.
-var unsaid = map[string]string{
+// unsentFields are the fields of a record that the message does not contain, each with the reason.
+var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unwritten are the fields of the message that this version of the gateway never sets. They are for budgets.
-var unwritten = []protoreflect.Name{"settled", "replay_from"}
+// unsetFields are the fields of the message that this version of the gateway never sets. They are for budgets.
+var unsetFields = []protoreflect.Name{"settled", "replay_from"}
 
-// filled returns a record in which every field is set, as the journal stores it.
-func filled(t *testing.T) *journal.Record {
+// storedRecord returns a record in which every field is set, as the journal stores it.
+func storedRecord(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
 	if err != nil {
@@ -59,7 +59,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 // Every field of a record is sent over gRPC, in the right field of the message.
 func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
-	full := journal.ToProto(filled(t))
+	full := journal.ToProto(storedRecord(t))
 	raw, err := os.ReadFile("testdata/record.grpc.json")
 	if err != nil {
 		t.Fatal(err)
@@ -73,29 +73,29 @@ func TestToProto_ContainsEveryField(t *testing.T) {
 	}
 	contract := full.ProtoReflect().Descriptor().Fields()
 	for i := range contract.Len() {
-		if f := contract.Get(i); full.ProtoReflect().Has(f) == slices.Contains(unwritten, f.Name()) {
+		if f := contract.Get(i); full.ProtoReflect().Has(f) == slices.Contains(unsetFields, f.Name()) {
 			t.Errorf("the contract's %s is written: %t", f.Name(), full.ProtoReflect().Has(f))
 		}
 	}
 	var paths []string
-	leaves(reflect.ValueOf(filled(t)).Elem(), "", func(path string, field reflect.Value) {
+	leaves(reflect.ValueOf(storedRecord(t)).Elem(), "", func(path string, field reflect.Value) {
 		paths = append(paths, path)
 		if field.IsZero() {
 			t.Errorf("the record has no %s", path)
 		}
 	})
 	for _, path := range paths {
-		without := filled(t)
+		without := storedRecord(t)
 		leaves(reflect.ValueOf(without).Elem(), "", func(at string, field reflect.Value) {
 			if at == path {
 				field.SetZero()
 			}
 		})
-		if lost, meant := proto.Equal(full, journal.ToProto(without)), unsaid[path] != ""; lost != meant {
+		if lost, meant := proto.Equal(full, journal.ToProto(without)), unsentFields[path] != ""; lost != meant {
 			t.Errorf("%s is lost on the way: %t, and named as such: %t", path, lost, meant)
 		}
 	}
-	for path := range unsaid {
+	for path := range unsentFields {
 		if !slices.Contains(paths, path) {
 			t.Errorf("%s is no field", path)
 		}
@@ -105,7 +105,7 @@ func TestToProto_ContainsEveryField(t *testing.T) {
 // A record that was sent over gRPC equals the record in the file.
 func TestFromProto_RestoresRecord(t *testing.T) {
 	t.Parallel()
-	want := filled(t)
+	want := storedRecord(t)
 	got := journal.FromProto(journal.ToProto(want))
 	want.CRC = ""
 	if diff := cmp.Diff(*want, got); diff != "" {

@@ -16,21 +16,21 @@ import (
 const maxPruned = 256
 
 // prune removes the oldest segments until the chain is within its retention. The active segment is counted as if it
-// were full. The caller must hold writing.
+// were full. The caller must hold writeMu.
 func (c *chain) prune(ctx context.Context, now time.Time) {
-	for c.sweep(ctx) == nil {
-		gone := c.outdated(now)
+	for c.removeRecorded(ctx) == nil {
+		gone := c.expired(now)
 		if len(gone) == 0 || c.remove(ctx, gone) != nil {
 			return
 		}
 	}
 }
 
-// outdated returns the oldest segments, which retention removes. The newest segment with records always stays,
+// expired returns the oldest segments, which retention removes. The newest segment with records always stays,
 // because the next record contains the hash of its last line.
-func (c *chain) outdated(now time.Time) (gone []Pruned) {
-	c.listing.Lock()
-	defer c.listing.Unlock()
+func (c *chain) expired(now time.Time) (gone []Pruned) {
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	total := c.cfg.SegmentBytes
 	for _, s := range c.segments[:max(0, len(c.segments)-1)] {
 		total += s.size
@@ -52,7 +52,7 @@ func (c *chain) outdated(now time.Time) (gone []Pruned) {
 	return gone
 }
 
-// removable returns the segments before the one that contains the newest record. The caller must hold listing.
+// removable returns the segments before the one that contains the newest record. The caller must hold listMu.
 func (c *chain) removable() []segment {
 	n := len(c.segments)
 	if n > 0 && c.segments[n-1].size == 0 {
@@ -67,49 +67,49 @@ func (s segment) pruned(why Why) Pruned {
 }
 
 // remove writes a record of the oldest segments that are about to be removed, and then removes them. If a segment is
-// missing without such a record, something other than the journal has removed it. The caller must hold writing.
+// missing without such a record, something other than the journal has removed it. The caller must hold writeMu.
 func (c *chain) remove(ctx context.Context, gone []Pruned) error {
-	body := c.recordOf(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
+	body := c.encodeOwn(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
 		return c.fail(ctx, err)
 	}
-	c.listing.Lock()
+	c.listMu.Lock()
 	for i := range gone {
-		c.segments[i].told = true
+		c.segments[i].removalRecorded = true
 	}
-	c.listing.Unlock()
-	return c.sweep(ctx)
+	c.listMu.Unlock()
+	return c.removeRecorded(ctx)
 }
 
-// sweep removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be removed. If
+// removeRecorded removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be removed. If
 // it removed later segments, the chain would have a gap, and the next start would refuse the chain. The caller must
 // hold writing.
-func (c *chain) sweep(ctx context.Context) error {
+func (c *chain) removeRecorded(ctx context.Context) error {
 	for {
-		oldest, ok := c.takeTold()
+		oldest, ok := c.takeRecorded()
 		if !ok {
 			return nil
 		}
 		if err := removeSegment(oldest.path); err != nil {
-			if !oldest.stuck {
+			if !oldest.removalFailed {
 				c.cfg.Log.WarnContext(ctx, "old journal segment is not removed, nor are those behind it until it is", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
 			}
-			oldest.stuck = true
-			c.listing.Lock()
+			oldest.removalFailed = true
+			c.listMu.Lock()
 			c.segments = slices.Insert(c.segments, 0, oldest)
-			c.listing.Unlock()
+			c.listMu.Unlock()
 			return err
 		}
-		c.shares.drop(oldest.tally)
+		c.usage.drop(oldest.tally)
 	}
 }
 
-// takeTold removes the oldest segment from the list if its removal is recorded. That happens before its file is
+// takeRecorded removes the oldest segment from the list if its removal is recorded. That happens before its file is
 // removed. A concurrent reader of the list therefore finds the file of every segment, or reads it as empty.
-func (c *chain) takeTold() (segment, bool) {
-	c.listing.Lock()
-	defer c.listing.Unlock()
-	if len(c.segments) == 0 || !c.segments[0].told {
+func (c *chain) takeRecorded() (segment, bool) {
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
+	if len(c.segments) == 0 || !c.segments[0].removalRecorded {
 		return segment{}, false
 	}
 	oldest := c.segments[0]
@@ -117,8 +117,8 @@ func (c *chain) takeTold() (segment, bool) {
 	return oldest, true
 }
 
-// recordOf returns the body of a record that the journal itself has made.
-func (c *chain) recordOf(rec *Record) []byte {
+// encodeOwn returns the body of a record that the journal itself has made.
+func (c *chain) encodeOwn(rec *Record) []byte {
 	rec.Build = c.cfg.Build
 	var body bytes.Buffer
 	if err := encodeBody(&body, rec); err != nil {
@@ -130,7 +130,7 @@ func (c *chain) recordOf(rec *Record) []byte {
 // removeSegment removes a segment and the files with incomplete ends that were cut off it.
 func removeSegment(path string) error {
 	dir, name := filepath.Split(path)
-	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // not filepath.Glob, because the name of the folder is not a pattern
+	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+incompleteExtension) // not filepath.Glob, because the name of the folder is not a pattern
 	if err != nil {
 		return err
 	}
@@ -142,10 +142,10 @@ func removeSegment(path string) error {
 	return nil
 }
 
-// tidy applies the retention.
-func (c *chain) tidy(now time.Time) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+// applyRetention applies the retention.
+func (c *chain) applyRetention(now time.Time) {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	if !c.closed && c.failure() == nil {
 		c.prune(context.Background(), now)
 	}

@@ -13,35 +13,35 @@ import (
 // maxGroup is the maximum number of records that are written, and synced, together.
 const maxGroup = 256
 
-// soon is the maximum time between two groups that shows that there are many callers. A single caller takes longer
+// groupInterval is the maximum time between two groups that shows that there are many callers. A single caller takes longer
 // between two records.
-const soon = 100 * time.Microsecond
+const groupInterval = 100 * time.Microsecond
 
-// maxKept is the maximum capacity in bytes of a buffer that is reused for another record.
-const maxKept = 16 << 10
+// maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.
+const maxReusedBuffer = 16 << 10
 
 // entry is a record that is being written.
 type entry struct {
 	rec  Record
 	body bytes.Buffer
-	// who lists the principals that are charged for the record's size.
-	who []principal.Key
-	// err is the result. It is set before turn receives false.
+	// accounts lists the principals that are charged for the record's size.
+	accounts []principal.Key
+	// err is the result. It is set before wake receives false.
 	err error
-	// turn wakes the goroutine of the entry: true lets it lead the next group, false says that the entry is done.
-	turn chan bool
+	// wake wakes the goroutine of the entry: true lets it lead the next group, false says that the entry is done.
+	wake chan bool
 }
 
-func newEntry() any { return &entry{turn: make(chan bool, 1)} }
+func newEntry() any { return &entry{wake: make(chan bool, 1)} }
 
 // recycle clears the entry and puts it into the pool. The pool then holds no data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
-	if e.body.Cap() > maxKept {
+	if e.body.Cap() > maxReusedBuffer {
 		return
 	}
 	e.rec, e.err = Record{}, nil
-	clear(e.who)
-	e.who = e.who[:0]
+	clear(e.accounts)
+	e.accounts = e.accounts[:0]
 	e.body.Reset()
 	pool.Put(e)
 }
@@ -68,27 +68,27 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	follows := q.leading
 	q.leading = true
 	q.mu.Unlock()
-	if follows && !<-e.turn {
+	if follows && !<-e.wake {
 		return e.err
 	}
-	if now := time.Now(); now.Sub(q.last) < soon {
+	if now := time.Now(); now.Sub(q.last) < groupInterval {
 		runtime.Gosched()
 	}
-	group := q.take()
+	group := q.nextGroup()
 	commit(ctx, group)
 	err := e.err
 	for _, other := range group {
 		if other != e {
-			other.turn <- false
+			other.wake <- false
 		}
 	}
 	q.last = time.Now()
-	q.pass()
+	q.passLead()
 	return err
 }
 
-// take moves waiting entries into the leader's group.
-func (q *queue) take() []*entry {
+// nextGroup moves waiting entries into the leader's group.
+func (q *queue) nextGroup() []*entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := min(len(q.waiting), maxGroup)
@@ -99,8 +99,8 @@ func (q *queue) take() []*entry {
 	return q.group
 }
 
-// pass makes the first waiting entry the leader, if there is one.
-func (q *queue) pass() {
+// passLead makes the first waiting entry the leader, if there is one.
+func (q *queue) passLead() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.group)
@@ -108,5 +108,5 @@ func (q *queue) pass() {
 		q.leading = false
 		return
 	}
-	q.waiting[0].turn <- true
+	q.waiting[0].wake <- true
 }

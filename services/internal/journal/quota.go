@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// spared is the minimum age of records that are removed to make space for one principal's calls.
-	spared = 7 * 24 * time.Hour
+	// minRemovalAge is the minimum age of records that are removed to make space for one principal's calls.
+	minRemovalAge = 7 * 24 * time.Hour
 	// maxAccounts is the maximum number of principals that are counted for a complete segment. If there are more,
 	// principals that use less than 1/maxAccounts of the segment are not counted.
 	maxAccounts = 1024
@@ -47,41 +47,41 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// shares counts how much of a chain's capacity each principal uses. It is guarded by [chain.writing]. The zero value
+// quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero value
 // counts nothing and refuses no call.
-type shares struct {
+type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// kept counts the records of all counted segments, active the records of the active segment, and expected the
+	// total counts the records of all counted segments, active the records of the active segment, and expected the
 	// records of a group that is not yet written.
-	kept, active, expected tally
+	total, active, expected tally
 }
 
-func newShares(share float64, room int64) shares {
+func newQuotaUsage(share float64, room int64) quotaUsage {
 	most := int64(math.MaxInt64)
 	if share < 1 {
 		most = int64(share * float64(room))
 	}
-	return shares{most: most, kept: tally{}, active: tally{}, expected: tally{}}
+	return quotaUsage{most: most, total: tally{}, active: tally{}, expected: tally{}}
 }
 
 // expect counts a record that is about to be written.
-func (s *shares) expect(who []principal.Key, size int64) {
+func (s *quotaUsage) expect(who []principal.Key, size int64) {
 	for _, a := range who {
 		s.expected[a] += size
 	}
 }
 
 // charge counts a record that was written to the active segment.
-func (s *shares) charge(who []principal.Key, size int64) {
+func (s *quotaUsage) charge(who []principal.Key, size int64) {
 	for _, a := range who {
-		s.kept[a] += size
+		s.total[a] += size
 		s.active[a] += size
 	}
 }
 
-// ended begins a new tally for the next segment and returns the tally of the segment that has ended.
-func (s *shares) ended(segmentBytes int64) tally {
+// endSegment begins a new tally for the next segment and returns the tally of the segment that has ended.
+func (s *quotaUsage) endSegment(segmentBytes int64) tally {
 	done := s.active
 	if len(done) == 0 {
 		return nil
@@ -90,7 +90,7 @@ func (s *shares) ended(segmentBytes int64) tally {
 	kept := done.trimmed(segmentBytes)
 	for a, n := range done {
 		if _, ok := kept[a]; !ok {
-			s.less(a, n)
+			s.subtract(a, n)
 		}
 	}
 	return kept
@@ -110,35 +110,35 @@ func (t tally) trimmed(segmentBytes int64) tally {
 	return out
 }
 
-func (s *shares) add(t tally) {
+func (s *quotaUsage) add(t tally) {
 	for a, n := range t {
-		s.kept[a] += n
+		s.total[a] += n
 	}
 }
 
-func (s *shares) drop(t tally) {
+func (s *quotaUsage) drop(t tally) {
 	for a, n := range t {
-		s.less(a, n)
+		s.subtract(a, n)
 	}
 }
 
-func (s *shares) less(a principal.Key, n int64) {
-	if s.kept[a] -= n; s.kept[a] <= 0 {
-		delete(s.kept, a)
+func (s *quotaUsage) subtract(a principal.Key, n int64) {
+	if s.total[a] -= n; s.total[a] <= 0 {
+		delete(s.total, a)
 	}
 }
 
 // admit returns the reason why a call may not begin, or nil. A call may not begin if a principal that is charged for
-// it has used its share, and no segment is old enough to be removed. The caller must hold writing.
+// it has used its share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted
 	}
-	for _, who := range e.who {
-		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
-			if !c.makeRoom(ctx, now) {
+	for _, who := range e.accounts {
+		for c.usage.total[who]+c.usage.expected[who]+maxLineLen(e) > c.usage.most {
+			if !c.removeOldest(ctx, now) {
 				return fmt.Errorf("%w: %w", ErrShare, &quota.FullError{
-					Account: who, Caller: e.who[0], Held: int(c.shares.kept[who]), Limit: int(c.shares.most), What: "bytes of the journal",
+					Account: who, Caller: e.accounts[0], Held: int(c.usage.total[who]), Limit: int(c.usage.most), What: "bytes of the journal",
 				})
 			}
 		}
@@ -146,36 +146,36 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	return nil
 }
 
-// lineOf returns the maximum length of an entry's line.
-func lineOf(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
+// maxLineLen returns the maximum length of an entry's line.
+func maxLineLen(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
-// makeRoom removes the oldest segment if all its records are old enough to be removed for one principal's calls. It
+// removeOldest removes the oldest segment if all its records are old enough to be removed for one principal's calls. It
 // reports whether it did.
-func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
-	if c.sweep(ctx) != nil {
+func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
+	if c.removeRecorded(ctx) != nil {
 		return false
 	}
-	c.listing.Lock()
+	c.listMu.Lock()
 	old := c.removable()
-	may := len(old) > 0 && now.Sub(old[0].newest) > spared
+	may := len(old) > 0 && now.Sub(old[0].newest) > minRemovalAge
 	var gone Pruned
 	if may {
 		gone = old[0].pruned(WhyShare)
 	}
-	c.listing.Unlock()
+	c.listMu.Unlock()
 	return may && c.remove(ctx, []Pruned{gone}) == nil
 }
 
-// counted sets the tally of an older segment that has been read, unless the segment was removed meanwhile.
-func (c *chain) counted(first int64, t tally) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.listing.Lock()
-	defer c.listing.Unlock()
+// setTally sets the tally of an older segment that has been read, unless the segment was removed meanwhile.
+func (c *chain) setTally(first int64, t tally) {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
+	c.listMu.Lock()
+	defer c.listMu.Unlock()
 	for i := range c.segments {
 		if s := &c.segments[i]; s.first == first && s.tally == nil {
 			s.tally = t.trimmed(c.cfg.SegmentBytes)
-			c.shares.add(s.tally)
+			c.usage.add(s.tally)
 		}
 	}
 }

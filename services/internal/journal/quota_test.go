@@ -14,17 +14,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// crowded returns the configuration of a small journal, in which one principal may use half of the capacity.
-func crowded(dir string) journal.Config {
+// halfShareConfig returns the configuration of a small journal, in which one principal may use half of the capacity.
+func halfShareConfig(dir string) journal.Config {
 	cfg := config(dir)
 	cfg.SegmentBytes = 16 << 10
 	cfg.Calls.Bytes = 256 << 10
 	return cfg
 }
 
-// of returns a call of a subject on behalf of the principals behind.
-func of(subject string, behind ...string) journal.Record {
-	rec := typical()
+// callOf returns a call of a subject on behalf of the principals behind.
+func callOf(subject string, behind ...string) journal.Record {
+	rec := typicalRecord()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
 	for _, who := range behind {
 		rec.Chain = append(rec.Chain, journal.Principal{Tenant: rec.Tenant, Subject: who})
@@ -32,8 +32,8 @@ func of(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// flood makes at most most calls, until one is refused. It returns how many were accepted.
-func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
+// callUntilRefused makes at most most calls, until one is refused. It returns how many were accepted.
+func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
 		if err := j.Intent(t.Context(), &rec); err != nil {
@@ -49,8 +49,8 @@ func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	return most
 }
 
-// taken returns the number of bytes in the files for which a subject is charged.
-func taken(t testing.TB, dir, subject string) (bytes int64) {
+// chargedBytes returns the number of bytes in the files for which a subject is charged.
+func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {
 		rec := read(t, line)
@@ -65,18 +65,18 @@ func taken(t testing.TB, dir, subject string) (bytes int64) {
 func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	cfg := crowded(dir)
+	cfg := halfShareConfig(dir)
 	j := open(t, cfg)
-	victim := of("victim")
+	victim := callOf("victim")
 	if err := j.Intent(t.Context(), &victim); err != nil {
 		t.Fatal(err)
 	}
-	n := flood(t, j, of("flood"), 100_000)
-	if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
+	n := callUntilRefused(t, j, callOf("flood"), 100_000)
+	if got, half := chargedBytes(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
 		t.Errorf("after %d calls it has %d bytes of the %d that are its share", n, got, half)
 	}
 	for range 1000 { // further calls are refused too
-		rec := of("flood")
+		rec := callOf("flood")
 		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
 			t.Fatalf("one more is taken: %v", err)
 		}
@@ -91,11 +91,11 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 		t.Errorf("somebody else is refused: %v", err)
 	}
 	// The records of a call that has begun are always accepted.
-	begun := of("flood")
+	begun := callOf("flood")
 	if err := errors.Join(j.Outcome(t.Context(), &begun), j.Settled(t.Context(), &begun)); err != nil {
 		t.Error(err)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	if report := verified(t, dir); report.Calls.First != 1 || read(t, lines(t, dir, "calls")[0]).Subject != "victim" {
 		t.Errorf("the victim's record is gone: %+v", report.Calls)
 	}
@@ -107,13 +107,13 @@ func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
 		dir := filepath.Join(t.TempDir(), "journal")
-		cfg := crowded(dir)
+		cfg := halfShareConfig(dir)
 		cfg.Sync = journal.SyncAlways // many callers wait for one write then
 		j := open(t, cfg)
 		var calling sync.WaitGroup
 		for caller := range 64 << (seed % 2) {
 			calling.Go(func() {
-				rec := of("flood")
+				rec := callOf("flood")
 				rec.DecisionID = strings.Repeat("d", 1+(caller*37+seed*11)%200) // records of many sizes
 				for j.Intent(t.Context(), &rec) == nil {
 					rec.DecisionID += "d"
@@ -121,10 +121,10 @@ func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 			})
 		}
 		calling.Wait()
-		if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; got < half-4<<10 || got > half {
+		if got, half := chargedBytes(t, dir, "flood"), cfg.Calls.Bytes/2; got < half-4<<10 || got > half {
 			t.Errorf("it has %d bytes of the %d that are its share", got, half)
 		}
-		closed(t, j)
+		closeJournal(t, j)
 	}
 }
 
@@ -132,11 +132,11 @@ func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	cfg := crowded(dir)
+	cfg := halfShareConfig(dir)
 	j := open(t, cfg)
 	n := 0
 	for ; n < 1000; n++ {
-		rec := of(fmt.Sprint("agent-", n), "maker", "maker")
+		rec := callOf(fmt.Sprint("agent-", n), "maker", "maker")
 		if err := j.Intent(t.Context(), &rec); err != nil {
 			if !errors.Is(err, journal.ErrShare) {
 				t.Fatal(err)
@@ -144,14 +144,14 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 			break
 		}
 	}
-	if got, half := taken(t, dir, "maker"), cfg.Calls.Bytes/2; got < half-2<<10 || got > half {
+	if got, half := chargedBytes(t, dir, "maker"), cfg.Calls.Bytes/2; got < half-2<<10 || got > half {
 		t.Errorf("with %d agents it has %d bytes of the %d that are its share", n, got, half)
 	}
-	fresh := of("agent-of-another", "another")
+	fresh := callOf("agent-of-another", "another")
 	if err := j.Intent(t.Context(), &fresh); err != nil {
 		t.Errorf("another's agent is refused: %v", err)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 }
 
 // Case X5. After a restart, all shares are counted: the newest segment at once, older segments when they have been
@@ -159,11 +159,11 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	cfg := crowded(dir)
+	cfg := halfShareConfig(dir)
 	j := open(t, cfg)
-	flood(t, j, of("flood"), 100_000)
-	closed(t, j)
-	before := taken(t, dir, "flood")
+	callUntilRefused(t, j, callOf("flood"), 100_000)
+	closeJournal(t, j)
+	before := chargedBytes(t, dir, "flood")
 	for range 3 {
 		j = open(t, cfg)
 		for !j.Check().Done {
@@ -173,15 +173,15 @@ func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 			case <-time.After(time.Millisecond):
 			}
 		}
-		if n := flood(t, j, of("flood"), 10); n > 1 {
+		if n := callUntilRefused(t, j, callOf("flood"), 10); n > 1 {
 			t.Errorf("after a restart %d more calls are taken", n)
 		}
-		if n := flood(t, j, of("other"), 10); n != 10 {
+		if n := callUntilRefused(t, j, callOf("other"), 10); n != 10 {
 			t.Errorf("of somebody else %d calls are taken", n)
 		}
-		closed(t, j)
+		closeJournal(t, j)
 	}
-	if after := taken(t, dir, "flood"); after > before+8<<10 {
+	if after := chargedBytes(t, dir, "flood"); after > before+8<<10 {
 		t.Errorf("it had %d bytes, and has %d", before, after)
 	}
 }
@@ -192,18 +192,18 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
-		j := open(t, crowded(dir))
-		first := flood(t, j, of("busy"), 100_000)
+		j := open(t, halfShareConfig(dir))
+		first := callUntilRefused(t, j, callOf("busy"), 100_000)
 		time.Sleep(6 * 24 * time.Hour)
-		if n := flood(t, j, of("busy"), 10); n != 0 {
+		if n := callUntilRefused(t, j, callOf("busy"), 10); n != 0 {
 			t.Errorf("after six days %d more calls are taken", n)
 		}
 		time.Sleep(25 * time.Hour)
-		second := flood(t, j, of("busy"), 100_000)
+		second := callUntilRefused(t, j, callOf("busy"), 100_000)
 		if second < first/2 || second > first+first/4 {
 			t.Errorf("at first %d calls are taken, and a week later %d", first, second)
 		}
-		closed(t, j)
+		closeJournal(t, j)
 		verified(t, dir)
 		shares := 0
 		for _, line := range lines(t, dir, "calls") {
@@ -223,13 +223,13 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 func TestIntent_FullShareRefusesNoCall(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	cfg := crowded(dir)
+	cfg := halfShareConfig(dir)
 	cfg.Share = 1
 	j := open(t, cfg)
-	if n := flood(t, j, of("only"), 500); n != 500 {
+	if n := callUntilRefused(t, j, callOf("only"), 500); n != 500 {
 		t.Errorf("%d calls are taken", n)
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	if report := verified(t, dir); report.Calls.First == 1 {
 		t.Error("nothing went")
 	}

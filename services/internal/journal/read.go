@@ -18,7 +18,7 @@ import (
 // record.
 type Filter func(*Record) bool
 
-func (f Filter) takes(rec *Record) bool { return f == nil || f(rec) }
+func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
 // Tail returns the newest records that filter accepts, at most n of both chains together. They are ordered by the
 // time when they were written, oldest first. If filter accepts few records, Tail may read the whole journal; the end
@@ -33,8 +33,8 @@ type view struct {
 	segments []segment
 }
 
-// last returns the seq of the newest record; 0 if there is none.
-func (v view) last() int64 {
+// lastSeq returns the seq of the newest record; 0 if there is none.
+func (v view) lastSeq() int64 {
 	if len(v.segments) == 0 {
 		return 0
 	}
@@ -90,7 +90,7 @@ func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.
 // backward merges two views, the first of the calls and the second of the refusals.
 func backward(ctx context.Context, views []view, from Place, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
-		at := Place{Calls: cmp.Or(from.Calls, views[0].last()+1), Refusals: cmp.Or(from.Refusals, views[1].last()+1)}
+		at := Place{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
 		nextCall, stop := iter.Pull2(chainBackward(ctx, views[0].segments, at.Calls, filter))
 		defer stop()
 		nextRefusal, stop := iter.Pull2(chainBackward(ctx, views[1].segments, at.Refusals, filter))
@@ -143,7 +143,7 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 					yield(nil, s.broken(0, err))
 					return
 				}
-				if rec.Seq >= before || !filter.takes(rec) {
+				if rec.Seq >= before || !filter.accepts(rec) {
 					continue
 				}
 				if !yield(rec, nil) {
@@ -175,7 +175,7 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 			if err != nil {
 				return nil, err
 			}
-			records, err := s.holding(data, needle, decisionID)
+			records, err := s.recordsOf(data, needle, decisionID)
 			if err != nil {
 				return nil, err
 			}
@@ -186,9 +186,9 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// holding returns the records of a decision in the segment's data. Every line of a record of the decision contains
+// recordsOf returns the records of a decision in the segment's data. Every line of a record of the decision contains
 // needle.
-func (s segment) holding(data, needle []byte, decisionID string) ([]Record, error) {
+func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {
 		at := bytes.Index(data, needle)

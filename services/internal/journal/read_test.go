@@ -36,9 +36,9 @@ func TestTail_MergesChainsByTime(t *testing.T) {
 			id := fmt.Sprint("d", i)
 			all = append(all, id)
 			if i%3 == 0 {
-				refusal(t, j, id)
+				writeRefusal(t, j, id)
 			} else {
-				intent(t, j, id)
+				writeIntent(t, j, id)
 			}
 		}
 		for _, n := range []int{-1, 0, 1, 2, 7, 50, 99, 100, 1000} {
@@ -72,9 +72,9 @@ func TestBackward_ContinuesAtPlace(t *testing.T) {
 		write := func(id string) {
 			time.Sleep(time.Millisecond)
 			if all = append(all, id); len(all)%3 == 0 {
-				refusal(t, j, id)
+				writeRefusal(t, j, id)
 			} else {
-				intent(t, j, id)
+				writeIntent(t, j, id)
 			}
 		}
 		for i := range 100 {
@@ -112,7 +112,7 @@ func TestTail_ReadsLinesAcrossChunks(t *testing.T) {
 	j := open(t, config(t.TempDir()))
 	var all []string
 	for i := range 300 {
-		rec := full()
+		rec := fullRecord()
 		rec.DecisionID, rec.PolicyRevision = fmt.Sprint("d", i), strings.Repeat("x", i*37%5000)
 		if i == 150 {
 			rec.PolicyRevision = strings.Repeat("x", 200<<10)
@@ -135,7 +135,7 @@ func TestTail_EndsWithContextAndNamesDamage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, config(dir))
-	intent(t, j, "a")
+	writeIntent(t, j, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := j.Tail(ctx, 1, nil); !errors.Is(err, context.Canceled) {
@@ -162,14 +162,14 @@ func TestFind_ReturnsEveryRecordOfDecision(t *testing.T) {
 		j := open(t, cfg)
 		for i := range 50 {
 			id := fmt.Sprint("d", i)
-			intent(t, j, id)
+			writeIntent(t, j, id)
 			time.Sleep(time.Millisecond)
 			err := j.Outcome(t.Context(), &journal.Record{DecisionID: id, Message: `"decision_id":"d7"`, Tool: "d7"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Millisecond)
-			refusal(t, j, id)
+			writeRefusal(t, j, id)
 		}
 		got, err := j.Find(t.Context(), "d7")
 		if err != nil {
@@ -206,10 +206,10 @@ func TestCalls_YieldsRecordsSinceTime(t *testing.T) {
 				time.Sleep(time.Hour)
 			}
 			all = append(all, fmt.Sprint("d", i))
-			intent(t, j, all[i])
-			refusal(t, j, "r")
+			writeIntent(t, j, all[i])
+			writeRefusal(t, j, "r")
 		}
-		closed(t, j)
+		closeJournal(t, j)
 		j = open(t, cfg)
 		collect := func(since time.Time) []string {
 			var got []string

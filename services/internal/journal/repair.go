@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// retryEvery is the interval between attempts to write to a chain that could not be written.
-	retryEvery = 250 * time.Millisecond
+	// retryInterval is the interval between attempts to write to a chain that could not be written.
+	retryInterval = 250 * time.Millisecond
 	// maxBacklog is the maximum number of bytes of records that wait for the next attempt.
 	maxBacklog = 32 << 20
 )
@@ -32,16 +32,16 @@ type backlog struct {
 	lost int64
 }
 
-// fail handles a failed write and returns the error for the callers. The caller must hold writing.
+// fail handles a failed write and returns the error for the callers. The caller must hold writeMu.
 func (c *chain) fail(ctx context.Context, cause error) error {
 	err := fmt.Errorf("%w: %w", ErrUnavailable, cause)
-	if mendErr := c.mend(); mendErr != nil {
+	if mendErr := c.repair(); mendErr != nil {
 		err = fmt.Errorf("%w; %w", err, mendErr)
 	}
-	c.note(&Record{Message: "records could not be written: " + withoutPath(cause), Since: time.Now()})
-	c.down.Store(&err)
+	c.queueRecovery(&Record{Message: "records could not be written: " + withoutPath(cause), Since: time.Now()})
+	c.downErr.Store(&err)
 	c.cfg.Log.ErrorContext(ctx, "journal takes no records", "chain", c.name, "error", err)
-	c.sick()
+	c.onFailure()
 	return err
 }
 
@@ -53,9 +53,9 @@ func withoutPath(err error) string {
 	return err.Error()
 }
 
-// mend truncates the file to the end of the last good record. After a failed sync it also ends the segment, because
+// repair truncates the file to the end of the last good record. After a failed sync it also ends the segment, because
 // the system may have dropped pages that it still shows to readers.
-func (c *chain) mend() error {
+func (c *chain) repair() error {
 	if c.file == nil {
 		return nil
 	}
@@ -63,14 +63,14 @@ func (c *chain) mend() error {
 		return fmt.Errorf("cut off what was half written: %w", err)
 	}
 	c.reserved = c.size // Truncate may have released the reserved space
-	if !c.doubtful {
+	if !c.syncFailed {
 		return nil
 	}
 	// Without a sync the truncated bytes could be in the file again after a loss of power.
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync the cut: %w", err)
 	}
-	c.doubtful = false
+	c.syncFailed = false
 	old := c.file
 	c.file = nil
 	if err := old.Close(); err != nil {
@@ -79,17 +79,17 @@ func (c *chain) mend() error {
 	return nil
 }
 
-// note inserts a recovery record at the beginning of the backlog.
-func (c *chain) note(rec *Record) {
+// queueRecovery inserts a recovery record at the beginning of the backlog.
+func (c *chain) queueRecovery(rec *Record) {
 	rec.Kind = KindRecovery
-	body := c.recordOf(rec)
+	body := c.encodeOwn(rec)
 	c.backlog.items = slices.Insert(c.backlog.items, 0, item{body: body})
 	c.backlog.bytes += len(body)
 }
 
-// miss handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is only
+// keepOrCount handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is only
 // counted, because callers can cause any number of refusals.
-func (c *chain) miss(ctx context.Context, e *entry) {
+func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:
 		c.backlog.lost += max(e.rec.Count, 1)
@@ -98,13 +98,13 @@ func (c *chain) miss(ctx context.Context, e *entry) {
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
 	default:
-		c.backlog.items = append(c.backlog.items, item{body: bytes.Clone(e.body.Bytes()), who: slices.Clone(e.who)})
+		c.backlog.items = append(c.backlog.items, item{body: bytes.Clone(e.body.Bytes()), accounts: slices.Clone(e.accounts)})
 		c.backlog.bytes += e.body.Len()
 	}
 }
 
-// losing returns the name of the records that the chain may lose.
-func (c *chain) losing() string {
+// lostKind returns the name of the records that the chain may lose.
+func (c *chain) lostKind() string {
 	if c.name == refusalsName {
 		return "refusals"
 	}
@@ -114,27 +114,27 @@ func (c *chain) losing() string {
 // resume tries to write the backlog. If that succeeds, the chain accepts records again. resume reports whether the
 // chain accepts records or is closed.
 func (c *chain) resume() bool {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	if c.closed || c.failure() == nil {
 		return true
 	}
-	if err := c.mend(); err != nil {
+	if err := c.repair(); err != nil {
 		return false
 	}
-	if err := c.catchUp(); err != nil {
+	if err := c.writeBacklog(); err != nil {
 		// If this fails, the next attempt truncates the file.
-		_ = c.mend()
+		_ = c.repair()
 		return false
 	}
-	c.down.Store(nil)
+	c.downErr.Store(nil)
 	c.cfg.Log.InfoContext(context.Background(), "journal takes records again", "chain", c.name)
 	c.pruneBegun(context.Background())
 	return true
 }
 
-// catchUp writes the backlog and then a record with the number of lost records.
-func (c *chain) catchUp() error {
+// writeBacklog writes the backlog and then a record with the number of lost records.
+func (c *chain) writeBacklog() error {
 	for len(c.backlog.items) > 0 {
 		group := c.backlog.items[:min(maxGroup, len(c.backlog.items))]
 		if err := c.write(group); err != nil {
@@ -149,8 +149,8 @@ func (c *chain) catchUp() error {
 	if c.backlog.lost == 0 {
 		return nil
 	}
-	lost := c.recordOf(&Record{
-		Kind: KindRecovery, Message: fmt.Sprintf("%d %s were lost while records could not be written", c.backlog.lost, c.losing()), Count: c.backlog.lost,
+	lost := c.encodeOwn(&Record{
+		Kind: KindRecovery, Message: fmt.Sprintf("%d %s were lost while records could not be written", c.backlog.lost, c.lostKind()), Count: c.backlog.lost,
 	})
 	if err := c.write([]item{{body: lost}}); err != nil {
 		return err
@@ -161,8 +161,8 @@ func (c *chain) catchUp() error {
 
 // writeAll writes records that the journal itself has made. It returns how many were written.
 func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	defer c.pruneBegun(ctx)
 	written := 0
 	for group := range slices.Chunk(items, maxGroup) {

@@ -9,10 +9,10 @@ import (
 // reserveBytes is how much disk space a chain reserves after the end of its active segment. When the disk is full,
 // records can still be written into this space.
 //
-// reserveLeast is the minimum of reserved space. When less is left, the chain reserves more.
+// minReserve is the minimum of reserved space. When less is left, the chain reserves more.
 const (
 	reserveBytes = 4 << 20
-	reserveLeast = reserveBytes / 2
+	minReserve   = reserveBytes / 2
 )
 
 // errUnreserved means that the system or the file system can't reserve space.
@@ -28,9 +28,9 @@ type reserver interface {
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // reserve makes sure that the active segment has space for the next records. If the disk is full, reserve marks the
-// chain as short of space. It does not do that if the file system can't reserve space. The caller must hold writing.
+// chain as short of space. It does not do that if the file system can't reserve space. The caller must hold writeMu.
 func (c *chain) reserve() {
-	if c.file == nil || c.reserved-c.size >= reserveLeast && !c.short.Load() {
+	if c.file == nil || c.reserved-c.size >= minReserve && !c.diskFull.Load() {
 		return
 	}
 	file, ok := c.file.(reserver)
@@ -41,38 +41,38 @@ func (c *chain) reserve() {
 	if err == nil {
 		c.reserved = c.size + reserveBytes
 	}
-	c.setShort(isFull(err))
+	c.setDiskFull(isFull(err))
 }
 
-// giveBack releases the reserved space of the active segment, to which no more records are written. The caller must
+// releaseReserve releases the reserved space of the active segment, to which no more records are written. The caller must
 // hold writing.
-func (c *chain) giveBack() {
+func (c *chain) releaseReserve() {
 	if c.reserved > c.size {
 		_ = c.file.Truncate(c.size) // if this fails, only space is wasted
 	}
 	c.reserved = 0
 }
 
-// lookForSpace checks whether the disk is full. When it is no longer full, lookForSpace reserves space again.
-func (c *chain) lookForSpace() {
+// checkSpace checks whether the disk is full. When it is no longer full, checkSpace reserves space again.
+func (c *chain) checkSpace() {
 	full := freeSpace(c.cfg.Dir) < reserveBytes
-	if full == c.short.Load() {
+	if full == c.diskFull.Load() {
 		return
 	}
-	c.writing.Lock()
-	defer c.writing.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	switch {
 	case c.closed:
 	case full:
-		c.setShort(c.reserved > 0)
+		c.setDiskFull(c.reserved > 0)
 	default:
 		c.reserve()
 	}
 }
 
-// setShort sets whether the disk is short of space, and logs a change.
-func (c *chain) setShort(short bool) {
-	if c.short.Swap(short) == short {
+// setDiskFull sets whether the disk is short of space, and logs a change.
+func (c *chain) setDiskFull(short bool) {
+	if c.diskFull.Swap(short) == short {
 		return
 	}
 	if short {
@@ -82,14 +82,14 @@ func (c *chain) setShort(short bool) {
 	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)
 }
 
-// staysFor reports whether records of the given size are written to the active segment although the segment is full.
-// That is so if the disk has no space for a new segment. The caller must hold writing.
-func (c *chain) staysFor(bytes int) bool {
+// fitsReserve reports whether records of the given size are written to the active segment although the segment is full.
+// That is so if the disk has no space for a new segment. The caller must hold writeMu.
+func (c *chain) fitsReserve(bytes int) bool {
 	if file, ok := c.file.(reserver); ok && c.reserved > 0 {
-		c.setShort(isFull(file.reserve(c.reserved + reserveBytes)))
+		c.setDiskFull(isFull(file.reserve(c.reserved + reserveBytes)))
 	}
-	return c.short.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
+	return c.diskFull.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
 // Short reports whether the journal's disk is full. Records are then written into the reserved space.
-func (j *Journal) Short() bool { return j.calls.short.Load() || j.refusals.short.Load() }
+func (j *Journal) Short() bool { return j.calls.diskFull.Load() || j.refusals.diskFull.Load() }

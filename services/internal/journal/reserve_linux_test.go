@@ -24,19 +24,19 @@ func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	cfg := config(filepath.Join(dir, "journal"))
 	cfg.SegmentBytes = 1 << 20 // a segment ends while the disk is full
 	j := open(t, cfg)
-	intent(t, j, "before")
+	writeIntent(t, j, "before")
 	fill := filepath.Join(dir, "fill")
 	fillUp(t, fill)
 	for i := range 8000 {
-		intent(t, j, fmt.Sprintf("full-%d", i))
+		writeIntent(t, j, fmt.Sprintf("full-%d", i))
 	}
 	eventually.Holds(t, "the journal says that the disk is full", j.Short)
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the journal says that there is room", func() bool { return !j.Short() })
-	intent(t, j, "after")
-	closed(t, j)
+	writeIntent(t, j, "after")
+	closeJournal(t, j)
 	if n := len(ids(t, cfg.Dir, "calls")); n != 8002 {
 		t.Errorf("%d records of calls are there, not 8002", n)
 	}

@@ -34,15 +34,15 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	cfg.Refusals.Bytes = 16 << 10
 	j := open(t, cfg)
 	for i := range 20 {
-		intent(t, j, fmt.Sprint("c", i))
+		writeIntent(t, j, fmt.Sprint("c", i))
 	}
 	for i := range 2000 {
-		refusal(t, j, fmt.Sprint("r", i))
+		writeRefusal(t, j, fmt.Sprint("r", i))
 		if got := size(t, dir, "refusals"); got > cfg.Refusals.Bytes {
 			t.Fatalf("refusals take %d bytes", got)
 		}
 	}
-	closed(t, j)
+	closeJournal(t, j)
 	report := verified(t, dir)
 	if report.Calls.Records != 20 || report.Calls.First != 1 {
 		t.Errorf("the report on calls is %+v", report.Calls)
@@ -52,8 +52,8 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	}
 	// The chain continues after the stored records.
 	j = open(t, cfg)
-	refusal(t, j, "last")
-	closed(t, j)
+	writeRefusal(t, j, "last")
+	closeJournal(t, j)
 	if got := verified(t, dir).Refusals.Last; got != report.Refusals.Last+1 {
 		t.Errorf("the last refusal has seq %d", got)
 	}
@@ -69,7 +69,7 @@ func TestPrune_RemovesOldSegments(t *testing.T) {
 		cfg.Calls.Age = time.Hour
 		j := open(t, cfg)
 		for i := range 80 {
-			intent(t, j, fmt.Sprint("d", i))
+			writeIntent(t, j, fmt.Sprint("d", i))
 		}
 		old := files(t, dir, "calls")
 		torn := old[0] + ".1.torn"
@@ -87,8 +87,8 @@ func TestPrune_RemovesOldSegments(t *testing.T) {
 		if _, err := os.Stat(torn); !os.IsNotExist(err) {
 			t.Errorf("what was cut off an old segment stays: %v", err)
 		}
-		intent(t, j, "more")
-		closed(t, j)
+		writeIntent(t, j, "more")
+		closeJournal(t, j)
 		verified(t, dir)
 		if got := ids(t, dir, "calls"); got[len(got)-1] != "more" {
 			t.Errorf("the decisions are %v", got)
@@ -105,9 +105,9 @@ func TestPrune_KnowsAgeAfterRestart(t *testing.T) {
 		cfg.Calls.Age = time.Hour
 		j := open(t, cfg)
 		for i := range 80 {
-			intent(t, j, fmt.Sprint("d", i))
+			writeIntent(t, j, fmt.Sprint("d", i))
 		}
-		closed(t, j)
+		closeJournal(t, j)
 		time.Sleep(2 * time.Hour)
 		open(t, cfg)
 		time.Sleep(time.Minute)
@@ -142,8 +142,8 @@ func TestPrune_KeepsNewestSegmentWithRecords(t *testing.T) {
 		}
 		j.Close()
 		j = open(t, config(dir))
-		intent(t, j, "b")
-		closed(t, j)
+		writeIntent(t, j, "b")
+		closeJournal(t, j)
 		if got := verified(t, dir).Calls; got.Last != 2 {
 			t.Errorf("the report is %+v", got)
 		}
@@ -185,7 +185,7 @@ func TestAdmission_WritesOneRecordPerCodePeerAndMinute(t *testing.T) {
 			t.Errorf("the counts are %v, want %v", got, want)
 		}
 		j.Admission("unauthenticated", "192.0.2.1")
-		closed(t, j)
+		closeJournal(t, j)
 		if got := verified(t, dir).Refusals.Records; got != 4 {
 			t.Errorf("after Close there are %d records, want 4", got)
 		}
@@ -204,7 +204,7 @@ func TestAdmission_CountsFurtherPeersTogether(t *testing.T) {
 		j.Admission("unauthenticated", fmt.Sprintf("2001:db8::%x", i))
 	}
 	j.Admission("host_refused", "192.0.2.1")
-	closed(t, j)
+	closeJournal(t, j)
 	var sum, other int64
 	for _, line := range lines(t, dir, "refusals") {
 		rec := read(t, line)
@@ -232,7 +232,7 @@ func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 		time.Sleep(60 * time.Second)
 		d.heal()
 		time.Sleep(60 * time.Second)
-		closed(t, j)
+		closeJournal(t, j)
 		var sum int64
 		for _, line := range lines(t, dir, "refusals") {
 			sum += read(t, line).Count
@@ -250,21 +250,21 @@ func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
-	on(t, small(dir), 100)
+	writeCalls(t, smallConfig(dir), 100)
 	stuck := files(t, dir, "calls")[0] + ".1.torn" // is removed with the segment, unless it is a folder with files
 	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cfg := small(dir)
+	cfg := smallConfig(dir)
 	cfg.Calls.Bytes = 2 * cfg.SegmentBytes
-	on(t, cfg, 30)
+	writeCalls(t, cfg, 30)
 	if r := verified(t, dir).Calls; r.First != 1 {
 		t.Errorf("records before %d are gone", r.First)
 	}
 	if err := os.RemoveAll(stuck); err != nil {
 		t.Fatal(err)
 	}
-	on(t, cfg, 30)
+	writeCalls(t, cfg, 30)
 	verified(t, dir)
 	if got := size(t, dir, "calls"); got > cfg.Calls.Bytes {
 		t.Errorf("once it can be removed, calls take %d bytes", got)

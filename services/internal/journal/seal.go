@@ -7,17 +7,17 @@ import (
 )
 
 const (
-	// sealEvery is the interval at which a head is signed, if a record was written meanwhile.
-	sealEvery = time.Second
-	// tellEvery is the interval at which the newest head is logged.
-	tellEvery = time.Hour
+	// sealInterval is the interval at which a head is signed, if a record was written meanwhile.
+	sealInterval = time.Second
+	// headLogInterval is the interval at which the newest head is logged.
+	headLogInterval = time.Hour
 )
 
 // Head returns the newest signed head, or nil if there is none yet. The caller must not change it.
 func (j *Journal) Head() *Head { return j.head.Load() }
 
 // seal signs the ends of both chains and stores the head in the folder, if the chains have grown since the last head.
-// Only [Open], [Journal.Close] and the goroutine of keep call it.
+// Only [Open], [Journal.Close] and the goroutine of maintain call it.
 func (j *Journal) seal() {
 	h := &Head{Time: time.Now().UTC(), Calls: j.calls.end(), Refusals: j.refusals.end()}
 	if old := j.head.Load(); old != nil && old.Calls == h.Calls && old.Refusals == h.Refusals {
@@ -25,8 +25,8 @@ func (j *Journal) seal() {
 	}
 	h.seal(j.keys.seal)
 	err := replaceFile(filepath.Join(j.cfg.Dir, headName), []byte(h.String()+"\n"), j.cfg.Sync == SyncAlways)
-	if (err == nil) == j.unsealed {
-		j.unsealed = err != nil
+	if (err == nil) == j.sealFailed {
+		j.sealFailed = err != nil
 		if err != nil {
 			j.cfg.Log.ErrorContext(context.Background(), "journal's head is not sealed: records that are cut off now would not be missed", "error", err)
 		} else {
@@ -38,8 +38,8 @@ func (j *Journal) seal() {
 	}
 }
 
-// tellHead logs the newest head. A copy of the log on another machine can later show that records were cut off.
-func (j *Journal) tellHead() {
+// logHead logs the newest head. A copy of the log on another machine can later show that records were cut off.
+func (j *Journal) logHead() {
 	if h := j.head.Load(); h != nil {
 		j.cfg.Log.InfoContext(context.Background(), "journal's head", "head", h.String())
 	}

@@ -40,9 +40,9 @@ type segment struct {
 	size int64
 	// newest is when the segment's last record was written.
 	newest time.Time
-	// told reports whether the removal of the segment is recorded. stuck reports whether removing its file has
+	// removalRecorded reports whether the removal of the segment is recorded. removalFailed reports whether removing its file has
 	// failed.
-	told, stuck bool
+	removalRecorded, removalFailed bool
 	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for
 	// a segment that was not counted.
 	tally tally
@@ -153,8 +153,8 @@ func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 	}
 }
 
-// ending returns the segment's last record and its position in the chain.
-func (s segment) ending() (Record, link, error) {
+// lastRecord returns the segment's last record and its position in the chain.
+func (s segment) lastRecord() (Record, link, error) {
 	for line, err := range s.backward() {
 		if err != nil {
 			return Record{}, link{}, err
@@ -190,7 +190,7 @@ func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (go
 		if length < 0 {
 			return good, lines, fmt.Errorf("%w: its end is missing", errUnreadable)
 		}
-		rec, err := at.follow(data[good : good+length])
+		rec, err := at.advance(data[good : good+length])
 		if err != nil {
 			return good, lines, err
 		}
@@ -237,8 +237,8 @@ func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// follows returns an error unless the segment begins right after the position at. Otherwise records are missing.
-func (s segment) follows(at link) error {
+// checkFollows returns an error unless the segment begins right after the position at. Otherwise records are missing.
+func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil
 	}

@@ -8,38 +8,38 @@ import (
 	"slices"
 )
 
-// secures reports whether a record must survive a loss of power even with [SyncNever]. Only the intent of an approved
+// mustSync reports whether a record must survive a loss of power even with [SyncNever]. Only the intent of an approved
 // call must.
 //
 // An approved call may be sent only once, and a start releases a claim that has no intent. Therefore the intent must
 // be on the device before the call is sent. One sync is enough, because it includes the claim before the intent. If
 // the records after the intent are lost, the outcome of the call is unknown, and the call is never sent again.
-func secures(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
+func mustSync(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// secure syncs all records that the chain has written, up to next. The caller must hold writing.
-func (c *chain) secure(next link) error {
-	err := c.secureOlder()
+// syncTo syncs all records that the chain has written, up to next. The caller must hold writeMu.
+func (c *chain) syncTo(next link) error {
+	err := c.syncOlder()
 	if err == nil {
 		err = c.file.Sync()
 	}
 	if err != nil {
-		c.doubtful = true
+		c.syncFailed = true
 		return fmt.Errorf("sync records: %w", err)
 	}
-	c.secured = next.seq
+	c.syncedSeq = next.seq
 	return nil
 }
 
-// secureOlder syncs the earlier segments that were not synced to their ends, including segments of an earlier process,
+// syncOlder syncs the earlier segments that were not synced to their ends, including segments of an earlier process,
 // and the names of the files. It does nothing if the active segment was synced before.
-func (c *chain) secureOlder() error {
+func (c *chain) syncOlder() error {
 	segments := c.view()
 	older := segments[:len(segments)-1]
-	if c.secured >= segments[len(older)].first {
+	if c.syncedSeq >= segments[len(older)].first {
 		return nil
 	}
 	for _, old := range slices.Backward(older) {
-		if old.last <= c.secured {
+		if old.last <= c.syncedSeq {
 			break
 		}
 		if err := c.syncSegment(old.path); err != nil {

@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// minHole is the minimum number of consecutive zero bytes that counts as a block that was never written because power
+// minZeroBytes is the minimum number of consecutive zero bytes that counts as a block that was never written because power
 // was lost.
-const minHole = 512
+const minZeroBytes = 512
 
-// isTorn reports whether the bytes after a segment's last good line are what a crash leaves there: the beginning of
+// isIncomplete reports whether the bytes after a segment's last good line are what a crash leaves there: the beginning of
 // the next record's line, or blocks that were never written. A crash never leaves complete lines that are not
 // records.
-func isTorn(rest []byte, due int64) bool {
-	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minHole)) {
+func isIncomplete(rest []byte, due int64) bool {
+	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minZeroBytes)) {
 		return !anyReadable(rest)
 	}
 	start := strconv.AppendInt([]byte(`{"seq":`), due, 10)

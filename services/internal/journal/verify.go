@@ -49,15 +49,15 @@ var ErrNoJournal = errors.New("the folder holds no journal")
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
-		if err == nil || try == 3 || !pruning(dir, &report) {
+		if err == nil || try == 3 || !wasPruned(dir, &report) {
 			return report, err
 		}
 	}
 }
 
-// pruning reports whether an open journal has removed segments during the check. The parts that were read may not fit
+// wasPruned reports whether an open journal has removed segments during the check. The parts that were read may not fit
 // together then.
-func pruning(dir string, r *Report) bool {
+func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
 		first int64
@@ -89,12 +89,12 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	if report.Calls.Segments+report.Refusals.Segments == 0 && len(heads) == 0 {
 		return report, fmt.Errorf("verify %s: %w", dir, ErrNoJournal)
 	}
-	return report, errors.Join(append(errs, headErr, report.vouched(elsewhere))...)
+	return report, errors.Join(append(errs, headErr, report.checkHeads(elsewhere))...)
 }
 
-// vouched returns an error unless the newest head exists and is signed with the journal's key, and the heads that
+// checkHeads returns an error unless the newest head exists and is signed with the journal's key, and the heads that
 // were stored elsewhere are signed with the same key.
-func (r *Report) vouched(elsewhere []Head) error {
+func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
 		if err := h.Check(); err != nil {
@@ -125,7 +125,7 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 	}
 	r := newReader(first)
 	for _, h := range heads {
-		r.sealed = append(r.sealed, h.of(name))
+		r.sealed = append(r.sealed, h.chainEnd(name))
 	}
 	r.report.Segments = len(segments)
 	for i, s := range segments {
@@ -136,10 +136,10 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 		err = r.read(s)
 	}
 	if err == nil && len(segments) > 0 {
-		err = r.accounted(segments[0])
+		err = r.checkBeginning(segments[0])
 	}
 	if err == nil {
-		err = r.ended(segmentPath(dir, name, r.at.seq+1))
+		err = r.checkEnd(segmentPath(dir, name, r.at.seq+1))
 	}
 	if err != nil {
 		err = fmt.Errorf("verify %s: %w", name, err)
@@ -153,8 +153,8 @@ type reader struct {
 	report ChainReport
 	// newest is true for the last segment, whose end may be incomplete.
 	newest bool
-	// begin is the prev of the oldest stored record.
-	begin string
+	// firstPrev is the prev of the oldest stored record.
+	firstPrev string
 	// oldest is the seq of the oldest record that must exist according to the records, and before is the hash of the
 	// record before it. They are 0 and empty if no record says so.
 	oldest int64
@@ -171,7 +171,7 @@ func newReader(first int64) *reader {
 
 // read checks a segment.
 func (r *reader) read(s segment) error {
-	if err := s.follows(r.at); err != nil {
+	if err := s.checkFollows(r.at); err != nil {
 		return err
 	}
 	data, err := s.read()
@@ -182,8 +182,8 @@ func (r *reader) read(s segment) error {
 	line := 0
 	good, lines, err := walk(data, &r.at, func(rec *Record, at link, size int) {
 		line++
-		r.take(rec, size)
-		if forged == nil && slices.ContainsFunc(r.sealed, func(h ChainHead) bool { return h.Count == at.seq && h.Hash != at.head() }) {
+		r.add(rec, size)
+		if forged == nil && slices.ContainsFunc(r.sealed, func(h ChainHead) bool { return h.Count == at.seq && h.Hash != at.hexHash() }) {
 			forged = &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq, Why: errors.New("is not the one that was sealed: the journal was written anew, or is another's")}
 		}
 	})
@@ -193,20 +193,20 @@ func (r *reader) read(s segment) error {
 	if err == nil {
 		return nil
 	}
-	if r.newest && isTorn(data[good:], r.at.seq+1) {
+	if r.newest && isIncomplete(data[good:], r.at.seq+1) {
 		r.report.Torn = int64(len(data) - good)
 		return nil
 	}
 	return s.brokenAt(lines+1, r.at, err)
 }
 
-// take adds a good record to the report.
-func (r *reader) take(rec *Record, size int) {
+// add adds a good record to the report.
+func (r *reader) add(rec *Record, size int) {
 	if r.report.Records == 0 {
-		r.report.First, r.begin = rec.Seq, rec.Prev
+		r.report.First, r.firstPrev = rec.Seq, rec.Prev
 	}
 	r.report.Records++
-	r.report.Last, r.report.Head = rec.Seq, r.at.head()
+	r.report.Last, r.report.Head = rec.Seq, r.at.hexHash()
 	if rec.SealKey != "" {
 		r.report.SealKey = rec.SealKey
 	}
@@ -223,9 +223,9 @@ func (r *reader) take(rec *Record, size int) {
 	}
 }
 
-// accounted returns an error if records before the oldest stored record are missing although no record says that they
+// checkBeginning returns an error if records before the oldest stored record are missing although no record says that they
 // were pruned. Earlier versions pruned segments without a record.
-func (r *reader) accounted(oldest segment) error {
+func (r *reader) checkBeginning(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {
 	case r.oldest == 0 || r.report.Records == 0 || r.report.First < r.oldest:
@@ -233,21 +233,21 @@ func (r *reader) accounted(oldest segment) error {
 	case r.report.First > r.oldest:
 		before.seq = r.oldest - 1
 		return oldest.brokenAt(1, before, fmt.Errorf("should stand before it: records %d to %d are missing, and none says that they were pruned", r.oldest, r.report.First-1))
-	case r.before != "" && r.before != r.begin:
-		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.begin, r.before))
+	case r.before != "" && r.before != r.firstPrev:
+		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.firstPrev, r.before))
 	default:
 		return nil
 	}
 }
 
-// ended returns an error unless the chain extends as far as the heads say.
-func (r *reader) ended(next string) error {
+// checkEnd returns an error unless the chain extends as far as the heads say.
+func (r *reader) checkEnd(next string) error {
 	for _, h := range r.sealed {
 		if h.Count > r.at.seq {
 			return &BrokenError{File: filepath.Base(next), Line: 1, Seq: r.at.seq + 1, Why: fmt.Errorf(
 				"and what follows up to record %d is missing: it was sealed, and was cut off since, or an older copy was put in its place", h.Count)}
 		}
-		if h.Count == r.report.First-1 && h.Count > 0 && r.begin != h.Hash {
+		if h.Count == r.report.First-1 && h.Count > 0 && r.firstPrev != h.Hash {
 			return &BrokenError{File: filepath.Base(next), Line: 1, Seq: r.report.First, Why: errors.New("does not follow the one that was sealed")}
 		}
 	}

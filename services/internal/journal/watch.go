@@ -135,7 +135,7 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 		}
 		seen := map[*chain]int64{}
 		for _, v := range views {
-			seen[v.chain] = v.last()
+			seen[v.chain] = v.lastSeq()
 		}
 		one.follow(ctx, seen, filter, yield)
 	}
@@ -155,7 +155,7 @@ func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filt
 			yield(Record{}, err)
 			return
 		}
-		if filter.takes(rec) && !yield(*rec, nil) {
+		if filter.accepts(rec) && !yield(*rec, nil) {
 			return
 		}
 	}

@@ -23,15 +23,15 @@ func TestFollow_YieldsEveryRecordOnce(t *testing.T) {
 	record := func(more int) {
 		for range more {
 			if n%2 == 0 {
-				intent(t, j, fmt.Sprint("d", n))
+				writeIntent(t, j, fmt.Sprint("d", n))
 			} else {
-				refusal(t, j, fmt.Sprint("d", n))
+				writeRefusal(t, j, fmt.Sprint("d", n))
 			}
 			n++
 		}
 	}
 	record(before)
-	records := j.Follow(ctx, 10, nil, atOnce)
+	records := j.Follow(ctx, 10, nil, readAtOnce)
 	record(between)
 	var writer sync.WaitGroup
 	defer writer.Wait()
@@ -69,7 +69,7 @@ func TestFollow_MissesNoRecordWhenStartedDuringWrites(t *testing.T) {
 				case <-done:
 					return
 				default:
-					intent(t, j, fmt.Sprint("d", i))
+					writeIntent(t, j, fmt.Sprint("d", i))
 				}
 			}
 		})
@@ -77,7 +77,7 @@ func TestFollow_MissesNoRecordWhenStartedDuringWrites(t *testing.T) {
 	for range 300 {
 		var last int64
 		n := 0
-		for rec, err := range j.Follow(t.Context(), 5, nil, atOnce) {
+		for rec, err := range j.Follow(t.Context(), 5, nil, readAtOnce) {
 			if errors.Is(err, journal.ErrSlow) {
 				break // on a busy machine
 			}
@@ -97,12 +97,12 @@ func TestFollow_MissesNoRecordWhenStartedDuringWrites(t *testing.T) {
 func TestFollow_AppliesFilter(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
-	intent(t, j, "old")
-	refusal(t, j, "old refusal")
-	records := j.Follow(t.Context(), 10, func(rec *journal.Record) bool { return rec.Kind == journal.KindIntent }, atOnce)
-	refusal(t, j, "new refusal")
-	intent(t, j, "new")
-	closed(t, j)
+	writeIntent(t, j, "old")
+	writeRefusal(t, j, "old refusal")
+	records := j.Follow(t.Context(), 10, func(rec *journal.Record) bool { return rec.Kind == journal.KindIntent }, readAtOnce)
+	writeRefusal(t, j, "new refusal")
+	writeIntent(t, j, "new")
+	closeJournal(t, j)
 	var got []string
 	var last error
 	for rec, err := range records {
@@ -118,7 +118,7 @@ func TestFollow_AppliesFilter(t *testing.T) {
 	if !errors.Is(last, journal.ErrClosed) {
 		t.Errorf("it ended with %v", last)
 	}
-	for _, err := range j.Follow(t.Context(), 0, nil, atOnce) {
+	for _, err := range j.Follow(t.Context(), 0, nil, readAtOnce) {
 		if !errors.Is(err, journal.ErrClosed) {
 			t.Errorf("after Close it gives %v", err)
 		}
@@ -128,9 +128,9 @@ func TestFollow_AppliesFilter(t *testing.T) {
 func TestFollow_DropsSlowWatcher(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
-	slow := j.Follow(t.Context(), 0, nil, atOnce)
+	slow := j.Follow(t.Context(), 0, nil, readAtOnce)
 	for i := range 2000 {
-		intent(t, j, fmt.Sprint("d", i))
+		writeIntent(t, j, fmt.Sprint("d", i))
 	}
 	n := 0
 	var last error
@@ -152,8 +152,8 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := open(t, config(t.TempDir()))
 		ctx, cancel := context.WithCancel(t.Context())
-		records := j.Follow(ctx, 0, nil, atOnce)
-		j.Follow(ctx, 0, nil, atOnce) // never read
+		records := j.Follow(ctx, 0, nil, readAtOnce)
+		j.Follow(ctx, 0, nil, readAtOnce) // never read
 		var watch sync.WaitGroup
 		watch.Go(func() {
 			for rec, err := range records {
@@ -163,10 +163,10 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		watch.Wait()
-		intent(t, j, "a")
-		closed(t, j)
+		writeIntent(t, j, "a")
+		closeJournal(t, j)
 	})
 }
 
-// atOnce is a read function for Follow that lets it read older records at once.
-func atOnce() (func(), error) { return func() {}, nil }
+// readAtOnce is a read function for Follow that lets it read older records at once.
+func readAtOnce() (func(), error) { return func() {}, nil }

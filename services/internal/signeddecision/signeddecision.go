@@ -56,11 +56,11 @@ func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDe
 	if err != nil {
 		return nil, fmt.Errorf("encode a decision: %w", err)
 	}
-	return &policyv1.SignedDecision{Statement: raw, Signature: ed25519.Sign(key, signed(raw)), Certificates: chain}, nil
+	return &policyv1.SignedDecision{Statement: raw, Signature: ed25519.Sign(key, signingInput(raw)), Certificates: chain}, nil
 }
 
-// signed returns the text that is signed for a statement.
-func signed(statement []byte) []byte { return append([]byte(domain), statement...) }
+// signingInput returns the text that is signed for a statement.
+func signingInput(statement []byte) []byte { return append([]byte(domain), statement...) }
 
 // Verifier verifies the policy role's signatures. It is safe for concurrent use.
 type Verifier struct {
@@ -122,7 +122,7 @@ func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStateme
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
 	}
-	if !ed25519.Verify(key, signed(s.GetStatement()), s.GetSignature()) {
+	if !ed25519.Verify(key, signingInput(s.GetStatement()), s.GetSignature()) {
 		return nil, fmt.Errorf("%w: the signature does not belong to the certificate's key", ErrNotPolicys)
 	}
 	out := new(policyv1.DecisionStatement)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// issued returns a signer with a key and a new certificate that the authority a has issued for it.
-func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *signeddecision.Signer {
+// newSigner returns a signer with a key and a new certificate that the authority a has issued for it.
+func newSigner(t *testing.T, a *pki.Authority, leaf pki.Leaf) *signeddecision.Signer {
 	t.Helper()
 	certPEM, keyPEM, err := a.Issue(leaf)
 	if err != nil {
@@ -56,19 +56,19 @@ func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 		change func(*policyv1.SignedDecision)
 		good   bool
 	}{
-		"policy":                  {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, true},
-		"the gateway":             {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), nil, false},
-		"the approval role":       {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_APPROVAL)), nil, false},
-		"no role":                 {issued(t, ours, pki.Leaf{Name: "policy"}), nil, false},
-		"policy of another CA":    {issued(t, other, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, false},
-		"a certificate of before": {issued(t, ours, expired), nil, false},
-		"no certificate":          {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = nil }, false},
-		"junk":                    {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = [][]byte{{1}} }, false},
-		"the gateway's key, policy's certificate": {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
-			s.Certificates = sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()
+		"policy":                  {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, true},
+		"the gateway":             {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), nil, false},
+		"the approval role":       {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_APPROVAL)), nil, false},
+		"no role":                 {newSigner(t, ours, pki.Leaf{Name: "policy"}), nil, false},
+		"policy of another CA":    {newSigner(t, other, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), nil, false},
+		"a certificate of before": {newSigner(t, ours, expired), nil, false},
+		"no certificate":          {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = nil }, false},
+		"junk":                    {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)), func(s *policyv1.SignedDecision) { s.Certificates = [][]byte{{1}} }, false},
+		"the gateway's key, policy's certificate": {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
+			s.Certificates = sign(t, newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()
 		}, false},
-		"policy's certificate behind the gateway's": {issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
-			s.Certificates = append(s.Certificates, sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()...)
+		"policy's certificate behind the gateway's": {newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_GATEWAY)), func(s *policyv1.SignedDecision) {
+			s.Certificates = append(s.Certificates, sign(t, newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY))).GetCertificates()...)
 		}, false},
 	} {
 		signed := sign(t, tt.signer)
@@ -83,7 +83,7 @@ func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if _, err := signeddecision.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, issued(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
+	if _, err := signeddecision.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
 		t.Error("without a CA")
 	}
 }
