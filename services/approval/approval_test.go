@@ -49,7 +49,8 @@ func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// A call that a person approves is claimed once by its caller, as it was approved.
+// The caller claims an approved call once, and gets the call that the person approved. Another spelling of the JSON is
+// the same call.
 func TestAnApprovedCallRunsOnce(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -58,7 +59,7 @@ func TestAnApprovedCallRunsOnce(t *testing.T) {
 		}
 		id := asked.GetApproval().GetId()
 		if again := s.ask(t, `{"arguments":{"sum":125e-1},"name":"refund"}`); again.GetOpened() || again.GetApproval().GetId() != id {
-			t.Errorf("the same call has another approval: %v", again)
+			t.Errorf("the same call in another spelling has another approval: %v", again)
 		}
 		if shown := s.view(t, "ana", id); !strings.Contains(shown.GetParams(), `"sum": 12.50`) || shown.GetSubject() != "bot" || shown.GetOwner() != "olga" {
 			t.Errorf("people see %v", shown)
@@ -87,7 +88,7 @@ func TestAnApprovedCallRunsOnce(t *testing.T) {
 		}
 		history, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 		if err != nil || len(history.GetHistory()) != 4 || history.GetView() != nil {
-			t.Errorf("its history: %v, %v", history, err)
+			t.Errorf("the history is %v, %v", history, err)
 		}
 	})
 }
@@ -119,8 +120,8 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 	})
 }
 
-// A denied call stays denied if other keys of it change. Other arguments, and the call of another caller, are new
-// requests.
+// A denied call stays denied for the cool-down if only its _meta or params beyond the essential ones change. Other
+// arguments, and the same call of another caller, open new approvals.
 func TestACoolDownIsNotDodged(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
@@ -213,7 +214,7 @@ func TestResolveAndCancel(t *testing.T) {
 	})
 }
 
-// A2: 200 callers that claim one approved call at the same time send it once.
+// Case A2. Of 200 concurrent claims of one approved call, one succeeds.
 func TestA2TwoHundredCallers(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
@@ -225,7 +226,7 @@ func TestA2TwoHundredCallers(t *testing.T) {
 			wg.Go(func() {
 				ctx, claim := as(t, bot()), claimRequest(a, fmt.Sprint("c", i))
 				resp, err := s.gateway().ClaimApproval(ctx, claim)
-				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // the store is on a busy machine, and a repeat returns the result
+				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // on a busy machine the store may be slow, and a claim is idempotent
 					resp, err = s.gateway().ClaimApproval(ctx, claim)
 				}
 				if err != nil {
@@ -238,12 +239,13 @@ func TestA2TwoHundredCallers(t *testing.T) {
 		}
 		wg.Wait()
 		if sent.Load() != 1 {
-			t.Errorf("%d callers may send it", sent.Load())
+			t.Errorf("%d callers may send the call, want 1", sent.Load())
 		}
 	})
 }
 
-// The next process has everything that was acknowledged, and only one process can use a folder.
+// A service that is opened on the folder of a closed service has its approvals. While the first service is open, a second
+// service on the same folder fails.
 func TestARestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -291,7 +293,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 		"no time":    {func(c *approval.Config, _ *approval.Deps) { c.Execute = 0 }, "positive"},
 		"no pending": {func(c *approval.Config, _ *approval.Deps) { c.MaxPending = 0 }, "max_pending must be at least 1"},
 		"no asking":  {func(c *approval.Config, _ *approval.Deps) { c.MaxAsked = 0 }, "max_asked must be at least 1"},
-		"no window":  {func(c *approval.Config, _ *approval.Deps) { c.AskedWindow = 25 * time.Hour }, "in a window of 1 s to 24 h"},
+		"no window":  {func(c *approval.Config, _ *approval.Deps) { c.AskedWindow = 25 * time.Hour }, "in a window of 1s to 24h"},
 		"no folder":  {func(c *approval.Config, _ *approval.Deps) { c.Data = "" }, "a store"},
 		"no store":   {func(c *approval.Config, _ *approval.Deps) { c.Source = "mysql://x" }, "no store is called"},
 		"no webhook": {func(c *approval.Config, _ *approval.Deps) { c.Notices.Webhooks = make([]notice.Webhook, 1) }, "notices"},
@@ -304,7 +306,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// A call that policy denied when it was claimed can be requested again when policy requires approval again.
+// A call that policy denied at its claim can be requested again at once. Only a denial by a person has a cool-down.
 func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// tries requests an approval for a principal and returns the response.
+// tries requests an approval for a principal. The response may be a refusal.
 func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestApprovalRequest) *approvalv1.RequestApprovalResponse {
 	t.Helper()
 	req.DecisionId = "d"
@@ -28,7 +28,7 @@ func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.Re
 	return resp
 }
 
-// tooOften checks the refusal of a principal that has requested too often.
+// tooOften checks that a refusal names the limit of approval requests and a time to retry within the window.
 func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
 	t.Helper()
 	if left := r.GetRetryAfter().AsDuration(); r.GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING || left <= 0 || left > window ||
@@ -37,7 +37,7 @@ func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
 	}
 }
 
-// X8: people are asked at most max_asked times for one principal, whatever the calls are.
+// Case X8. People are asked at most max_asked times for one principal, however the principal varies its calls.
 func TestX8AskingHasABudget(t *testing.T) {
 	const tries, most = 60, 30
 	for name, question := range map[string]func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse{
@@ -97,8 +97,8 @@ func TestX8AskingHasABudget(t *testing.T) {
 	}
 }
 
-// X8: the person at the agent is asked about one call at most max_asked times, however often the call is made. Then the
-// call waits for approvers only.
+// Case X8. The person at the agent is asked about one call at most max_asked times, however often the call is made. After
+// that, only approvers can decide on the call.
 func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		confirms := 0
@@ -128,7 +128,7 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 	})
 }
 
-// X8: to request again what waits or is decided does not count.
+// Case X8. A repeated request for a pending or decided call does not count against max_asked.
 func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxAsked = 2 }, func(t *testing.T, s *site) {
 		id := s.ask(t, params).GetApproval().GetId()
@@ -144,13 +144,13 @@ func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 		}
 		tooOften(t, s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
 		if again := s.ask(t, params).GetApproval(); again.GetId() != id || again.GetState() != approved {
-			t.Errorf("what was approved: %v", again)
+			t.Errorf("the approval of the first call is %v", again)
 		}
 	})
 }
 
-// X8: calls that a grant covers do not count. If a claim would ask approvers again and the limit is reached, the
-// approval stays as it was.
+// Case X8. Calls that a grant covers don't count against max_asked. If the limit is reached and a claim would ask
+// approvers again, the claim is refused and the approval does not change.
 func TestX8ClaimsAsk(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *site) {
 		s.approve(t, "ana", s.ask(t, `{"n":0}`, grants).GetApproval().GetId())
@@ -171,8 +171,8 @@ func TestX8ClaimsAsk(t *testing.T) {
 	})
 }
 
-// X8: the limit is for tenant, subject and agent, and also counts for each principal in the chain. The time to wait is
-// exact. The count survives the approvals and the process.
+// Case X8. max_asked counts for one tenant, subject and agent, and also for each principal in the chain. A request after
+// the time to retry succeeds.
 func TestX8TheAskingBudgetIsExact(t *testing.T) {
 	const window = 3 * time.Second
 	each(t, func(c *approval.Config) { c.MaxAsked, c.AskedWindow = 2, window }, func(t *testing.T, s *site) {
@@ -184,7 +184,7 @@ func TestX8TheAskingBudgetIsExact(t *testing.T) {
 		if s.tries(t, child, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
 			t.Error("the second request was refused")
 		}
-		for _, who := range []*identityv1.Principal{bot(), sibling} { // a principal that works for it, too
+		for _, who := range []*identityv1.Principal{bot(), sibling} { // sibling works for bot
 			tooOften(t, s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
 		}
 		for name, change := range map[string]func(*identityv1.Principal){

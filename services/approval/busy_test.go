@@ -17,7 +17,7 @@ func large(n int) string {
 	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
 }
 
-// X1: while people view calls of 4 MiB, other requests are answered within the time that a gateway waits.
+// Case X1. While people view calls of 4 MiB, requests of other callers are answered within the time that a gateway waits.
 func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		s.made(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

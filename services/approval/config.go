@@ -12,15 +12,15 @@ import (
 
 // Config configures the approval service.
 type Config struct {
-	// Decide is how long people have to decide, and Execute how long an approved call may wait to run, if a rule sets
-	// no time. Both must be positive.
+	// Decide is how long people have to decide, and Execute how long an approved call may wait to run. Both apply to
+	// rules that set no time of their own, and must be positive.
 	Decide, Execute time.Duration
 	// CoolDown is how long a denied call stays denied: 0 or more.
 	CoolDown time.Duration
-	// MaxPending is how many calls of one principal may wait at the same time: 1 or more.
+	// MaxPending is how many calls of one principal may wait for approval at the same time: 1 or more.
 	MaxPending int
-	// MaxAsked is how often people may be asked for one principal in any period of AskedWindow: 1 or more. AskedWindow
-	// is 1 s to [config.MaxAskedWindow].
+	// MaxAsked is how often people may be asked about calls of one principal in any period of AskedWindow: 1 or more.
+	// AskedWindow is 1 s to [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
 	// OwnerMayApprove lets the owner of an agent decide on the agent's calls.
@@ -58,16 +58,16 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Decide <= 0 || c.Execute <= 0 || c.CoolDown < 0 {
-		errs = append(errs, errors.New("approval: the times to decide and to execute must be positive, and the cool-down must not be negative"))
+		errs = append(errs, fmt.Errorf("approval: approvals.decide and approvals.execute must be positive, and the cool-down must not be negative; they are %v, %v and %v", c.Decide, c.Execute, c.CoolDown))
 	}
 	if c.MaxPending < 1 {
-		errs = append(errs, errors.New("approval: max_pending must be at least 1"))
+		errs = append(errs, fmt.Errorf("approval: approvals.max_pending must be at least 1, is %d", c.MaxPending))
 	}
 	if c.MaxAsked < 1 || c.AskedWindow < time.Second || c.AskedWindow > config.MaxAskedWindow {
-		errs = append(errs, errors.New("approval: max_asked must be at least 1, in a window of 1 s to 24 h"))
+		errs = append(errs, fmt.Errorf("approval: approvals.max_asked must be at least 1, in a window of 1s to 24h; it is %d in %v", c.MaxAsked, c.AskedWindow))
 	}
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
-		errs = append(errs, errors.New("approval: a store is required"))
+		errs = append(errs, errors.New("approval: a store is required: set stores.approval, and data for SQLite"))
 	}
 	return errors.Join(append(errs, c.Notices.Validate())...)
 }

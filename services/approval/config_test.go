@@ -42,7 +42,7 @@ approvals:
     slack: {name: chat, tenant: default, app_token: "${env:APP}", bot_token: "${env:BOT}", channel: C01, people: {U01: ana}}
 `
 
-// Each key of the file is read, and secrets are resolved.
+// FromFile reads each key of the file, resolves secrets, and fails if a variable of the environment is missing.
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -84,7 +84,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	}
 }
 
-// A warning in the log says what owner_may_approve means.
+// New logs a warning about owner_may_approve if the setting is on, and only then.
 func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, may := range []bool{true, false} {

@@ -20,7 +20,7 @@ func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, 
 	})
 }
 
-// The person at the agent may confirm if the terms allow it, and gets the view to confirm.
+// A vote at the agent approves a call whose terms allow it. The agent can get the view for the form.
 func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -36,7 +36,7 @@ func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 	})
 }
 
-// A denial at the agent ends the approval like any other, and holds for the cool-down.
+// A denial at the agent ends the approval, and the call stays denied for the cool-down.
 func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -51,7 +51,7 @@ func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 	})
 }
 
-// A call that approvers approved does not run if the person at the agent declines at the same moment.
+// A denial at the agent cancels an approval that an approver has approved meanwhile.
 func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params, selfConfirm).GetApproval()
@@ -63,7 +63,8 @@ func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 	})
 }
 
-// A3: without self_confirm in the terms, a call can't be confirmed at the agent.
+// Case A3. A vote at the agent is refused if the terms have no self_confirm or a quorum of 2, or if it names no approval
+// of the same call.
 func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		four := func(d *policyv1.Decision) { d.Approval.SelfConfirm, d.Approval.Quorum = true, 2 }
@@ -89,8 +90,8 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 	})
 }
 
-// A3: a vote at the agent counts only for the approval that was shown. Sent again, or after the call has run, it
-// approves no other approval.
+// Case A3. A vote at the agent counts only for the approval that was shown. If the vote is sent again after the call has
+// run, it changes nothing and opens no approval.
 func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
@@ -116,8 +117,8 @@ func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
 	})
 }
 
-// A3: a vote at the agent under old terms does not restore those terms and voids no other vote. A denial still ends the
-// call.
+// Case A3. A vote to approve at the agent on old terms changes nothing: the new terms and the other votes stay. A vote to
+// deny cancels the approval.
 func TestA3AWordUnderOtherTerms(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		four := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }

@@ -11,20 +11,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws is how often the view is drawn for one vote, because the approval may change between drawing and voting.
+// maxDraws is how often the view is drawn for one vote. The view is drawn again if the approval changes between drawing
+// and voting.
 const maxDraws = 4
 
-// sight is a view, together with the state that it was drawn from.
+// sight is a view, together with the state from which the view was drawn.
 type sight struct {
 	*view.View
 
+	// version is the version of the approval, and unsettled the result of [store.Tx.Unsettled].
 	version   int64
 	unsettled string
 }
 
-// draw draws the view of the approval that read returns. It returns nil if read returns nil. A view of a large call
-// takes long to draw, so it is drawn after the transaction, in a time slice of the requester, and other requesters
-// don't wait for it.
+// draw draws the view of the approval that read returns. It returns nil if read returns nil. The view of a large call
+// takes long to draw. So draw draws the view after the transaction, in processor time of the requester, and other
+// requesters don't wait.
 func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*sight, error) {
 	end, err := s.drawing.Take(ctx, string(store.Who(asker)))
 	if err != nil {
@@ -53,8 +55,8 @@ func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read fu
 	return &sight{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
 }
 
-// sight draws the view that a vote to approve is compared with. It returns nil if the vote is a denial or the approval
-// is not pending.
+// sight draws the view whose digest a vote to approve must name. It returns nil if the vote is a denial or the approval is
+// not pending.
 func (s *Service) sight(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*sight, error) {
 	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
 		return nil, nil //nolint:nilnil // a denial needs no view
@@ -72,7 +74,7 @@ func (s *Service) sight(ctx context.Context, tenant, id string, verdict approval
 	})
 }
 
-// still reports whether the view of r would have the same digest if it were drawn now.
+// still reports whether the view of r, drawn now, would have the same digest. It returns false for a nil receiver.
 func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
@@ -81,8 +83,8 @@ func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (b
 	return unsettled == s.unsettled, err
 }
 
-// noticed draws the view for a notice that asks approvers. It returns nil if the approval no longer waits for the same
-// decision.
+// noticed draws the view for a notice that asks approvers. asked is the approval as it was when the notice was written.
+// noticed returns nil if that approval no longer waits for the same decision.
 func (s *Service) noticed(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.draw(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.ByClaimant(ctx, asked.GetId())

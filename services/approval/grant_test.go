@@ -40,7 +40,8 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
-// The terms may change though the named rule did not, because another rule that matches may require approval too.
+// A grant covers no call with other terms. The terms may change although the named rule did not, because another rule that
+// matches may require approval too.
 func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		wide := func(d *policyv1.Decision) {
@@ -77,7 +78,8 @@ func grants(d *policyv1.Decision) {
 	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
 }
 
-// A grant is for one caller, server and tool, as they were when people approved it.
+// A grant covers calls of one caller, server and tool only. The server's identity and the tool's definition must not
+// change.
 func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
@@ -107,7 +109,7 @@ func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 	})
 }
 
-// A grant covers the calls that wait when it is given: the oldest first, up to its number of calls, and no others.
+// A new grant covers the pending calls of the same caller and tool, the oldest first, up to its number of calls.
 func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		wide := func(d *policyv1.Decision) {
@@ -150,7 +152,7 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 	})
 }
 
-// A denial, or a vote that is not the last, covers nothing.
+// A denial, or a vote that does not complete the quorum, covers no pending call.
 func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		two := func(d *policyv1.Decision) {

@@ -38,7 +38,7 @@ type site struct {
 	calls  *sync.Map // the calls that approvals were requested for, by approval
 }
 
-// each runs a test with a service on every kind of store.
+// each runs story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. change may be nil.
 func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *site)) {
 	t.Helper()
 	t.Parallel()
@@ -58,7 +58,8 @@ func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, 
 	}
 }
 
-// people returns tokens of persons in addition to the operator: approvers in groups, and an operator of another tenant.
+// people returns the tokens of rpctest, and also tokens of approvers in groups, of an approver with the subject of the
+// agent, and of an operator of another tenant.
 func people() []*identityv1.TokenRecord {
 	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
 	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}
@@ -77,7 +78,7 @@ func serve(t *testing.T, cfg approval.Config) *site {
 	return s
 }
 
-// serveWith serves a service that does not know an active policy revision yet.
+// serveWith serves a service that does not know an active policy revision.
 func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
 	t.Helper()
 	tokens, err := authn.NewTokens(people())
@@ -137,8 +138,8 @@ func bot() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "olga", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// gateway returns the client of a gateway, which makes requests on behalf of a principal. The policy judge signs the
-// decision of each request.
+// gateway returns the client of a gateway, which makes requests on behalf of a principal. The fake policy service signs
+// the decision of each request.
 func (s *site) gateway() approvalv1.ApprovalServiceClient {
 	return honest{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
 }
@@ -177,7 +178,7 @@ func bound(params string) *approvalv1.BoundCall {
 
 const params = `{"name":"refund","arguments":{"sum":12.50}}`
 
-// ask requests an approval, and fails the test if there is none.
+// ask requests an approval for the agent bot. It fails the test if the request is refused.
 func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
 	t.Helper()
 	resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
@@ -187,7 +188,7 @@ func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)
 	return resp.GetAsked()
 }
 
-// view returns what a person must see.
+// view returns the first part of the view that a person sees.
 func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 	t.Helper()
 	resp, err := s.person(t, token).GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -222,7 +223,7 @@ func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approval
 	return req
 }
 
-// wanted checks the error of a call.
+// wanted checks the gRPC code and the reason of an error.
 func wanted(t *testing.T, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || rpc.Reason(err) != reason {

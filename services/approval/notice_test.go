@@ -40,7 +40,7 @@ func (s *site) run(t *testing.T) {
 	})
 }
 
-// press presses a button and returns the answer.
+// press presses a button and returns the answer for the user.
 func press(t *testing.T, fake *fakeslack.Server, user, action, value string) string {
 	t.Helper()
 	before := len(fake.Whispers())
@@ -49,8 +49,8 @@ func press(t *testing.T, fake *fakeslack.Server, user, action, value string) str
 	return fake.Whispers()[before].Text
 }
 
-// A3: a button votes as the subject that the configuration maps the Slack user to, with the rights of the subject's
-// tokens, and on the view that the message showed.
+// Case A3. A button in Slack votes as the subject to which the configuration maps the Slack user. The vote has the rights
+// of the subject's tokens, and counts for the view that the message showed.
 func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
@@ -64,7 +64,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	s.run(t)
 	finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
 	id := s.ask(t, params, finance).GetApproval().GetId()
-	eventually.Holds(t, "it is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
+	eventually.Holds(t, "the message is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 	for user, want := range map[string]string{
@@ -78,16 +78,16 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 		}
 	}
 	if got := press(t, fake, "UANA", "approve", id+" "+strings.Repeat("00", 32)); !strings.Contains(got, "the view has changed") {
-		t.Errorf("of another view: %s", got)
+		t.Errorf("a vote on another view: %s", got)
 	}
 	if got := s.ask(t, params, finance).GetApproval(); got.GetState() != pending || len(got.GetVotes()) != 0 {
-		t.Fatalf("by then: %v", got)
+		t.Fatalf("after the refused votes the approval is %v", got)
 	}
 	if got := press(t, fake, "UANA", "approve", value); got != "Your vote counts: 1 more must agree." {
-		t.Errorf("one of two: %s", got)
+		t.Errorf("the first of two votes: %s", got)
 	}
 	if got := press(t, fake, "UBEN", "approve", value); got != "Your vote counts: the call is approved." {
-		t.Errorf("both: %s", got)
+		t.Errorf("the second of two votes: %s", got)
 	}
 	a := s.ask(t, params, finance).GetApproval()
 	for _, v := range a.GetVotes() {
@@ -96,7 +96,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 		}
 	}
 	if a.GetState() != approved || len(a.GetVotes()) != 2 {
-		t.Fatalf("then: %v", a)
+		t.Fatalf("after both votes the approval is %v", a)
 	}
 	if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
 		t.Errorf("claimed: %v, %v", resp, err)
@@ -104,7 +104,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
-// A notice is sent even if the process that wrote it has ended.
+// A notice of a closed service is sent by the next service on the same store.
 func TestANoticeOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 10)

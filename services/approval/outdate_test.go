@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// askAs requests an approval for a call that the test changes, and fails the test if there is none.
+// askAs requests an approval for a call that change modifies. It fails the test if the request is refused.
 func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
 	t.Helper()
 	call := bound(text)
@@ -39,8 +39,8 @@ func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
 func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
 func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
 
-// A4: an approval of a tool that has changed is cancelled as soon as the same call is requested with the new tool,
-// however its JSON is written.
+// Case A4. A request for a call of a changed tool cancels the approval of the same call of the old tool. The spelling of
+// the JSON does not matter.
 func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
 	for name, change := range map[string]func(*approvalv1.BoundCall){"its definition": otherDefinition, "its server": otherServer} {
@@ -51,22 +51,22 @@ func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 				next(t, w)
 				is := s.askAs(t, bot(), spelled, change)
 				if is.GetId() == was.GetId() || is.GetState() != pending {
-					t.Errorf("requested for the new tool: %v", is)
+					t.Errorf("the approval for the new tool is %v", is)
 				}
 				if m := next(t, w).GetApproval(); m.GetState() != cancelled || m.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
-					t.Errorf("for the old tool a watcher gets %v", m)
+					t.Errorf("a watch of the approval for the old tool sends %v", m)
 				}
 				s.approve(t, "ana", is.GetId())
 				s.askAs(t, bot(), params, nil)
 				if got := s.get(t, is.GetId()); got.GetState() != cancelled || got.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
-					t.Errorf("approved, and the tool changed back: %v", got)
+					t.Errorf("after the tool changed back, the approval for the new tool is %v", got)
 				}
 			})
 		})
 	}
 }
 
-// Other calls, calls of other callers, and the grant are not cancelled.
+// Case A4. A changed tool cancels no approval of another call or another caller, and no grant.
 func TestA4NothingElseIsVoid(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		other := bot()
@@ -80,10 +80,10 @@ func TestA4NothingElseIsVoid(t *testing.T) {
 			"another tool": s.askAs(t, bot(), `{"n":1}`, name), "another method": s.askAs(t, bot(), `{"n":1}`, method),
 		}
 		if is := s.askAs(t, bot(), `{"n":1}`, otherDefinition, grants); is.GetState() != pending {
-			t.Errorf("the grant covers another definition: %v", is)
+			t.Errorf("a call of the changed tool is not pending, so the grant covers it: %v", is)
 		}
 		if was := s.get(t, first.GetId()); was.GetState() != cancelled || was.GetGrant().GetExpires() == nil {
-			t.Errorf("what carried the grant: %v", was)
+			t.Errorf("the approval with the grant is %v", was)
 		}
 		for what, a := range kept {
 			if got := s.get(t, a.GetId()); got.GetState() != pending {
@@ -91,7 +91,7 @@ func TestA4NothingElseIsVoid(t *testing.T) {
 			}
 		}
 		if more := s.askAs(t, bot(), `{"n":4}`, nil, grants); more.GetState() != approved || more.GetGrantedBy() != first.GetId() {
-			t.Errorf("the grant, for the old tool: %v", more)
+			t.Errorf("a call of the old tool is not covered by the grant: %v", more)
 		}
 	})
 }

@@ -29,8 +29,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// pressed casts the vote of a person who pressed a button in Slack, and returns the text of the answer. The person's
-// tokens decide what the person may do, as with a vote by token.
+// pressed casts the vote of a person who pressed a button in Slack, and returns a sentence about the result for the
+// person. The person's tokens determine what the person may do, as they do for a vote by token.
 func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.Of(p.Tenant, p.Subject)
@@ -46,7 +46,7 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 		return nothing + known.Err.Error() + "."
 	}
 	if err != nil {
-		s.log.ErrorContext(ctx, "a vote was not cast", "approval", p.Approval, "error", err)
+		s.log.ErrorContext(ctx, "a vote by a Slack button was not cast", "approval", p.Approval, "error", err)
 		return nothing + "an error occurred; see the log of the approval service."
 	}
 	a := r.Approval
@@ -56,8 +56,8 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// cast casts a ballot as the first of a person's principals that may decide on the approval. voters has at least one
-// principal. If none may decide, the error is that of the first.
+// cast casts a ballot. voters are the principals of the person's tokens, at least one; the vote is cast as the first
+// principal that may decide on the approval. If no principal may decide, cast returns the error for voters[0].
 func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -70,8 +70,8 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 	return out, nil
 }
 
-// try casts a ballot on the current view. It draws the view again if the approval changes meanwhile, up to maxDraws
-// times.
+// try casts a ballot on the current view. If the approval changes between drawing and voting, try draws the view again,
+// up to maxDraws times in all.
 func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMay, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
@@ -87,7 +87,7 @@ func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Princ
 	return nil, lifecycle.ErrViewChanged
 }
 
-// count casts a ballot on the view that was drawn. It returns nil if that view has changed since.
+// count casts a ballot on the view that was drawn. It returns nil if the view has changed since it was drawn.
 func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *sight) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -123,8 +123,8 @@ func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Pri
 	return out, err
 }
 
-// coverWaiting approves waiting calls that the grant of by covers, if the vote has just made that grant live. The
-// oldest come first, and at most as many as the grant has calls left after the call that approvers were asked about.
+// coverWaiting approves pending calls that the grant of by covers, if the last vote gave the grant. It approves the oldest
+// calls first. One call of the grant stays reserved for the call of by, which the approvers were asked about.
 func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.LiveGrant(tx.Now) {
 		return nil
@@ -149,13 +149,13 @@ func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error
 	return nil
 }
 
-// decides reports whether the role of a principal may decide on approvals at all.
+// decides reports whether principals with the role of p may decide on approvals.
 func decides(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// visible reports whether a caller may see an approval of its tenant. An agent may see its own requests, and every
-// other caller all of them.
+// visible reports whether a caller may see an approval of the caller's tenant. An agent may see only the approvals that
+// the agent requested. Every other caller may see all approvals.
 func visible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
 	if caller.Person != nil || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
@@ -164,7 +164,7 @@ func visible(caller *authn.Caller, r *lifecycle.Record) bool {
 	return bytes.Equal(store.Asker(p), store.Asker(r.Approval.GetRequester()))
 }
 
-// actor returns the subject that the history names.
+// actor returns the subject that the history names as the one who made a move.
 func actor(caller *authn.Caller) string {
 	if caller.Person != nil {
 		return caller.Person.GetSubject()
@@ -172,17 +172,18 @@ func actor(caller *authn.Caller) string {
 	return caller.Principal.GetSubject()
 }
 
-// standing checks whether voters may still decide. If err is set, their tokens are not known at the moment.
+// standing checks whether the voters of a record may still decide. err is set if the service does not know the current
+// tokens; then the results don't count.
 type standing struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners are the owners of the claiming caller and of the principals in its chain. They are those of now, because
-	// two tokens of one subject may name different owners.
+	// owners are the current owners of the claiming caller and of the principals in its chain. They may differ from the
+	// owners in the record, because two tokens of one subject may name different owners.
 	owners []string
 	err    error
 }
 
-// owners returns the owners of a caller and of its chain, or nil if owners may decide.
+// owners returns the owners of a caller and of the principals in its chain, or nil if owners may decide.
 func (s *Service) owners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil

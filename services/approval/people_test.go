@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A3: a person is identified by a token, and can't decide on the person's own calls.
+// Case A3. A vote is refused if the voter made the call, is in no group of the terms, is of another tenant, or did not see
+// the current view.
 func TestA3WhoDecides(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
@@ -65,7 +66,7 @@ func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
 	}
 }
 
-// A vote that is cast again returns the first vote, which counts.
+// DecideApproval returns the first vote if the same vote is cast again.
 func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
@@ -89,7 +90,7 @@ func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 	})
 }
 
-// A4: a call does not run on the vote of a person who may no longer decide.
+// Case A4. A claim is refused if the approver has lost the token, the group or the role since the vote.
 func TestA4AnApproverWhoHasLeft(t *testing.T) {
 	for name, tt := range map[string]struct {
 		now  func() []*identityv1.TokenRecord
@@ -135,14 +136,14 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 				_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) }))
 				wanted(t, err, codes.OK, "")
 				if got := s.ask(t, params, finance).GetApproval(); got.GetState() != tt.want {
-					t.Errorf("it is %v, %q", got.GetState(), got.GetReason())
+					t.Errorf("the approval is %v, %q", got.GetState(), got.GetReason())
 				}
 			})
 		})
 	}
 }
 
-// While the tokens are not known, no call runs.
+// A claim is refused while the service does not know the current tokens, and the approval does not change.
 func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -156,12 +157,12 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c"))
 	wanted(t, err, codes.Unavailable, "TOKENS_STALE")
 	if got := s.ask(t, params).GetApproval(); got.GetState() != approved {
-		t.Errorf("it is %v", got)
+		t.Errorf("the approval is %v", got)
 	}
 }
 
-// A3: two tokens of one subject may name two owners. The owner of the token that makes the call has no vote, whichever
-// token requested the approval.
+// Case A3. Two tokens of one subject may name different owners. The vote of the claiming token's owner does not count,
+// also if another token requested the approval.
 func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		id := s.ask(t, params).GetApproval().GetId() // by bot, whose owner is olga
@@ -171,12 +172,12 @@ func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
 		a := s.ask(t, params).GetApproval()
 		resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c1"))
 		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
-			t.Errorf("ana's own agent has the call: %v, %v", resp, err)
+			t.Errorf("an agent of ana claims on ana's vote: %v, %v", resp, err)
 		}
 		s.approve(t, "ben", id)
 		a = s.ask(t, params).GetApproval()
 		if resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
-			t.Errorf("ben has approved it: %v, %v", resp, err)
+			t.Errorf("an agent of ana claims on ben's vote: %v, %v", resp, err)
 		}
 	})
 }

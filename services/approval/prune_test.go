@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Approvals that have ended are stored for 30 days.
+// The service deletes approvals 30 days after their end.
 func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -42,11 +42,11 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	const day = 24 * time.Hour
 	older, younger := ended(`{"n":1}`, 30*day+time.Minute), ended(`{"n":2}`, 30*day-time.Hour)
 	s.run(t)
-	eventually.Holds(t, "the older one is forgotten", func() bool {
+	eventually.Holds(t, "the older approval is deleted", func() bool {
 		_, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: older})
 		return status.Code(err) == codes.NotFound
 	})
 	if got := s.get(t, younger); got.GetState() != denied {
-		t.Errorf("the younger one: %v", got)
+		t.Errorf("the younger approval is %v", got)
 	}
 }

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// maxHistory is how many moves of a history are read, and maxHistoryBytes how many bytes of them are sent.
+	// maxHistory is how many moves of a history are read. maxHistoryBytes limits the size of the moves that are sent.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is the number of approvals of a page if the request names none.
+	// pageSize is the number of approvals in a page if the request names no number.
 	pageSize = 100
-	// maxScan is how many approvals are read for one page while looking for those that the filter picks.
+	// maxScan is how many approvals are read for one page, including those that the filter leaves out.
 	maxScan = 10_000
 )
 
@@ -55,7 +55,7 @@ type getting struct {
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// read reads the cheap part: the approval without its call, and the history.
+// read reads the approval without its call, which may be large, and the history.
 func (g *getting) read(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.Head(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -76,8 +76,8 @@ func (g *getting) wantsView() bool {
 	return g.req.GetView() && (!isAgent(g.caller) || g.resp.GetApproval().GetTerms().GetSelfConfirm())
 }
 
-// whole reads the approval, the history and what the view is drawn from in one transaction, so that the answer is
-// consistent. It returns nil if there is no view to show.
+// whole reads the approval, the history and the call in one transaction, so that the response is consistent. It returns
+// nil if there is no view to show.
 func (g *getting) whole(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 	if err := g.read(ctx, tx); err != nil || !g.wantsView() {
 		return nil, err
@@ -142,8 +142,8 @@ type paging struct {
 	most   int
 }
 
-// page reads a page. It leaves out the approvals that the store can't filter out, so the page may be shorter than
-// requested.
+// page reads a page. The store can't apply for_me of the filter, so page drops approvals after reading them. The page may
+// be shorter than requested.
 func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
@@ -171,7 +171,7 @@ func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1
 	return resp, nil
 }
 
-// picks reports whether for_me of the filter picks an approval.
+// picks reports whether an approval meets for_me of the filter: the caller may decide on it, and has not voted on it.
 func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true
@@ -195,7 +195,7 @@ func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *l
 	return err == nil
 }
 
-// filterOf returns the filter of the store, limited to what the caller may see.
+// filterOf returns the store's filter for the approvals that match f and that the caller may see.
 func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
 		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// I4: a request for the approval of another caller is answered as if the approval did not exist.
+// Case I4. A request for an approval of another caller gets the response for an approval that does not exist.
 func TestI4OthersSeeNothing(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
@@ -33,7 +33,7 @@ func TestI4OthersSeeNothing(t *testing.T) {
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
 		mine, err := s.gateway().GetApproval(as(t, bot()), &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
 		if err != nil || mine.GetView() != nil {
-			t.Errorf("its own: %v, %v", mine, err)
+			t.Errorf("the agent's own approval: %v, %v", mine, err)
 		}
 	})
 }

@@ -98,7 +98,7 @@ func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx)
 	return resp, err
 }
 
-// bind reads the call in a time slice of the caller, because the call may be large.
+// bind reads the call and sets its digests. The call may be large, so bind waits for processor time of the caller.
 func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	end, err := a.service.reading.Take(ctx, string(store.Who(a.who)))
 	if err != nil {
@@ -120,7 +120,8 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	return nil
 }
 
-// confirms reports whether the request has no vote of the person at the agent, or the terms allow that vote.
+// confirms reports whether the terms allow the vote of the person at the agent in the request. It returns true if the
+// request has no vote.
 func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
@@ -162,7 +163,7 @@ func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv
 }
 
 // attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
-// terms changed. The answer says whether the person at the agent can be asked.
+// terms changed. The response says whether the person at the agent can be asked.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
 	if !again && !a.confirms(r) {
@@ -172,7 +173,7 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && again: // the approval stays as it was; its old terms can't be used, because policy decides again at the claim
+	case full != nil && again: // the approval keeps its old terms; they can't be used, because policy decides again at the claim
 		return refused(full), nil
 	case full != nil: // only approvers are asked
 		return asked(r, false), nil
@@ -190,14 +191,14 @@ func (a *asking) confirms(r *lifecycle.Record) bool {
 	return a.form && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// confirmed sets in the answer whether the person at the agent can be asked.
+// confirmed sets in the response whether the person at the agent can be asked.
 func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
 	resp.GetAsked().Confirm = a.confirms(r)
 	return resp
 }
 
-// answered records the vote of the person at the agent on the approval that the form showed. That approval may have
-// ended meanwhile, and the vote must not count for a newer one.
+// answered records the vote of the person at the agent on the approval that the form showed. If that approval has ended
+// meanwhile, the vote does not count for a newer approval of the same call.
 func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.who.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -240,8 +241,8 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApp
 	return a.confirmed(asked(r, true), r), nil
 }
 
-// outdate ends the approvals that wait for the same call with another definition of the tool or another server, because
-// that call can't run any more.
+// outdate cancels the pending and approved approvals of the same call with another definition of the tool or another
+// server, because those calls can't run any more.
 func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
 	waiting, err := tx.Waiting(ctx, a.who, a.question.Call, a.question.Alike)
 	if err != nil {
@@ -279,7 +280,7 @@ func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) e
 }
 
 // full returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the limit
-// of pending approvals or of approval requests.
+// of pending approvals or of approval requests. Otherwise it returns nil.
 func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.who) {
 		n, err := tx.Pending(ctx, account.Who)
@@ -303,7 +304,7 @@ func tooManyPending(full *quota.FullError) string {
 }
 
 // tooOften returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the
-// limit of approval requests.
+// limit of approval requests. Otherwise it returns nil.
 func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.Room(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {
@@ -316,7 +317,7 @@ func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Pr
 	}, nil
 }
 
-// inWords formats a duration without its zero parts, such as 1h for 1h0m0s.
+// inWords formats a duration without trailing zero units: 1h instead of 1h0m0s.
 func inWords(d time.Duration) string {
 	text := d.String()
 	for _, part := range []struct{ after, zero string }{{"m", "0s"}, {"h", "0m"}} {
@@ -338,7 +339,7 @@ func refused(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse {
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// wholeMillis rounds up to whole milliseconds, so that a caller that waits for exactly this time is not too early.
+// wholeMillis rounds a duration up to whole milliseconds, so that a caller that waits exactly as long is not too early.
 func wholeMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

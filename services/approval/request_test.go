@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// A pending approval is used by the same call, even if the call ran before.
+// A second request for the same call returns the pending approval, also after the call has run under earlier approvals.
 func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		for n := range 2 {
@@ -27,7 +27,8 @@ func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
 	})
 }
 
-// A call that may have run and may be repeated is answered with its approval until its time to run is over.
+// A request for an idempotent call with an unknown outcome returns the same approval until the time to execute ends. A
+// later request opens a new approval.
 func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		idempotent := func(d *policyv1.Decision) { d.Idempotent = true }
@@ -35,21 +36,21 @@ func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
 		long := s.ask(t, `{"n":1}`, idempotent).GetApproval().GetId()
 		s.made(t, long, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
 		if again := s.ask(t, `{"n":1}`, idempotent); again.GetOpened() || again.GetApproval().GetId() != long {
-			t.Errorf("within its time: %v", again)
+			t.Errorf("requested again within the time to execute: %v", again)
 		}
 		lost := s.ask(t, `{"n":2}`, idempotent, short).GetApproval().GetId()
 		s.made(t, lost, "c2", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN, short)
 		<-time.After(3 * time.Second)
 		if again := s.ask(t, `{"n":2}`, idempotent, short); !again.GetOpened() || again.GetApproval().GetState() != pending {
-			t.Errorf("after its time: %v", again)
+			t.Errorf("requested again after the time to execute: %v", again)
 		}
 		if was := s.get(t, lost); was.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN {
-			t.Errorf("it is %v by then", was)
+			t.Errorf("the first approval is %v, want outcome_unknown", was)
 		}
 	})
 }
 
-// The limit of pending calls is for one principal: tenant, subject and agent.
+// The limit of pending calls counts for one principal, which is one tenant, subject and agent. Sessions share the limit.
 func TestTheCapIsOfTenantAndAgent(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
 		s.ask(t, params)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// defaultLease is how long a claim holds if its holder names no time.
+// defaultLease is the length of a claim's lease if the request names none.
 const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
@@ -51,12 +51,12 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 	return resp, nil
 }
 
-// ofApproval returns an error if the statement is about another call than that of r.
+// ofApproval returns an error if the statement is not about the call of r.
 func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 	if r.Ended() { // the params may be deleted, and an ended approval is not claimed
 		return nil
 	}
-	if len(r.Alike) == 0 { // the approval was opened before the store had this digest
+	if len(r.Alike) == 0 { // an older version of the store did not have this digest
 		alike, err := binding.Alike(r.Approval.GetRequester(), r.Call.GetCall())
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		if err != nil {
 			return nil, err
 		}
-		if full != nil { // the approval stays as it was, and its attempt keeps its reservation of limits
+		if full != nil { // the approval does not change, and its attempt keeps its reservation of limits
 			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: full}}, nil
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// votesFor returns the valid votes to approve: those of r, or those of the grant that covers r.
+// votesFor returns the valid votes to approve: the votes of r, or the votes for the grant that covers r.
 func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
@@ -123,7 +123,7 @@ func grantOf(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle
 	case r.Approval.GetGrant() != nil:
 		return r, nil
 	default:
-		return nil, nil //nolint:nilnil // none
+		return nil, nil //nolint:nilnil // no grant covers the call
 	}
 }
 
@@ -136,7 +136,7 @@ func saveBoth(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) err
 	return tx.Save(ctx, r)
 }
 
-// held runs a change that the holder of a claim requests.
+// held runs a change that the holder of a claim requests, and saves the approval and the grant that covers its call.
 func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -222,7 +222,7 @@ func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
-// owned runs a change of an approval of the tenant.
+// owned runs a change of an approval of the tenant, and saves the approval if the change moved it.
 func (s *Service) owned(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

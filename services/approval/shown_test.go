@@ -23,23 +23,23 @@ func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutco
 	}
 }
 
-// The comparison in a view changes when another call has run, but a vote on the older view still counts.
+// A vote on a view still counts if another call of the tool has run since, which changes only the comparison in the view.
 func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		one, two := s.ask(t, `{"n":1}`).GetApproval().GetId(), s.ask(t, `{"n":2}`).GetApproval().GetId()
 		shown := s.view(t, "ana", two)
 		s.made(t, one, "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		if now := s.view(t, "ana", two); now.GetPreviousApprovalId() != one || now.GetChangesTotal() != 1 {
-			t.Errorf("it is compared with %v", now)
+			t.Errorf("the view is compared with %v", now)
 		}
 		resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
 		if err != nil || resp.GetApproval().GetState() != approved {
-			t.Errorf("decided by the view that was shown: %v, %v", resp, err)
+			t.Errorf("a vote on the older view: %v, %v", resp, err)
 		}
 	})
 }
 
-// The view of a call warns if an equal call may have run, until an operator has settled the outcome.
+// The view of a call warns of an equal call with an unknown outcome, until an operator has resolved the outcome.
 func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		lost, other := s.ask(t, params).GetApproval().GetId(), s.ask(t, `{"n":1}`).GetApproval().GetId()
@@ -51,7 +51,7 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 			})
 		}
 		if again == lost || !warns(again) || warns(other) || warns(lost) {
-			t.Errorf("warned of: again %v, another call %v, itself %v", warns(again), warns(other), warns(lost))
+			t.Errorf("the view warns for an equal call: %v, for another call: %v, for the lost call: %v", warns(again), warns(other), warns(lost))
 		}
 		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: lost, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
 		if _, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil {
@@ -63,8 +63,8 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 	})
 }
 
-// A call is compared with the last call that ran or may have run. A call that has ended is compared only with calls
-// that were requested before it.
+// A view compares its call with the newest other call that ran or may have run. The view of an ended approval compares the
+// call only with calls that were requested earlier.
 func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		var asked []string

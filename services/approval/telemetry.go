@@ -43,7 +43,7 @@ const (
 	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 )
 
-// meters are the metrics of the approval service. They are safe for concurrent use.
+// meters contains the metrics of the approval service. It is safe for concurrent use.
 type meters struct {
 	open      metric.Int64ObservableGauge
 	duration  metric.Float64Histogram
@@ -52,7 +52,7 @@ type meters struct {
 	unknown   metric.Int64Counter
 	givenUp   metric.Int64Counter
 
-	// outcomes, phases and states are attributes that are created once.
+	// outcomes, states and phases are the attributes for each state. They are created once, because that is expensive.
 	outcomes, states map[approvalv1.ApprovalState]metric.MeasurementOption
 	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
 }
@@ -89,7 +89,7 @@ func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
 	return m, nil
 }
 
-// named returns attributes of a key, with the names of the states as values.
+// named returns one attribute for each state, with the name of the state as its value.
 func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
 	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
 	for _, s := range states {
@@ -110,8 +110,8 @@ func (m *meters) zero(ctx context.Context) {
 	m.givenUp.Add(ctx, 0)
 }
 
-// voted describes a vote that was cast, and links its span to the trace of the request. Text that people wrote is not
-// recorded.
+// voted describes a vote that was cast, and links its span to the trace of the approval request. The span contains no
+// text that people wrote.
 func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
@@ -120,7 +120,7 @@ func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) 
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// uncast describes a vote that was not cast, with the reason of the error.
+// uncast describes a vote that failed with err. Its error.type is the reason in the gRPC status of err.
 func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {
 		return

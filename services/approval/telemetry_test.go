@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// counts returns the values of the metrics, by name and attributes. A histogram is represented by its count. Zero
-// values are left out.
+// counts returns the values of the metrics that are not zero, by name and attributes. The value of a histogram is its
+// count.
 func (s *site) counts(t *testing.T) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -60,7 +60,7 @@ func (s *site) counts(t *testing.T) map[string]int64 {
 	return out
 }
 
-// decided adds the metrics of n decisions with an outcome.
+// decided adds the expected metrics of n decisions with an outcome.
 func decided(into map[string]int64, outcome string, n int64) {
 	for _, name := range []string{"decisions", "decision.duration"} {
 		into["sluice.approval."+name+"{sluice.approval.outcome="+outcome+"}"] = n
@@ -79,8 +79,8 @@ func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1
 	return resp
 }
 
-// Each request is counted once, however many votes it takes. What policy or the claim does to it later is not counted
-// as a decision.
+// Each approval counts as one decision, however many votes it needs. Later changes by policy or by a claim don't count as
+// decisions.
 func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
@@ -149,7 +149,8 @@ func TestMetricsLeaveGrantsOut(t *testing.T) {
 	})
 }
 
-// Both kinds of expiry are counted separately, also if no request comes.
+// Approvals that expire before the decision and approvals that expire before the claim are counted separately, also
+// while no request is made.
 func TestMetricsTellExpiriesApart(t *testing.T) {
 	each(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *site) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())
@@ -191,10 +192,10 @@ func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
 	s.ask(t, params)
 	edit(t, cfg, "UPDATE notices SET due = due - 25 * 3600 * 1000000")
 	s.run(t)
-	eventually.Holds(t, "it is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
+	eventually.Holds(t, "the notice is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
-// If the store can't be read, the other metrics are still exported.
+// The other metrics are exported although the store can't be read, and after the service has closed.
 func TestMetricsWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -209,7 +210,7 @@ func TestMetricsWithoutTheStore(t *testing.T) {
 	}
 	edit(t, cfg, "ALTER TABLE gone RENAME TO approvals")
 	if got := s.counts(t)[openIn("approved")]; got != 1 {
-		t.Errorf("with it again there are %d", got)
+		t.Errorf("with the store there are %d open approvals", got)
 	}
 	if err := s.svc.Close(); err != nil {
 		t.Fatal(err)

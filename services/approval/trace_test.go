@@ -25,14 +25,14 @@ func (s *site) votes(t *testing.T) (out []map[string]string) {
 	return out
 }
 
-// Every vote has a span, whatever its channel. The span says what the vote did, and contains no text that a person
-// wrote.
+// Each vote has a span on every channel. The span has the verdict and either the new state or the error, and no text that
+// a person wrote.
 func TestAVoteHasASpan(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
 	first := s.ask(t, params, selfConfirm).GetApproval()
 	if first.GetTraceParent() != "" {
-		t.Errorf("asked in no trace, it is of %q", first.GetTraceParent())
+		t.Errorf("requested without a trace, the approval has the traceparent %q", first.GetTraceParent())
 	}
 	if _, err := s.answered(t, first.GetId(), yes, selfConfirm); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// poll is how often a watch looks for moves that other processes made.
+	// poll is how often a watch reads the moves that other processes made.
 	poll = 500 * time.Millisecond
 	// beat is how long a watch may be silent before it sends an empty message. A message may be later by up to poll.
 	beat = 8 * time.Second
@@ -44,10 +44,10 @@ type watch struct {
 	req    *approvalv1.WatchApprovalsRequest
 	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
-	// at is the number of the newest move that was sent, and heard when the last message was sent.
+	// at is the number of the newest move that was sent. heard is when the last message was sent.
 	at    int64
 	heard time.Time
-	// last is the approval that was sent last; nil until one was sent.
+	// last is the approval that was sent last; nil until an approval was sent.
 	last *approvalv1.Approval
 }
 
@@ -55,7 +55,7 @@ func (w *watch) run(ctx context.Context) error {
 	if err := w.begin(ctx); err != nil {
 		return err
 	}
-	w.filter.States = nil // the states of the filter only pick what is sent at first
+	w.filter.States = nil // the states of the filter apply only to the approvals that are sent first
 	for {
 		moved := w.store.Moved()
 		over, err := w.catchUp(ctx)
@@ -114,8 +114,9 @@ func (w *watch) begin(ctx context.Context) error {
 	return nil
 }
 
-// standing reads the approvals that are sent first, the oldest first. If the watch is for one approval, that one is
-// sent in any state. Otherwise the filter's states pick, or, if it names none, all approvals that have not ended.
+// standing reads the approvals that are sent first, in the order in which they were opened. A watch of one approval gets
+// that approval in any state. Every other watch gets the approvals in the filter's states, or, if the filter names no
+// state, all approvals that have not ended.
 func (w *watch) standing(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record, error) {
 	f := w.filter
 	if f.ID == "" && len(f.States) == 0 {
@@ -203,7 +204,7 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	return w.stream.Send(resp)
 }
 
-// cursor returns where to resume, with a digest of the watch.
+// cursor returns the position at which a client can resume this watch: w.at and the digest of the watch.
 func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.at, w.kind()) }
 
 func (w *watch) resume(cursor string) (int64, error) {
@@ -215,7 +216,8 @@ func (w *watch) resume(cursor string) (int64, error) {
 	return at, nil
 }
 
-// kind returns a digest of the tenant, the approval and the filter, so that a cursor works only for the same watch.
+// kind returns a digest of the tenant, the approval and the filter. A cursor contains this digest, so that the cursor
+// works only for the same watch.
 func (w *watch) kind() string {
 	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + digestOf(w.req.GetFilter())))
 	return hex.EncodeToString(sum[:8])
@@ -236,7 +238,7 @@ func (w *watch) stillKnown() error {
 	}
 	live, err := w.tokens.Of(p.GetTenant(), p.GetSubject())
 	if err != nil {
-		return nil //nolint:nilerr // the tokens are not known at the moment; the caller could see the approvals before
+		return nil //nolint:nilerr // the tokens are not known at the moment; the token was valid when the watch began
 	}
 	if !slices.ContainsFunc(live, func(t *identityv1.Principal) bool { return t.GetTokenId() == p.GetTokenId() }) {
 		return errCredential

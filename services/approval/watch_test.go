@@ -54,11 +54,11 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 		}
 		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || m.GetSynced() || m.GetCursor() != "" {
-			t.Errorf("first: %v", m)
+			t.Errorf("the first current approval: %v", m)
 		}
 		m := next(t, w)
 		if m.GetApproval().GetId() != b.GetId() || !m.GetSynced() || m.GetCursor() == "" {
-			t.Errorf("last of the current approvals: %v", m)
+			t.Errorf("the last current approval: %v", m)
 		}
 		s.approve(t, "ana", a.GetId())
 		moved := next(t, w)
@@ -91,7 +91,7 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 		}
 		over := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
 		if m := next(t, over); m.GetApproval().GetState() != denied {
-			t.Errorf("of an approval that has ended: %v", m)
+			t.Errorf("a watch of an ended approval sends %v", m)
 		}
 		if _, err := over.Recv(); !errors.Is(err, io.EOF) {
 			t.Errorf("the stream continues: %v", err)
@@ -101,7 +101,7 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 	})
 }
 
-// A renewed lease is stored, and is not a move.
+// A renewed lease is stored, but is not a move: no watch sends it, and the version stays.
 func TestARenewalIsNoMove(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
@@ -120,7 +120,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		}
 		other := s.ask(t, `{"n":1}`).GetApproval()
 		if m := next(t, w); m.GetApproval().GetId() != other.GetId() {
-			t.Errorf("after the renewal a watcher gets %v", m)
+			t.Errorf("after the renewal the watch sends %v", m)
 		}
 		<-time.After(1100 * time.Millisecond) // the length of the first lease
 		now := s.get(t, a.GetId())
@@ -129,7 +129,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		}
 		third := s.ask(t, `{"n":2}`).GetApproval()
 		if m := next(t, w); m.GetApproval().GetId() != third.GetId() {
-			t.Errorf("after the first lease a watcher gets %v", m)
+			t.Errorf("after the first lease the watch sends %v", m)
 		}
 	})
 }
@@ -162,7 +162,7 @@ func TestARevokedTokenWatchesNothing(t *testing.T) {
 	})
 }
 
-// Replicas on one store send each other's moves to their watchers.
+// A watch at one replica sends the moves that another replica made in the same store.
 func TestAReplicaSeesWhatAnotherMoves(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// MaxForeign is the share of the machine that other programs may use during a measurement, 0 to 1.
+	// MaxForeign is the share of the machine's CPU time, 0 to 1, that other programs may use during a measurement.
 	MaxForeign = 0.10
-	// maxRepeats is the maximum number of times that a measurement is repeated, because it failed or other programs
-	// used more than MaxForeign.
+	// maxRepeats is how often a measurement is repeated at most. It is repeated if it fails, or if other programs use
+	// more than MaxForeign.
 	maxRepeats = 3
 	// warmUp is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUp = 0.15
@@ -23,22 +23,22 @@ const (
 
 // Config configures a run.
 type Config struct {
-	// Rounds is the number of times that every cell is measured, at least 1.
+	// Rounds is how often every cell is measured, at least 1.
 	Rounds int
 	// Duration is the length of one measurement without its warm-up; positive.
 	Duration time.Duration
-	// Callers are the numbers of callers; each at least 1.
+	// Callers are the numbers of concurrent callers, each at least 1. Every cell is measured with each number.
 	Callers []int
 	// Cells names the cells to measure in addition to the floor; empty means all.
 	Cells []string
 	// Bin is the folder with the mesh's programs.
 	Bin string
-	// Base is the folder with the programs of another commit, with which every cell of the mesh is measured as well;
-	// empty for no comparison.
+	// Base is the folder with the programs of another commit, the base commit. Every cell of the mesh is also measured
+	// with these programs. If Base is empty, there is no comparison.
 	Base string
 	// Peers is the folder with the programs of other gateways.
 	Peers string
-	// Self is the path of the benchmark's own program, which serves as the echo server and the floor.
+	// Self is the path of the benchmark's own program, which serves as the echo server, the floor and the lean gateway.
 	Self string
 }
 
@@ -46,13 +46,13 @@ type Config struct {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Rounds < 1 {
-		errs = append(errs, errors.New("there must be at least one round"))
+		errs = append(errs, fmt.Errorf("the number of rounds must be at least 1, is %d", c.Rounds))
 	}
 	if c.Duration <= 0 {
-		errs = append(errs, errors.New("the duration must be positive"))
+		errs = append(errs, fmt.Errorf("the duration must be positive, is %v", c.Duration))
 	}
 	if len(c.Callers) == 0 || slices.Min(c.Callers) < 1 {
-		errs = append(errs, errors.New("the numbers of callers must be at least 1"))
+		errs = append(errs, fmt.Errorf("the numbers of callers must be at least 1, are %v", c.Callers))
 	}
 	cells, err := selectCells(c.Cells)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errSite means that the processes of a cell don't run.
+// errSite means that the processes of a cell did not start, so that the run ends.
 var errSite = errors.New("the programs did not start")
 
 type runner struct {
@@ -86,9 +86,9 @@ type runner struct {
 	results  Results
 }
 
-// Run measures every cell and reports its progress. If it fails or ctx is cancelled, it also returns the results so
-// far. A measurement that gives a wrong answer is repeated; if it never succeeds, it is left out and listed among the
-// failures.
+// Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If the
+// measurement never succeeds, the results list it under Failures. If Run returns an error, for example because ctx ended,
+// it also returns the results so far.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
 		return Results{}, err
@@ -123,7 +123,7 @@ func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, 
 func (r *runner) round(ctx context.Context, cells []Cell, round int) error {
 	for _, n := range r.cfg.Callers {
 		for i := range cells {
-			cell := cells[(i+round)%len(cells)] // no cell always follows the same one
+			cell := cells[(i+round)%len(cells)] // each round begins with another cell
 			s, err := r.measure(ctx, cell, n)
 			switch {
 			case ctx.Err() != nil:
@@ -152,8 +152,8 @@ func (r *runner) tell(s Sample) {
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell. While the measurement fails, or other programs use too much of the machine, it is repeated,
-// at most maxRepeats times. measure returns the least disturbed result.
+// measure measures a cell. It repeats a measurement that fails, or during which other programs use more than MaxForeign, at
+// most maxRepeats times. It returns the result with the least foreign load.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
@@ -186,7 +186,7 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// enough returns n callers of a cell. Their sessions are opened once and used in every round.
+// enough returns n callers of a cell. It opens missing sessions. Every round uses the same callers.
 func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
 		seats, err := r.seats(ctx, cell, to, have)
@@ -198,7 +198,8 @@ func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*
 	return r.callers[cell.Name][:n], nil
 }
 
-// seats returns the seats of a caller: a seat of its own or, for a crowd, the seats of all principals.
+// seats returns the seats of a caller. A caller has one seat. In a cell with a crowd, all callers share the seats of all
+// principals.
 func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *seat, err error) {
 	if !cell.crowd {
 		number %= len(r.sites.tokens)
@@ -210,7 +211,7 @@ func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) 
 	return r.crowds[cell.Name], err
 }
 
-// once warms a site up and measures it.
+// once warms a site up and then makes one measurement.
 func (r *runner) once(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUp * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// small returns a configuration that needs none of the mesh's programs.
+// small returns a configuration that needs no program of the mesh.
 func small(t *testing.T) bench.Config {
 	t.Helper()
 	self, err := os.Executable()
@@ -38,7 +38,7 @@ func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
 	}
 	for _, s := range results.Samples {
 		if s.Calls < s.Callers || s.Elapsed < 50*time.Millisecond || s.P50 <= 0 || s.P99 < s.P50 {
-			t.Errorf("a sample is not whole: %+v", s)
+			t.Errorf("a sample is not complete: %+v", s)
 		}
 		want := map[string][]string{"direct": {"load", "echo"}, "lean": {"load", "lean", "echo"}, bench.Floor: {"load", "proxy", "echo"}}[s.Cell]
 		if runtime.GOOS != "linux" {
@@ -76,7 +76,7 @@ func TestAnInterruptedRunKeepsWhatItMeasured(t *testing.T) {
 	}
 }
 
-// stopAfter stops a run at its first report of a sample.
+// stopAfter is a writer that stops a run when the run reports its first sample.
 type stopAfter struct{ stop context.CancelFunc }
 
 func (s stopAfter) Write(p []byte) (int, error) {
@@ -90,10 +90,10 @@ func TestARunIsRefused(t *testing.T) {
 		edit func(*bench.Config)
 		want string
 	}{
-		"without rounds":         {func(c *bench.Config) { c.Rounds = 0 }, "at least one round"},
+		"without rounds":         {func(c *bench.Config) { c.Rounds = 0 }, "rounds must be at least 1"},
 		"without a duration":     {func(c *bench.Config) { c.Duration = 0 }, "duration must be positive"},
 		"without callers":        {func(c *bench.Config) { c.Callers = []int{1, 0} }, "callers must be at least 1"},
-		"for an unknown cell":    {func(c *bench.Config) { c.Cells = []string{"dirct"} }, "no cell is named \"dirct\": there are direct, proxy, lean, up"},
+		"for an unknown cell":    {func(c *bench.Config) { c.Cells = []string{"dirct"} }, "no cell is named \"dirct\": the cells are direct, proxy, lean, up"},
 		"without the programs":   {func(c *bench.Config) { c.Cells = []string{"apart"} }, "ratelimit is not built: run `make build`"},
 		"without other gateways": {func(c *bench.Config) { c.Cells = []string{"thv"} }, "thv is not built: run `make peers`"},
 		"with a program missing": {func(c *bench.Config) { c.Cells = nil }, "sluice is not built"},

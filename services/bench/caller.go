@@ -16,25 +16,27 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// echoText is the text of every call.
+	// echoText is the argument of every call.
 	echoText = "hello"
-	// firstID is the id of a caller's first call. All ids have the same number of digits.
+	// firstID is the JSON-RPC id of the first call of a session. All ids have the same number of digits.
 	firstID = 1_000_000_000
-	// maxAnswer is the longest answer that a caller accepts, in bytes.
+	// maxAnswer is the maximum size of a response's body, in bytes.
 	maxAnswer = 64 << 10
 )
 
+// endpoint is an MCP endpoint.
 type endpoint struct {
-	// addr is a host and port, and path the path of the MCP endpoint.
+	// addr is a host and port, and path the path of the URL.
 	addr, path string
 }
 
-// caller makes one call after the other over one connection. It writes and reads HTTP itself, to take little of the
-// machine from what is measured.
+// caller makes one call after the other over one connection. It writes and reads HTTP without net/http, so that it uses
+// little of the machine's CPU time.
 type caller struct {
 	addr string
+	// mark is a text that every correct response contains.
 	mark []byte
-	// seats are the seats that it calls for, one after the other.
+	// seats are the sessions in which the caller makes calls, in turn. Callers may share the channel.
 	seats chan *seat
 
 	conn net.Conn
@@ -42,20 +44,21 @@ type caller struct {
 	body []byte
 }
 
-// seat is a principal in a session of its own, for one caller at a time.
+// seat is the session of one principal. Only one caller uses a seat at a time.
 type seat struct {
-	// request is a whole HTTP request, with the id at place.
+	// request is a whole HTTP request. The JSON-RPC id begins at the offset place.
 	request []byte
 	place   int
-	next    int64
+	// next is the id of the next call.
+	next int64
 }
 
-// newCaller returns a caller that expects answers that contain mark. It has no connection yet.
+// newCaller returns a caller without a connection. mark is a text that every correct response contains.
 func newCaller(to endpoint, seats chan *seat, mark string) *caller {
 	return &caller{addr: to.addr, mark: []byte(mark), seats: seats}
 }
 
-// open opens a session for each token, with requests to call tool.
+// open opens a session for each token, and returns seats whose requests call tool.
 func open(ctx context.Context, to endpoint, tokens []string, tool string) (chan *seat, error) {
 	seats := make(chan *seat, len(tokens))
 	for _, token := range tokens {
@@ -81,7 +84,7 @@ func newSeat(ctx context.Context, to endpoint, token, tool string) (*seat, error
 	return &seat{request: request, place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
 }
 
-// connect opens a new connection with this deadline.
+// connect closes the connection, if there is one, and opens another with a deadline.
 func (c *caller) connect(ctx context.Context, deadline time.Time) error {
 	c.close()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.addr)
@@ -94,11 +97,11 @@ func (c *caller) connect(ctx context.Context, deadline time.Time) error {
 
 func (c *caller) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // no call is in flight on it
+		_ = c.conn.Close() // no call is in flight
 	}
 }
 
-// call makes one call and checks that the answer has the call's id and the mark.
+// call makes one call, and checks that the response has the call's id and contains the mark.
 func (c *caller) call() error {
 	s := <-c.seats
 	defer func() { c.seats <- s }()
@@ -108,11 +111,11 @@ func (c *caller) call() error {
 		return fmt.Errorf("send a call: %w", err)
 	}
 	if err := c.read(); err != nil {
-		return fmt.Errorf("read an answer: %w", err)
+		return fmt.Errorf("read a response: %w", err)
 	}
 	_, after, found := bytes.Cut(c.body, []byte(`"id":`))
 	if !found || !bytes.HasPrefix(after, id) || !bytes.Contains(c.body, c.mark) {
-		return fmt.Errorf("call %s got the wrong answer, wanted one with %s: %s", id, c.mark, c.body)
+		return fmt.Errorf("the response to call %s is wrong, because it does not have that id or does not contain %s: %s", id, c.mark, c.body)
 	}
 	return nil
 }
@@ -140,7 +143,7 @@ func (c *caller) read() error {
 		}
 	}
 	if length < 0 || length > maxAnswer {
-		return errors.New("the answer has no Content-Length, or is too long")
+		return fmt.Errorf("the response has no Content-Length, or is longer than %d bytes", maxAnswer)
 	}
 	c.body = append(c.body[:0], make([]byte, length)...)
 	if _, err := io.ReadFull(c.in, c.body); err != nil {
@@ -162,7 +165,7 @@ func openSession(ctx context.Context, to endpoint, token string) (string, error)
 	}
 	session := head.Get("Mcp-Session-Id")
 	if session == "" {
-		return "", errors.New("open a session: the answer names none")
+		return "", errors.New("open a session: the response has no Mcp-Session-Id")
 	}
 	if _, err := post(ctx, to, token, session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
 		return "", fmt.Errorf("open a session: %w", err)
@@ -170,7 +173,7 @@ func openSession(ctx context.Context, to endpoint, token string) (string, error)
 	return session, nil
 }
 
-// post sends one message with net/http and returns the answer's head.
+// post sends one message with net/http and returns the headers of the response.
 func post(ctx context.Context, to endpoint, token, session, body string) (textproto.MIMEHeader, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.addr+to.path, bytes.NewReader([]byte(body)))
 	if err != nil {

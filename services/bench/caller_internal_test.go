@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// callerOf returns a connected caller of a server.
+// callerOf returns a caller that is connected to a server with handler h.
 func callerOf(t *testing.T, h http.Handler, tool, mark string) *caller {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -96,12 +96,12 @@ func TestACallerRefusesAnAnswer(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"to another call":            {http.StatusOK, strings.Replace(right, "1000000000", "1000000001", 1), "the wrong answer"},
-		"that refuses":               {http.StatusOK, strings.Replace(right, "echo: hello", "Denied by policy", 1), "the wrong answer"},
-		"that is empty":              {http.StatusOK, "", "the wrong answer"},
-		"with another status":        {http.StatusNotFound, right, "the status is not 200"},
-		"that is longer than any is": {http.StatusOK, right + strings.Repeat(" ", maxAnswer), "too long"},
-		"without a length":           {0, right, "no Content-Length"},
+		"to another call":     {http.StatusOK, strings.Replace(right, "1000000000", "1000000001", 1), "is wrong"},
+		"that refuses":        {http.StatusOK, strings.Replace(right, "echo: hello", "Denied by policy", 1), "is wrong"},
+		"that is empty":       {http.StatusOK, "", "is wrong"},
+		"with another status": {http.StatusNotFound, right, "the status is not 200"},
+		"that is too long":    {http.StatusOK, right + strings.Repeat(" ", maxAnswer), "is longer than"},
+		"without a length":    {0, right, "no Content-Length"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -149,9 +149,9 @@ func TestDriveEndsWithItsContext(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, cancel)
 	begin := time.Now()
 	if _, _, err := drive(ctx, []*caller{c}, time.Minute); err == nil {
-		t.Error("a drive that was cut short gives no error")
+		t.Error("drive returned no error although its context ended")
 	}
 	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("it ended after %v", took)
+		t.Errorf("drive returned after %v", took)
 	}
 }

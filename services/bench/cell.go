@@ -6,37 +6,36 @@ import (
 	"strings"
 )
 
-// Floor is the name of the cell that all others are compared with.
+// Floor is the name of the cell with which all other cells are compared.
 const Floor = "proxy"
 
 // Cell is a path of a call from the load to the echo server.
 type Cell struct {
-	// Name selects it on the command line.
+	// Name identifies the cell on the command line.
 	Name string
-	// Title describes it for people.
+	// Title describes the cell on the page.
 	Title string
-	// Targets are the least ratios to the floor, by the number of callers.
+	// Targets are the minimum ratios to the floor, by the number of callers; may be nil.
 	Targets map[int]float64
 
-	// site is the group of processes that serves it. base is true if their programs are those of the commit that is
-	// compared with.
+	// site is the name of the site that serves the cell. base is true if the site runs the programs of the base commit.
 	site string
 	base bool
 	// tool is the tool to call.
 	tool string
-	// crowd is true if every caller calls for every principal in turn.
+	// crowd is true if the callers make calls for all principals in turn.
 	crowd bool
-	// mark is a text that every right answer has, and no wrong one.
+	// mark is a text that every correct response contains, and no other response.
 	mark string
 }
 
-// Marks of the answers: the echo server's text, and policy's reason of refusals.
+// Marks of the responses: the text of the echo server, and the code of a denied call.
 const (
 	markEchoed = `"text":"echo: ` + echoText + `"`
 	markDenied = `denied_by_rule`
 )
 
-// Tools of the echo server. It answers to any name; policy distinguishes them.
+// Tools of the echo server. The echo server treats all tools alike, but the policy does not.
 const (
 	toolAllowed = "echo"
 	toolLimited = "echo_limited"
@@ -48,7 +47,7 @@ func Cells() []Cell {
 	cells := []Cell{
 		{Name: "direct", Title: "the echo server itself", site: siteEcho, tool: toolAllowed, mark: markEchoed},
 		{Name: Floor, Title: "`httputil.ReverseProxy`, tuned transport", site: siteProxy, tool: toolAllowed, mark: markEchoed},
-		{Name: "lean", Title: "the leanest gateway on `net/http`: messages whole, nothing judged or recorded", site: siteLean, tool: toolAllowed, mark: markEchoed},
+		{Name: "lean", Title: "the leanest gateway on `net/http`: whole messages, no decisions, no records", site: siteLean, tool: toolAllowed, mark: markEchoed},
 		{
 			Name: "up", Title: "`sluice up`, allowed, no limits", site: siteUp, tool: toolAllowed, mark: markEchoed,
 			Targets: map[int]float64{1: 0.90, 32: 1.00, 256: 1.20},
@@ -69,7 +68,7 @@ func Cells() []Cell {
 	}
 	for _, c := range cells {
 		if len(c.Targets) > 0 {
-			c.Name, c.Title, c.site, c.Targets = c.Name+askedSuffix, c.Title+", every decision asked", c.site+askedSuffix, nil
+			c.Name, c.Title, c.site, c.Targets = c.Name+askedSuffix, c.Title+", no decision cached", c.site+askedSuffix, nil
 			cells = append(cells, c)
 		}
 	}
@@ -78,7 +77,7 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the floor, in the order of the report; without names, all cells.
+// selectCells returns the named cells and the floor, in the order of the report. Without names it returns all cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()
 	known := make([]string, len(all))
@@ -87,7 +86,7 @@ func selectCells(names []string) ([]Cell, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("no cell is named %q: there are %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("no cell is named %q: the cells are %s", name, strings.Join(known, ", "))
 		}
 	}
 	if len(names) == 0 {
@@ -98,10 +97,10 @@ func selectCells(names []string) ([]Cell, error) {
 	}), nil
 }
 
-// baseSuffix is the suffix of cells that are measured with the programs of the commit that is compared with.
+// baseSuffix is the suffix of cells that are measured with the programs of the base commit.
 const baseSuffix = "-base"
 
-// withBase adds to each cell of the mesh the cell that it is compared with.
+// withBase adds, after each cell of the mesh, the same cell with the programs of the base commit.
 func withBase(cells []Cell) []Cell {
 	var all []Cell
 	for _, c := range cells {

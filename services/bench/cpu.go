@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tick is the unit in which Linux reports CPU times, independent of its internal unit.
+// tick is the unit of CPU times in /proc (USER_HZ), which is 1/100 s on all architectures of Linux that Go supports.
 const tick = 10 * time.Millisecond
 
 // processCPU returns the user and system time that a process has used.
@@ -22,7 +22,7 @@ func processCPU(pid int) (time.Duration, error) {
 }
 
 func parseProcess(text string) (time.Duration, error) {
-	// The name, in parentheses, may contain anything: the numbers come after it.
+	// The name of the process is in parentheses and may contain any character, so the search for its end is from the right.
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const user, system = 11, 12 // fields 14 and 15 of the whole line
 	if len(fields) <= system {
@@ -31,8 +31,8 @@ func parseProcess(text string) (time.Duration, error) {
 	return ticks(fields[user], fields[system])
 }
 
-// machineCPU returns the time that all CPUs together were busy, including time that the hypervisor gave to other
-// guests.
+// machineCPU returns the time that all CPUs together were busy. It includes the time that the hypervisor gave to other
+// virtual machines.
 func machineCPU() (time.Duration, error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -62,8 +62,8 @@ func ticks(counts ...string) (time.Duration, error) {
 	return sum, nil
 }
 
-// meter measures the CPU time of processes and of the whole machine since its start. On systems without /proc it
-// measures nothing.
+// meter measures the CPU time of processes and of the whole machine since startMeter. On a system without /proc it measures
+// nothing.
 type meter struct {
 	names   []string
 	pids    []int
@@ -95,7 +95,7 @@ func (m *meter) read() (used []time.Duration, machine time.Duration, broken bool
 	return used, machine, false
 }
 
-// stop returns the CPU time of each process, and the share of the machine that other processes had.
+// stop returns the CPU time of each process, and the share of the machine's CPU time, 0 to 1, that other processes used.
 func (m *meter) stop() ([]ProcessCPU, float64) {
 	used, machine, broken := m.read()
 	if m.broken || broken {

@@ -54,7 +54,7 @@ func TestParseMachine(t *testing.T) {
 func TestMeterSeesWhatThisProcessUses(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells")
+		t.Skip("only Linux reports the CPU time of a process in /proc")
 	}
 	m := startMeter([]string{"self"}, []int{os.Getpid()})
 	var used time.Duration

@@ -10,10 +10,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxBody bounds a request that the echo server reads, in bytes.
+// maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// message has the parts of a request that the echo server uses.
+// message contains the members of a request that the echo server uses.
 type message struct {
 	ID     jsontext.Value `json:"id"`
 	Method string         `json:"method"`
@@ -24,8 +24,8 @@ type message struct {
 	} `json:"params"`
 }
 
-// NewEcho returns a minimal MCP server: it opens sessions and answers every tool call with the call's text. It is safe
-// for concurrent use.
+// NewEcho returns a minimal MCP server. It opens sessions, and answers every tool call with the text in the call's argument.
+// It is safe for concurrent use.
 func NewEcho() http.Handler {
 	var sessions atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -36,7 +36,7 @@ func NewEcho() http.Handler {
 		}
 		var m message
 		if err := json.Unmarshal(body, &m); err != nil {
-			http.Error(w, "the body is no JSON", http.StatusBadRequest)
+			http.Error(w, "the body is not JSON", http.StatusBadRequest)
 			return
 		}
 		if m.ID == nil {
@@ -60,6 +60,6 @@ func answerTo(m message) []byte {
 		return append(out, `,"result":{"tools":[{"name":"`+toolAllowed+`"},{"name":"`+toolLimited+`"},{"name":"`+toolDenied+`"},{"name":"say"}]}}`...)
 	}
 	out = append(out, `,"result":{"content":[{"type":"text","text":"echo: `...)
-	out = append(out, m.Params.Arguments.Text...) // the load's own text, which needs no escapes
+	out = append(out, m.Params.Arguments.Text...) // the text is echoText, which needs no escapes
 	return append(out, `"}],"isError":false}}`...)
 }

@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// forwarded lists the headers that lean forwards.
+// forwarded lists the request headers that lean forwards.
 var forwarded = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// lean is a minimal gateway with net/http. It reads each request and each answer completely, as a gateway that judges
-// them must, but does not judge or record them.
+// lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway must that
+// decides on messages. But lean makes no decisions and records nothing.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn
@@ -29,7 +29,8 @@ type leanConn struct {
 	out, body []byte
 }
 
-// NewLean returns a minimal gateway in front of a server. It does not judge or record requests.
+// NewLean returns a minimal gateway in front of the server at addr, a host and port. It reads whole messages, makes no
+// decisions and records nothing. It is safe for concurrent use.
 func NewLean(addr string) http.Handler { return &lean{addr: addr} }
 
 // ServeHTTP implements http.Handler.
@@ -44,17 +45,17 @@ func (l *lean) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		conn = &leanConn{Conn: opened, in: bufio.NewReader(opened)}
 	}
 	if err := conn.exchange(w, r); err != nil {
-		_ = conn.Close() // the error of the exchange is more useful
+		_ = conn.Close() // the response has the error of exchange
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
 	l.idle.Put(conn)
 }
 
-// exchange forwards a request and the answer.
+// exchange forwards a request to the server and the response to the client.
 func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength < 0 || r.ContentLength > maxBody {
-		return fmt.Errorf("a body of %d bytes", r.ContentLength)
+		return fmt.Errorf("the request's body must have a known length of at most %d bytes, has %d", maxBody, r.ContentLength)
 	}
 	c.out = fmt.Appendf(c.out[:0], "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", r.Method, r.URL.Path, r.Host, r.ContentLength)
 	for _, name := range forwarded {
@@ -84,7 +85,7 @@ func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// head reads the head of an answer into h, and returns its status and the length of its body.
+// head reads the head of a response into h, and returns the status and the length of the body.
 func (c *leanConn) head(h http.Header) (status, length int, err error) {
 	for {
 		line, err := c.in.ReadSlice('\n')
@@ -102,7 +103,7 @@ func (c *leanConn) head(h http.Header) (status, length int, err error) {
 			}
 		case string(name) == "Content-Length":
 			if length, err = strconv.Atoi(string(value)); err != nil || length > maxAnswer {
-				return 0, 0, fmt.Errorf("an answer of %s bytes", value)
+				return 0, 0, fmt.Errorf("the response has %s bytes, but at most %d are allowed", value, maxAnswer)
 			}
 		default:
 			h.Set(string(name), string(value))

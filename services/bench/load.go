@@ -28,8 +28,8 @@ func disconnect(callers []*caller) {
 	}
 }
 
-// drive lets every caller call without a pause for d. It returns the duration of each call, and of all together. A
-// wrong answer is an error. When ctx ends, so do the calls.
+// drive lets every caller make calls without a pause for d. It returns the latency of each call and the whole elapsed time.
+// It returns an error if a response is wrong or ctx ends.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()
@@ -48,7 +48,7 @@ func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Dura
 	return slices.Concat(taken...), time.Since(begin), nil
 }
 
-// repeat calls until end and returns the duration of each call.
+// repeat makes calls until end and returns the latency of each call.
 func (c *caller) repeat(end time.Time) ([]time.Duration, error) {
 	var taken []time.Duration
 	for now := time.Now(); now.Before(end); {

@@ -11,24 +11,24 @@ import (
 
 // About says where, when and how a run was made.
 type About struct {
-	// CPU is the processor's model, and Cores the number of cores.
+	// CPU is the model of the processor, and Cores the number of its cores.
 	CPU   string
 	Cores int
 	// Platform is the operating system and architecture, and Go the version of Go.
 	Platform, Go string
-	// Commit is what was measured, and Date when.
+	// Commit is the commit that was measured, and Date when the run began.
 	Commit string
 	Date   time.Time
-	// Base is the commit that it was compared with; empty for none.
+	// Base is the base commit; empty if there is none.
 	Base string
-	// Command is the command that repeats the run.
+	// Command is the command line that repeats the run.
 	Command string
-	// Rounds and Duration are those of the run.
+	// Rounds and Duration are as in [Config].
 	Rounds   int
 	Duration time.Duration
 }
 
-// Describe returns the description of a run that begins now.
+// Describe returns the description of a run that begins now. command is the command line that repeats the run.
 func Describe(ctx context.Context, cfg Config, command string) About {
 	about := About{
 		CPU: cpuModel(), Cores: runtime.NumCPU(),
@@ -56,7 +56,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit returns the commit of the checkout that a folder is in, and whether files differ from it.
+// commit returns the commit of the Git checkout that contains a folder. If files have changed, it appends ", with changes".
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 // serverName is the name of the echo server in the mesh.
 const serverName = "echo"
 
-// principals is the number of principals. A cell of refusals calls for all of them in turn, because the gateway records
-// 1,000 refusals a minute of a principal one by one (up to 1 MiB at once, and 60 KiB a minute), and delays a principal
-// that is refused more often.
+// principals is the number of principals. In the cell with denied calls, the callers make calls for all principals in
+// turn. For each principal, the gateway records at most 1,000 refusals a minute one by one (up to 1 MiB at once, and
+// 60 KiB a minute), and it delays a principal that is refused more often.
 const principals = 2000
 
 // newTokens returns a token for each principal.
@@ -34,16 +34,16 @@ const policyRules = 100
 //go:embed mesh.yaml.tmpl
 var meshTemplate string
 
-// meshFile is the data of a configuration's template. If Certs is empty, all roles share one process.
+// meshFile is the data for the template of a configuration. If Certs is empty, all roles run in one process.
 type meshFile struct {
 	MCP, GRPC, Data string
 	Certs           string
-	// Roles are the addresses of separate roles.
+	// Roles are the addresses of roles in separate processes, by name.
 	Roles map[string]string
-	// Asked is true if policy is asked about every call.
+	// Asked is true if the gateway caches no decisions, so that policy decides on every call.
 	Asked bool
 
-	// These are the same in all configurations.
+	// writeMesh sets these fields, which are equal in all configurations.
 	Tokens                 []string
 	Upstream, OTLP, Server string
 }
@@ -67,8 +67,8 @@ func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// policyText returns a policy of 100 rules: the tools that are called, patterns that match them only for some callers,
-// and many tools that are never called.
+// policyText returns a policy with policyRules rules: rules for the tools that are called, patterns that match these tools
+// for other callers only, and rules for tools that are never called.
 func policyText() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "version: 1\nname: bench\nserver: %s\ndefault: deny\ntools:\n", serverName)

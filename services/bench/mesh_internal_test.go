@@ -27,7 +27,7 @@ func TestThePolicyHasItsRules(t *testing.T) {
 	}
 }
 
-// TestTheMeshAnswersEveryCell runs the real mesh with the benchmark's configuration, in this process.
+// A mesh in this process, with the benchmark's configuration, answers the calls of every cell of `sluice up` correctly.
 func TestTheMeshAnswersEveryCell(t *testing.T) {
 	t.Parallel()
 	s := writtenFor(t)
@@ -74,7 +74,7 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	}
 }
 
-// writtenFor returns sites in a folder of the test. Only the echo server runs.
+// writtenFor returns sites with a folder of the test. Only the echo server and the receiver of spans run.
 func writtenFor(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())
@@ -99,7 +99,7 @@ func writtenFor(t testing.TB) *sites {
 	return &sites{dir: t.TempDir(), tokens: newTokens(), sink: drain, echo: echo}
 }
 
-// startMesh runs a mesh in this process and returns the address of MCP.
+// startMesh runs a mesh in this process with the configuration at path, and returns the address of MCP.
 func startMesh(t testing.TB, path string) string {
 	t.Helper()
 	f, err := config.Load(path, os.LookupEnv)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BenchmarkCall runs the whole path of a call in this process, with the echo server and the callers: for profiles, and
-// for comparing allocations. The difference to the cell `direct` is the mesh's.
+// BenchmarkCall measures a call with the mesh, the echo server and the callers in this process, for profiles and for
+// comparing allocations. The difference from the cell `direct` is the cost of the mesh.
 //
 // go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
 func BenchmarkCall(b *testing.B) {

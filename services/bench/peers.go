@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways, of ToolHive: its gateway for one server, and for many.
+// Sites of other gateways. Both are of ToolHive: thv proxy is its gateway for one server, and vmcp its gateway for many.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"
@@ -21,7 +21,7 @@ const peerTool = serverName + "_" + toolAllowed
 // peers are the programs of other gateways.
 var peers = []string{siteThv, siteVMCP}
 
-// vmcpFile configures the gateway for many servers: the echo server, without authentication.
+// vmcpFile is the configuration of vmcp. Its only server is the echo server, and it has no authentication.
 const vmcpFile = `name: bench
 groupRef: bench
 incomingAuth: {type: anonymous}
@@ -46,8 +46,7 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway, whose files are in the site's folder. The environment tells it not to use
-// containers.
+// startPeer starts another gateway. The environment makes it write its files to the site's folder and use no containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// readyTimeout bounds a program's start, and readyPoll is the interval of checks.
+	// readyTimeout limits a program's start. readyPoll is the interval between checks of its readiness.
 	readyTimeout = 20 * time.Second
 	readyPoll    = 20 * time.Millisecond
 	// stopTimeout is how long a program may take to stop before it is killed.
 	stopTimeout = 5 * time.Second
-	// maxLog is how much of a log an error quotes, in bytes.
+	// maxLog is how many bytes of a log an error quotes.
 	maxLog = 4 << 10
 )
 
@@ -29,7 +29,7 @@ type process struct {
 	done chan struct{}
 }
 
-// startProcess starts a site's program, whose output goes to a file in its folder.
+// startProcess starts a program of a site. The program's output is written to a file in the site's folder.
 func startProcess(of *site, name, program string, args ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(of.dir, name+".log"))
 	if err != nil {
@@ -43,14 +43,14 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // if it ended by itself, ready reports that
+		_ = p.cmd.Wait() // ready reports a process that has ended by itself
 	}()
 	return p, nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ready waits until url answers 200.
+// ready waits until a GET request to url gets status 200. It returns an error if the process ends or does not get ready.
 func (p *process) ready(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func (p *process) tail() []byte {
 
 // close stops the process and waits for its end.
 func (p *process) close() {
-	_ = p.cmd.Process.Signal(os.Interrupt) // it may have ended by itself
+	_ = p.cmd.Process.Signal(os.Interrupt) // the process may have ended by itself
 	select {
 	case <-p.done:
 	case <-time.After(stopTimeout):
@@ -103,7 +103,7 @@ func (p *process) close() {
 	}
 }
 
-// freeAddrs returns n addresses on loopback that were free just now.
+// freeAddrs returns n different addresses on loopback that no process listens on. Another process may take them later.
 func freeAddrs(ctx context.Context, n int) ([]string, error) {
 	var addrs []string
 	var errs []error
@@ -112,7 +112,7 @@ func freeAddrs(ctx context.Context, n int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { errs = append(errs, lis.Close()) }() // after all were opened, so that no two are the same
+		defer func() { errs = append(errs, lis.Close()) }() // all listeners stay open until the end, so that their ports differ
 		addrs = append(addrs, lis.Addr().String())
 	}
 	return addrs, errors.Join(errs...)

@@ -12,21 +12,21 @@ import (
 // preface explains how to read the tables.
 const preface = `# Benchmarks
 
-Each case is a small ` + "`tools/call`" + ` to an echo server. Callers keep their connection and session, and call without a
-pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that server, which decides nothing. **A ratio is calls per
-second divided by the floor's in the same round.** A ratio of 1.00 means that authentication, strict parsing, decision,
-limit and journal together cost no more than Go's own proxy. Read the median, and distrust it if the spread next to it
-is wide. Absolute numbers belong to one machine.
+Each case is a small ` + "`tools/call`" + ` to an echo server. Callers reuse their connection and session, and make calls
+without a pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that server, which makes no decisions. **A ratio is
+the number of calls per second, divided by the floor's number in the same round.** A ratio of 1.00 means that
+authentication, strict parsing, decision, limit and journal together cost no more than Go's own proxy. Read the median,
+and distrust it if the spread next to it is wide. The absolute numbers are those of one machine.
 
-The mesh has a policy of 100 rules, exports traces sampled at 1 %, and uses the journal's defaults. Everything runs as a
-process of its own on loopback and shares the machine with the load. Each caller is a principal of its own. In the
-denied case the callers call for 2,000 principals in turn, so that every refusal is recorded one by one.
+The mesh has a policy of 100 rules, exports traces with a sampling rate of 1 %, and uses the journal's defaults. Each
+program runs in a separate process on loopback and shares the machine with the load. Each caller is a separate principal.
+In the denied case, the callers make calls for 2,000 principals in turn, so that every refusal is recorded one by one.
 
-The leanest gateway shows what is left for all of that: it reads whole messages with ` + "`net/http`" + ` and decides nothing.
-Other gateways run as they come: without tokens, policy or journal.
+The leanest gateway shows the cost of a gateway without the mesh's work: it reads whole messages with ` + "`net/http`" + ` and
+makes no decisions. Other gateways run with their defaults: without tokens, policy or journal.
 `
 
-// Report renders results as a Markdown page. Cells that were not measured are left out.
+// Report renders results as a Markdown page. It leaves out cells that were not measured.
 func Report(r *Results, about About) []byte {
 	var out bytes.Buffer
 	out.WriteString(preface)
@@ -57,13 +57,13 @@ func writeAbout(out *bytes.Buffer, r *Results, a About) {
 	}
 }
 
-// foreign says how quiet the machine was.
+// foreign returns the sentence about the CPU time that other programs used.
 func foreign(r *Results) string {
 	disturbed, all := r.Disturbed()
 	if disturbed == 0 {
 		return fmt.Sprintf("had at most %.0f %% of the CPUs in each of %d measurements", 100*MaxForeign, all)
 	}
-	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **take the numbers as rough**", 100*MaxForeign, disturbed, all)
+	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **the numbers are only rough**", 100*MaxForeign, disturbed, all)
 }
 
 // writeRatios writes the main table: ratios and their targets.
@@ -83,13 +83,13 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeChanges writes how the mesh has changed since the commit that it was compared with, if any.
+// writeChanges writes the comparison of the mesh with the base commit, if the run has one.
 func writeChanges(out *bytes.Buffer, r *Results) {
 	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return !c.base })
 	if len(cells) == 0 {
 		return
 	}
-	out.WriteString("\n## Before and after\n\nNow over before in the same round: the median (least–most). CPU is that of the mesh's own processes.\n\n" +
+	out.WriteString("\n## Before and after\n\nThe number of this commit divided by that of the base commit in the same round: the median (least–most). CPU is the CPU time of the mesh's processes.\n\n" +
 		"| case | callers | calls per second | CPU per call |\n|---|--:|---|---|\n")
 	for _, before := range cells {
 		now := strings.TrimSuffix(before.Name, baseSuffix)
@@ -100,7 +100,7 @@ func writeChanges(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// ratio returns one field of that table. A target of 0 means none.
+// ratio returns a ratio with its spread, as a cell of a table. A target of 0 means that there is no target.
 func ratio(s Spread, target float64) string {
 	if s.Rounds == 0 {
 		return "–"
@@ -116,7 +116,7 @@ func ratio(s Spread, target float64) string {
 	return fmt.Sprintf("%s<br>≥ %.2f %s", text, target, verdict)
 }
 
-// writeAbsolute writes what was measured, without comparing it.
+// writeAbsolute writes the calls per second and the latency of each cell.
 func writeAbsolute(out *bytes.Buffer, r *Results) {
 	out.WriteString("\n## Calls per second and latency\n\nMedians over the rounds.\n\n| case | callers | calls/s | p50 | p99 |\n|---|--:|--:|--:|--:|\n")
 	for _, c := range r.cells() {
@@ -132,7 +132,7 @@ func writeAbsolute(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeCPU writes the CPU time of each process.
+// writeCPU writes the CPU time of each process for 1000 calls.
 func writeCPU(out *bytes.Buffer, r *Results) {
 	out.WriteString("\n## CPU seconds per 1000 calls, by process\n\nMedians over the rounds. `load` is the generator, `echo` the server behind everything.\n\n| case | callers | all | of which |\n|---|--:|--:|---|\n")
 	for _, c := range r.cells() {
@@ -153,7 +153,7 @@ func writeCPU(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeFailures writes what has no numbers, and why.
+// writeFailures writes which measurements failed, and why.
 func writeFailures(out *bytes.Buffer, r *Results) {
 	if len(r.Failures) == 0 {
 		return
@@ -188,7 +188,7 @@ func callers(n int) string {
 	return strconv.Itoa(n) + " callers"
 }
 
-// latency returns nanoseconds for people.
+// latency formats a number of nanoseconds in µs or ms.
 func latency(ns float64) string {
 	if d := time.Duration(ns); d >= 10*time.Millisecond {
 		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
@@ -196,7 +196,7 @@ func latency(ns float64) string {
 	return fmt.Sprintf("%s µs", thousands(ns/float64(time.Microsecond)))
 }
 
-// thousands returns a number without a fraction, with its digits in groups of three.
+// thousands formats a number without its fraction, with its digits in groups of three.
 func thousands(x float64) string {
 	digits := strconv.FormatFloat(x, 'f', 0, 64)
 	for i := len(digits) - 3; i > 0; i -= 3 {

@@ -21,7 +21,7 @@ func about() bench.About {
 	}
 }
 
-// measured returns two rounds of three cells. The last cell met its target only with one caller.
+// measured returns the results of two rounds of three cells. The last cell meets its target only with one caller.
 func measured() *bench.Results {
 	var r bench.Results
 	for round := range 2 {

@@ -4,9 +4,9 @@ import "time"
 
 // ProcessCPU is the CPU time that a process used during a sample.
 type ProcessCPU struct {
-	// Process is its name, for example "gateway"; "load" is the generator itself.
+	// Process is the name of the process, for example "gateway". The process that generates the load is "load".
 	Process string
-	// Used is user and system time together.
+	// Used is the sum of user time and system time.
 	Used time.Duration
 }
 
@@ -18,23 +18,23 @@ type Sample struct {
 	Callers int
 	// Round counts from 0.
 	Round int
-	// Calls is how many calls were answered in Elapsed.
+	// Calls is how many calls got a response within Elapsed.
 	Calls   int
 	Elapsed time.Duration
 	// P50 and P99 are percentiles of the calls' latency.
 	P50, P99 time.Duration
-	// CPU has the CPU time of each process of the cell; empty if the system does not report it.
+	// CPU contains the CPU time of each process of the cell. It is empty if the system does not report CPU times.
 	CPU []ProcessCPU
-	// Foreign is the share of the machine's CPU time, 0 to 1, that processes other than the benchmark's had.
+	// Foreign is the share of the machine's CPU time, 0 to 1, that programs other than the benchmark's processes used.
 	Foreign float64
-	// Repeats is how often the measurement was repeated because of foreign load.
+	// Repeats is how often the measurement was repeated.
 	Repeats int
 }
 
-// Rate is the number of calls per second.
+// Rate returns the number of calls per second.
 func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 
-// Results are the results of a run. Those of an interrupted run have what was complete.
+// Results are the results of a run. An interrupted run has the samples that were complete.
 type Results struct {
 	// Samples are in the order in which they were taken.
 	Samples []Sample
@@ -42,7 +42,7 @@ type Results struct {
 	Failures []string
 }
 
-// MeshCPU returns the CPU time per call, in seconds, of all processes but the load and the echo server.
+// MeshCPU returns the CPU time per call, in seconds, of all processes except the load and the echo server.
 func (s Sample) MeshCPU() float64 {
 	var used time.Duration
 	for _, p := range s.CPU {
@@ -53,12 +53,13 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio returns a cell's rate divided by the floor's in the same round and with as many callers.
+// Ratio returns a cell's rate divided by the floor's rate in the same round and with the same number of callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against returns a cell's number divided by another cell's in the same round and with as many callers.
+// Against returns a number of a cell divided by the same number of another cell, in the same round and with the same number
+// of callers.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -82,7 +83,8 @@ func (r *Results) Over(cell string, callers int, number func(Sample) float64) Sp
 	return Summarize(values)
 }
 
-// PerCall returns the CPU time per call of each process of a cell, in the cell's order: the medians over the rounds.
+// PerCall returns the CPU time per call of each process of a cell, in the order of Sample.CPU. The times are medians over
+// the rounds.
 func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	var names []string
 	values := make(map[string][]float64)
@@ -101,8 +103,7 @@ func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	return out
 }
 
-// Disturbed returns how many samples had foreign load above the limit after all repeats, and how many samples there
-// are.
+// Disturbed returns how many samples have a Foreign above [MaxForeign], and how many samples there are.
 func (r *Results) Disturbed() (disturbed, all int) {
 	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// sample returns a sample of a cell that answered this number of calls in a second.
+// sample returns a sample of a cell that answered a number of calls in a second.
 func sample(cell string, callers, round, calls int) bench.Sample {
 	return bench.Sample{Cell: cell, Callers: callers, Round: round, Calls: calls, Elapsed: time.Second}
 }
@@ -19,12 +19,12 @@ func TestRatioComparesWithinARound(t *testing.T) {
 	t.Parallel()
 	results := bench.Results{Samples: []bench.Sample{
 		sample(bench.Floor, 1, 0, 1000), sample("up", 1, 0, 900),
-		// The machine is slower in this round, for both.
+		// In this round the machine is slower for both cells.
 		sample("up", 1, 1, 220), sample(bench.Floor, 1, 1, 200),
 		sample(bench.Floor, 1, 2, 500), sample("up", 1, 2, 500),
 		// A round that was interrupted before the floor was measured does not count.
 		sample("up", 1, 3, 5000),
-		// Other numbers of callers are in other tables.
+		// Samples with another number of callers are compared separately.
 		sample(bench.Floor, 32, 0, 100), sample("up", 32, 0, 300),
 	}}
 	for name, tc := range map[string]struct {

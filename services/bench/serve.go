@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// headerTimeout bounds reading a request's head.
+	// headerTimeout limits the time to read the head of a request.
 	headerTimeout = 10 * time.Second
-	// healthPath answers when a server serves.
+	// healthPath is the path that answers status 200 when a server serves.
 	healthPath = "/healthz"
 )
 
-// Serve serves a handler, and its health, on addr until ctx ends.
+// Serve serves a handler and the path /healthz on addr until ctx ends.
 func Serve(ctx context.Context, addr string, h http.Handler) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -26,7 +26,7 @@ func Serve(ctx context.Context, addr string, h http.Handler) error {
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+healthPath, func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // a stop does not wait for answers
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // requests in flight are cut off
 	defer stop()
 	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)

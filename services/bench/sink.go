@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sink receives spans over OTLP and drops them unread, because only the sender's cost is measured.
+// sink is a server that receives spans over OTLP and drops them without decoding, so that receiving costs little.
 type sink struct {
 	server *grpc.Server
 	lis    net.Listener
@@ -20,7 +20,7 @@ func startSink(ctx context.Context) (*sink, error) {
 		return nil, fmt.Errorf("listen for spans: %w", err)
 	}
 	s := &sink{lis: lis, server: grpc.NewServer(grpc.ForceServerCodec(unread{}), grpc.UnknownServiceHandler(swallow))}
-	go func() { _ = s.server.Serve(lis) }() // it ends with close
+	go func() { _ = s.server.Serve(lis) }() // close ends it
 	return s, nil
 }
 
@@ -29,7 +29,7 @@ func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
 
 func (s *sink) close() { s.server.Stop() }
 
-// swallow receives one message and answers with an empty one.
+// swallow is the handler of every gRPC method. It receives one message and answers with an empty message.
 func swallow(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err
@@ -37,7 +37,7 @@ func swallow(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(nil)
 }
 
-// unread is a codec for which every message is empty.
+// unread is a codec that decodes nothing and encodes every message as an empty message.
 type unread struct{}
 
 // Marshal implements encoding.Codec.

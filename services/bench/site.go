@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Names of the sites: groups of processes that serve cells.
+// Names of the sites. A site is a group of processes that serves one or more cells.
 const (
 	siteEcho  = "echo"
 	siteProxy = "proxy"
@@ -21,8 +21,8 @@ const (
 	askedSuffix = "-asked"
 )
 
-// roles are the separate roles in the order of their start: the gateway is ready when all others serve. The list is
-// here, because `make bench-diff` builds this package with the code of earlier commits.
+// roles are the separate roles in the order of their start. The gateway is last, because it is ready only when all others
+// serve. The list is not imported, because `make bench-diff` builds this package with the code of earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the mesh's programs that the sites of cells start.
@@ -39,13 +39,13 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
-	// dir is the folder of its files, and bin that of its programs.
+	// dir is the folder of the site's files, and bin the folder of its programs.
 	dir, bin string
-	// env is the environment of its programs; nil means that of this process.
+	// env is the environment of the site's programs; nil means the environment of this process.
 	env []string
-	// asked is true if policy is asked about every call.
+	// asked is true if the gateway caches no decisions, so that policy decides on every call.
 	asked bool
-	// own are its processes, without the echo server behind them.
+	// own are the site's processes, without the echo server behind them.
 	own []*process
 }
 
@@ -59,7 +59,7 @@ type sites struct {
 	byID   map[string]*site
 }
 
-// openSites starts the echo server and what every site needs. Sites start when they are first used. All files are
+// openSites starts the echo server and the receiver of spans. Other sites start when they are first used. All files are
 // written to dir.
 func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	drain, err := startSink(ctx)
@@ -74,7 +74,8 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns a site, which it starts if necessary. With base it uses the programs of the commit that is compared with.
+// get returns a site, and starts it if necessary. If base is true, the site runs the programs of the base commit, with
+// which the run compares.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
 	if base {
@@ -87,7 +88,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
-	s.byID[id] = made // also if it fails, so that close stops what runs
+	s.byID[id] = made // also if the start fails, so that close stops the processes that run
 	if err := os.Mkdir(made.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ func (s *sites) startApart(ctx context.Context, to *site) error {
 	}
 	certs := exec.CommandContext(ctx, to.program("sluice"), "certs", "--dir", filepath.Join(to.dir, mesh.Certs))
 	if out, err := certs.CombinedOutput(); err != nil {
-		return fmt.Errorf("make certificates: %w: %s", err, out)
+		return fmt.Errorf("create certificates: %w: %s", err, out)
 	}
 	to.at = s.meshAt(addrs[0])
 	var last *process

@@ -28,8 +28,8 @@ func Summarize(values []float64) Spread {
 	return Spread{Median: middle, Min: sorted[0], Max: sorted[n-1], Rounds: n}
 }
 
-// Percentile returns the value below which the share q of sorted lies, by nearest rank; q is 0 to 1. Without values it
-// returns 0.
+// Percentile returns the q-quantile of sorted values by the nearest-rank method; q is 0 to 1. It returns 0 if sorted is
+// empty.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

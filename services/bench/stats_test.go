@@ -89,7 +89,7 @@ func TestPercentileHasItsShareBelow(t *testing.T) {
 			}
 		}
 		if n := float64(len(sorted)); float64(upTo) < q*n || float64(below) >= q*n {
-			t.Fatalf("percentile %v of %v is %v: %d are no larger, %d smaller", q, sorted, got, upTo, below)
+			t.Fatalf("percentile %v of %v is %v: %d values are not larger, and %d are smaller", q, sorted, got, upTo, below)
 		}
 	})
 }

@@ -20,15 +20,15 @@ func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 		ran := f.words(t, anaToken, "show", given)
 		holds(t, ran, 0, ran.Stdout, "approval       "+id+": pending\n", `"to": "ana"`)
 	}
-	const all = "`sluice approvals list --all` prints "
+	const all = "`sluice approvals list --all` prints the ids"
 	for given, tt := range map[string]struct {
 		code int
 		want string
 	}{
-		"":                                     {2, "no id was given: " + all},
-		id[:7]:                                 {1, `"` + id[:7] + `" is too short: give the first 8 characters of an id or more; ` + all},
+		"":                                     {2, "the id is empty: " + all},
+		id[:7]:                                 {1, `the id "` + id[:7] + `" is too short: give at least the first 8 characters of an id; ` + all},
 		"nothing-of-this":                      {1, `no approval has an id that begins with "nothing-of-this": ` + all},
-		"00000000-0000-4000-8000-000000000000": {1, ": " + all + "those that there are"},
+		"00000000-0000-4000-8000-000000000000": {1, ": " + all[:len(all)-len("the ids")] + "the approvals that exist"},
 	} {
 		for _, command := range []string{"show", "approve", "cancel"} {
 			ran := f.words(t, stack.OperatorToken, command, given)
@@ -47,9 +47,9 @@ func TestWhatVotesAreAnswered(t *testing.T) {
 	f.connect(t).Call("pay", `{}`)
 	id := f.pendingOne(t)
 	first := f.words(t, anaToken, "approve", id, "-m", "as we agreed")
-	holds(t, first, 0, first.Stdout, id+" is pending: 1 more must agree\n")
+	holds(t, first, 0, first.Stdout, id+" is pending: 1 more people must approve it\n")
 	again := f.words(t, anaToken, "approve", id)
-	holds(t, again, 0, again.Stdout, id+" is pending: you approved this at ", " already; 1 other must agree\n")
+	holds(t, again, 0, again.Stdout, id+" is pending: you had already approved it at ", "; 1 more people must approve it\n")
 	shown := f.words(t, benToken, "show", id)
 	holds(t, shown, 0, shown.Stdout, "  pending  ana  approved by ana: as we agreed\n")
 	denied := f.words(t, benToken, "deny", id, "-m", "not today")
@@ -127,7 +127,7 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 		{stack.AgentToken, "approvals watch needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "watch"}},
 		{stack.ViewerToken, "approvals deny needs an approver's or operator's token; SLUICE_TOKEN is that of \"viewer\", a viewer\n", nil},
 		{anaToken, "approvals cancel needs an operator's token; SLUICE_TOKEN is that of \"ana\", an approver\n", []string{"approvals", "cancel", id}},
-		{stack.AgentToken, agent + "; with the agent's token alone name a server: `sluice tools SERVER`\n", []string{"tools"}},
+		{stack.AgentToken, agent + "; if you have only the agent's token, name a server: `sluice tools SERVER`\n", []string{"tools"}},
 		{"", "no agent token: ", []string{"tools"}},
 		{"", "no agent token: ", []string{"call", "raw", "safe"}},
 	} {
@@ -154,7 +154,7 @@ func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 	edge := strings.TrimPrefix(f.URL, "http://")
 	free := stack.FreeAddr(t)
 	file := folder(t, map[string]string{"other.yaml": "grpc: " + free + "\n"}) + "/other.yaml"
-	const other = ": is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG ("
+	const other = ": is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG ("
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -162,13 +162,13 @@ func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 		code int
 		want string
 	}{
-		{"no port", []string{"status", "--addr", "localhost"}, "", 2, `sluice: --addr "localhost" names no port: give the address of gRPC as HOST:PORT`},
-		{"a URL", []string{"status"}, "SLUICE_ADDR=http://" + f.GRPC, 2, `sluice: SLUICE_ADDR "http://` + f.GRPC + `" is a URL: give the address of gRPC as HOST:PORT`},
-		{"that of MCP", []string{"status", "--addr", edge}, "", 1, "what answers at " + edge + " (--addr) does not speak gRPC: is that the address of MCP?"},
+		{"no port", []string{"status", "--addr", "localhost"}, "", 2, `sluice: --addr must be the gRPC address as HOST:PORT, is "localhost", which has no port`},
+		{"a URL", []string{"status"}, "SLUICE_ADDR=http://" + f.GRPC, 2, `sluice: SLUICE_ADDR must be the gRPC address as HOST:PORT, is the URL "http://` + f.GRPC + `"`},
+		{"that of MCP", []string{"status", "--addr", edge}, "", 1, "the server at " + edge + " (--addr) does not speak gRPC: is this the address of MCP?"},
 		{"nobody's", []string{"status", "--addr", free}, "", 1, "the mesh does not answer at " + free + " (--addr)" + other},
 		{"nobody's, in a file", []string{"approvals", "list", "--config", file}, "", 1, "the mesh does not answer at " + free + " (" + file + ")" + other},
 		{"that of gRPC, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + f.GRPC, 1, "the server at http://" + f.GRPC + "/mcp/raw does not speak HTTP/1.1: is this the gRPC address?"},
-		{"nobody's, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + free, 1, "the mesh does not answer: is it up? Another address is given by SLUICE_URL"},
+		{"nobody's, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + free, 1, "the mesh does not answer: is it up? To use another address, set SLUICE_URL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

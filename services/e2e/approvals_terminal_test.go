@@ -71,7 +71,7 @@ func TestAPersonAtATerminalIsAsked(t *testing.T) {
 	c.Call("send", `{"to":"ana"}`)
 	id := f.pendingOne(t)
 	for name, types := range map[string]string{"no": "no\n", "an empty line": "\n", "nearly yes": "yes please\n", "Ctrl-C": ctrlC, "Ctrl-D": ctrlD} {
-		for command, question := range map[string]string{"approve": "Approve this call?", "deny": "Deny this call?", "cancel": "Take this approval back?"} {
+		for command, question := range map[string]string{"approve": "Approve this call?", "deny": "Deny this call?", "cancel": "Cancel this approval?"} {
 			ran := f.atTerminal(t, types, command, id)
 			holds(t, ran, 1, ran.Stderr, question+" Type yes: ", "\nsluice: nothing was decided\n")
 			if !strings.Contains(ran.Stdout, `"to": "ana"`) || strings.Contains(ran.Stderr, "context canceled") {

@@ -121,8 +121,8 @@ func TestApprovalsAreWatched(t *testing.T) {
 	p = stack.Start(t, p.Stack)
 	f = &fixture{up: up, Stack: p.Stack}
 	for _, w := range []*watcher{all, mine} {
-		w.says(t, "sluice: the mesh is away; trying again until it is back")
-		w.says(t, "sluice: the mesh is back")
+		w.says(t, "sluice: the mesh does not answer; trying again until it does")
+		w.says(t, "sluice: the mesh answers again")
 	}
 	f.connect(t).Call("sync", `{}`)
 	for _, w := range []*watcher{all, mine} {

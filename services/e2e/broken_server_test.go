@@ -42,7 +42,7 @@ func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 	all := stack.Run(t, stack.Command{
 		Args: []string{"tools", "--config", s.Config, "--addr", p.GRPC, "--data", tokens}, Env: []string{"SLUICE_URL=" + p.URL},
 	})
-	holds(t, all, 1, all.Stderr, "sluice: the tools of away are not among these: ", "sluice: the tools of ended are not among these: ", "`sluice doctor` says what is wrong with it")
+	holds(t, all, 1, all.Stderr, "sluice: the tools of server away are not listed: ", "sluice: the tools of server ended are not listed: ", "`sluice doctor` finds the problem")
 	if rest, _ := strings.CutPrefix(one.Stdout, "SERVER"); !strings.Contains(all.Stdout, strings.TrimSpace(strings.Split(rest, "\n")[1])) {
 		t.Errorf("the tools of raw are not listed:\n%s", all.Stdout)
 	}

@@ -287,7 +287,7 @@ func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
 	all := sluice("tools")
 	holds(t, all, 0, all.Stderr, `no server "raw" is configured here, or policy hides it from this caller`)
 	doctor := sluice("doctor")
-	if said := doctor.Stdout + doctor.Stderr; !strings.Contains(said, "the agent sees no tool of it") {
+	if said := doctor.Stdout + doctor.Stderr; !strings.Contains(said, "the agent sees no tool of this server") {
 		t.Errorf("doctor reports %s", said)
 	}
 }

@@ -86,7 +86,7 @@ func (u *upHere) stop() {
 	_ = u.person.Close()
 }
 
-const agreeQuestion = "Run the mesh with it? You are asked once for this content. Type yes: "
+const agreeQuestion = "Run the mesh with this file? You are asked once for this content. Type yes: "
 
 // says waits until one of the texts is on the screen, and returns it.
 func (u *upHere) says(t *testing.T, texts ...string) string {
@@ -188,7 +188,7 @@ func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 		want   string
 		check  int
 	}{
-		"no terminal":       {func(string) error { return nil }, "there is no terminal to ask at: use it with --config sluice.yaml", 0},
+		"no terminal":       {func(string) error { return nil }, "there is no terminal to ask you at: name it with --config sluice.yaml", 0},
 		"a shared folder":   {func(dir string) error { return os.Chmod(dir, 0o777) }, "sluice.yaml in this folder is not used, because other users may write to the folder", 1},
 		"a file of a group": {func(dir string) error { return os.Chmod(filepath.Join(dir, "sluice.yaml"), 0o660) }, "because other users may write to it", 1},
 		"a link":            {relink, "because it is a symbolic link", 1},

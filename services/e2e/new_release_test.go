@@ -64,21 +64,21 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 
 	shown := operator("catalog", "diff", "raw")
 	holds(t, shown, 0, shown.Stdout, `-  "description": "Gets a note."`, `+  "description": "Gets a note by its id."`, "Lists all notes, the newest first.",
-		"flagged: it has characters that are not visible", "1 of these are flagged", "accept the 2 that are not flagged: `sluice catalog accept raw --digest ")
+		"flagged: it has characters that are not visible", "1 of these definitions are flagged", "accept the 2 definitions that are not flagged: `sluice catalog accept raw --digest ")
 	accept := func(from stack.Ran) []string {
 		return strings.Fields(regexp.MustCompile("not flagged: `sluice (.*)`").FindStringSubmatch(from.Stdout)[1])
 	}
 	up.List(release(hidden, described("purge", "Purges everything.")))
 	waits(4)
 	stale := operator(accept(shown)...)
-	holds(t, stale, 1, stale.Stderr, "look again")
+	holds(t, stale, 1, stale.Stderr, "run catalog diff again")
 	if again := run(stack.AgentToken, "call", "raw", "get_note"); again.Code != 1 {
 		t.Errorf("an outdated digest was accepted: %+v", again)
 	}
 	shown = operator("catalog", "diff", "raw")
-	holds(t, shown, 0, shown.Stdout, "accept the 3 that are not flagged")
+	holds(t, shown, 0, shown.Stdout, "accept the 3 definitions that are not flagged")
 	done := operator(accept(shown)...)
-	holds(t, done, 0, done.Stdout, "3 accepted; revision ", "1 still wait: `sluice catalog diff raw` shows them")
+	holds(t, done, 0, done.Stdout, "3 accepted; revision ", "1 definitions are still pending: `sluice catalog diff raw` shows them")
 	holds(t, run(stack.AgentToken, "call", "raw", "get_note"), 0, "")
 	if flagged := run(stack.AgentToken, "call", "raw", "whisper"); flagged.Code != 1 {
 		t.Errorf("a flagged tool was accepted with the others: %+v", flagged)
@@ -94,7 +94,7 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	holds(t, operator(strings.Fields(alone[1])...), 0, "")
 	holds(t, run(stack.AgentToken, "call", "raw", "whisper"), 0, "")
 	nothing := operator("catalog", "diff", "raw")
-	holds(t, nothing, 0, nothing.Stdout, "nothing waits on raw")
+	holds(t, nothing, 0, nothing.Stdout, "server raw has no pending definition")
 	unseen := operator("catalog", "accept", "raw")
-	holds(t, unseen, 1, unseen.Stderr, "nothing waits on raw")
+	holds(t, unseen, 1, unseen.Stderr, "server raw has no pending definition")
 }

@@ -57,7 +57,7 @@ func TestConfigCheck_WithoutPoliciesSaysSo(t *testing.T) {
 		code int
 		said string
 	}{
-		"data: d\n":          {0, "policy        none: `sluice up` makes starter policies in "},
+		"data: d\n":          {0, "policy        none: `sluice up` creates starter policies in "},
 		"data: d\n" + server: {1, "no policies are configured, so every call would be refused: name files or folders under `policies`"},
 		"data: d\ntls: {dir: d}\nroles: {policy: {listen: \"127.0.0.1:0\", addr: \"127.0.0.1:1\"}}\n" + server: {
 			0, "no policies are configured: the policy role does not start with this file",

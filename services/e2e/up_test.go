@@ -15,7 +15,7 @@ func TestWhatUpPrintsIsTrue(t *testing.T) {
 	t.Parallel()
 	const (
 		try   = "Try, in another terminal:"
-		owner = "The agent's token names no owner: the holder of the operator's token decides on the agent's calls.\n"
+		owner = "The agent's token names no owner, so the holder of the operator's token may approve the agent's calls.\n"
 	)
 	said := func(dir, name string) string {
 		t.Helper()

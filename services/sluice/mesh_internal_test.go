@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// newMesh returns a mesh of all roles that does not run yet.
+// newMesh returns a mesh of all roles that does not run.
 func newMesh(t *testing.T) *Mesh {
 	t.Helper()
 	f, dir := config.Default(), t.TempDir()
@@ -32,7 +32,7 @@ func newMesh(t *testing.T) *Mesh {
 	return m
 }
 
-// diary records what services did.
+// diary records the calls of Run and Close, in their order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -48,7 +48,7 @@ func (d *diary) write(line string) {
 type role struct {
 	name string
 	*diary
-	// running receives the role's name when the role runs. broken is the error of its Close.
+	// running receives the role's name when the role runs. broken is the error that Close returns.
 	running chan<- string
 	broken  error
 }
@@ -89,12 +89,12 @@ func TestEveryRoleRunsAndIsClosedInReverse(t *testing.T) {
 	}
 	stop()
 	if err := <-done; err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("Run returned %v", err)
 	}
 	if err := m.Close(); !errors.Is(err, broken) {
-		t.Errorf("closed with %v, want what one of the roles said", err)
+		t.Errorf("Close returned %v, want the error of the audit role", err)
 	}
-	slices.Sort(d.lines[:2]) // they end at the same time
+	slices.Sort(d.lines[:2]) // both roles end at the same time
 	if want := []string{"audit has run", "console has run", "console is closed", "audit is closed"}; !slices.Equal(d.lines, want) {
 		t.Errorf("the roles did %q, want %q", d.lines, want)
 	}

@@ -1,5 +1,6 @@
-// Command house prints measurements of the code and of the documents, and the goal of each: sizes of functions and
-// files, private functions with one caller, packages without tests, words and long lines of documents.
+// Command house prints measurements of the code and of the documents, with the goal for each: the sizes of functions and
+// files, the number of private functions with one caller, the packages without tests, and the numbers of words and of long
+// lines in documents.
 package main
 
 import (
@@ -19,10 +20,9 @@ import (
 )
 
 const (
-	// longFunction is the maximum number of lines that a function should have, and longestFunction the maximum that it
-	// may have.
+	// A function should have at most longFunction lines, and must have at most longestFunction lines.
 	longFunction, longestFunction = 40, 60
-	// longLine is the maximum number of characters of a line of a document, except in tables and code.
+	// longLine is the maximum number of characters in a line of a document, except in tables and code.
 	longLine = 120
 )
 
@@ -80,12 +80,12 @@ func over(sizes []int, most int) string {
 	return fmt.Sprintf("%d of %d", n, len(sizes))
 }
 
-// code holds the measurements of Go code that is neither generated nor a test.
+// code contains the measurements of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
-	// private counts private functions and methods, and once those with one use in their package.
+	// private is the number of private functions and methods. once is how many of them have one use in their package.
 	private, once int
-	// untested are packages with code and without a test file.
+	// untested are the packages with code but without a test file.
 	untested []string
 }
 
@@ -149,13 +149,13 @@ func (c *code) count(fset *token.FileSet, files []*ast.File) {
 	}
 	for _, name := range private {
 		c.private++
-		if named[name] == 2 { // its declaration, and one use
+		if named[name] == 2 { // the declaration and one use
 			c.once++
 		}
 	}
 }
 
-// docs holds the measurements of README.md and docs/*.md. Decision records (docs/decisions) are not measured.
+// docs contains the measurements of README.md and docs/*.md. Decision records (docs/decisions) are not measured.
 type docs struct{ words, long int }
 
 func measureDocs(top string) (all docs, err error) {

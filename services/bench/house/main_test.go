@@ -36,7 +36,7 @@ func TestRun_MeasuresCodeAndDocuments(t *testing.T) {
 		"documents, words", "now 11\n", "over 120 characters", "now 1\n",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("it says nothing of %q:\n%s", want, out.String())
+			t.Errorf("the output does not contain %q:\n%s", want, out.String())
 		}
 	}
 }

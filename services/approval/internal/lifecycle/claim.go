@@ -18,43 +18,43 @@ var (
 	ErrDecisionMissing = errors.New("policy has not decided on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
 	ErrAttemptChanged  = errors.New("the approval has another attempt now")
-	ErrNotHolder       = errors.New("the claim is not the current one")
-	ErrLeaseEnded      = errors.New("the lease has expired, and the outcome counts as unknown")
+	ErrNotHolder       = errors.New("the claim is not the approval's current claim")
+	ErrLeaseEnded      = errors.New("the lease of the claim has expired, and the outcome of the call counts as unknown")
 	ErrOutcomeKnown    = errors.New("the outcome of the call is known already")
 )
 
 // Claiming is a request to claim an approved call.
 type Claiming struct {
-	// Claim identifies the claim. Its attempt is the one that limits were reserved for.
+	// Claim identifies the claim. Its attempt is the attempt for which the caller reserved limits.
 	Claim
-	// Decision is policy's decision of this moment.
+	// Decision is policy's current decision on the call.
 	Decision *policyv1.Decision
-	// Times are those of the configuration, for new terms.
+	// Times are the times of the configuration. They apply if approvers must be asked again.
 	Times Times
-	// Definition and ServerIdentity are those of the tool and the server that would be called now.
+	// Definition is the digest of the tool's current definition, and ServerIdentity the server's current identity.
 	Definition     []byte
 	ServerIdentity string
 	// Duration is the length of the lease; positive.
 	Duration time.Duration
 	// Standing returns why a vote no longer counts, or "" if it counts.
 	Standing func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call: nil for none, the record itself if it carries the grant, or
-	// another record, which Claim changes too.
+	// Grant is the record whose grant covers the call; nil if no grant does. It may be the claimed record itself. If it is
+	// another record, Claim changes it too.
 	Grant *Record
 }
 
 // Refused is the reason why a claim was refused.
 type Refused struct {
-	// Code and Message are for the caller. Message may be empty.
+	// Code and Message tell the caller why. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused means that no call can be sent any more under the claim's lease of limits, so that the holder must
-	// settle the lease as never sent.
+	// LeaseUnused means that no call can be sent any more under the claim's lease of limits. The holder must then settle
+	// the lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim claims the call for one caller. If both results are nil, the claim holds. Otherwise exactly one is set: a
-// refusal for the caller, or an error.
+// Claim claims the call for one holder. It returns nil and nil if the holder has the claim. Otherwise it returns either a
+// refusal for the caller or an error.
 func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	if !decided(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -62,7 +62,7 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	a := r.Approval
 	if i := slices.IndexFunc(r.Claims, func(old Claim) bool { return old.ID == c.ID }); i >= 0 {
 		if old := r.Claims[i]; old.Holder == c.Holder && old.End == Holds {
-			return nil, nil //nolint:nilnil // the claim holds already
+			return nil, nil //nolint:nilnil // the holder has the claim already
 		}
 		return nil, ErrClaimEnded
 	}
@@ -83,7 +83,7 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	}
 	a.PolicyRevision = c.Decision.GetPolicyRevision()
 	r.move(claimed, now, cause{actor: c.Holder, reason: "claimed for sending"})
-	return nil, nil //nolint:nilnil // the claim holds
+	return nil, nil //nolint:nilnil // the holder has the claim
 }
 
 // decided reports whether the decision has a known effect and, if it requires approval, terms.
@@ -100,8 +100,8 @@ func decided(d *policyv1.Decision) bool {
 	}
 }
 
-// unclaimable returns why the call can't be claimed, or nil, and makes the move that results from the reason. An
-// approval in outcome_unknown stays there, whatever the reason.
+// unclaimable returns why the call can't be claimed, or nil if it can. It also makes the move that results from the
+// reason, unless the approval is in outcome_unknown, which no refusal changes.
 func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -139,8 +139,8 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 	}
 }
 
-// tooFew voids the votes that no longer count. If votes are missing then, it asks approvers again. A call that a grant
-// covers uses the votes for the grant.
+// tooFew voids the votes that no longer count. If votes are missing after that, tooFew asks approvers again and returns
+// true. If a grant covers the call, tooFew checks the votes for the grant.
 func (r *Record) tooFew(c Claiming, now time.Time) bool {
 	voted := r
 	if r.Approval.GetGrantedBy() != "" && c.Grant != nil {
@@ -168,15 +168,15 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// leaseUnused reports whether no call can be sent any more under the limit lease of a refused claim: the attempt
-// of the claim is over or has another claim, and no claim names the lease.
+// leaseUnused reports whether no call can be sent any more under the lease of limits of a refused claim. It returns true
+// if no accepted claim names the lease, and the attempt of the refused claim is over or was claimed under another lease.
 func (r *Record) leaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
 	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
 }
 
-// held returns the newest claim, if it has this identifier and this holder.
+// held returns the newest claim if it has the given identifier and holder. Otherwise it returns [ErrNotHolder].
 func (r *Record) held(id, holder string) (*Claim, error) {
 	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
 		return &r.Claims[n-1], nil
@@ -204,7 +204,8 @@ func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error 
 	return nil
 }
 
-// Release gives back a claim whose call was not sent. It is idempotent. grant is as in [Claiming].
+// Release releases a claim whose call was not sent, so that the call can be claimed again. It is idempotent. grant is the
+// record whose grant covers the call, as in [Claiming].
 func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time) error {
 	c, err := r.held(id, holder)
 	switch {

@@ -31,7 +31,7 @@ func TestAnApprovedCallIsGivenToOneCaller(t *testing.T) {
 	}
 }
 
-// A4: a change while the call waited is found when the call is claimed.
+// Case A4. A claim checks the current decision, tool, server and voters, and moves the approval if they have changed.
 func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 	t.Parallel()
 	left := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "left the group" } }
@@ -172,7 +172,7 @@ func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
 	wantState(t, r, "claimed")
 }
 
-// step is something that happens to an approval.
+// step changes an approval.
 type step func(*testing.T, *lifecycle.Record)
 
 func tells(outcome approvalv1.CallOutcome) step {
@@ -209,7 +209,7 @@ func resolvesFailed(t *testing.T, r *lifecycle.Record) {
 	}
 }
 
-// When an approval has ended, the params are deleted if its call was certainly not sent, and only then.
+// The params of an ended approval are deleted if its call was certainly not sent, and only then.
 func TestWhoseParamsAreKept(t *testing.T) {
 	t.Parallel()
 	lost, late, neverSent := lapsesAfter(time.Minute), lapsesAfter(times.Execute), tells(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
@@ -240,7 +240,7 @@ func TestWhoseParamsAreKept(t *testing.T) {
 	}
 }
 
-// The history of a call that policy denies at its claim names the revision that denies it.
+// If policy denies a call at its claim, the approval and its last move name the revision that denies the call.
 func TestClaim_DenialNamesItsRevision(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t)
@@ -248,6 +248,6 @@ func TestClaim_DenialNamesItsRevision(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last := r.Moves[len(r.Moves)-1]; r.Approval.GetPolicyRevision() != "denying" || last.GetPolicyRevision() != "denying" {
-		t.Errorf("it is of revision %q, and its last move of %q", r.Approval.GetPolicyRevision(), last.GetPolicyRevision())
+		t.Errorf("the approval names revision %q, and its last move %q", r.Approval.GetPolicyRevision(), last.GetPolicyRevision())
 	}
 }

@@ -1,3 +1,6 @@
-// Package lifecycle implements the states of an approval that sluice.approval.v1 describes. Its functions move one
-// record at a given time, without a store, a network or a clock. A record is not safe for concurrent use.
+// Package lifecycle implements the states of an approval that sluice.approval.v1 describes. Its functions change one
+// record and take the current time as an argument. They use no store, no network and no clock. A record is not safe for
+// concurrent use.
+//
+// A move is a change of an approval that its history records. A move may change the state, or only the votes or the terms.
 package lifecycle

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// If the grant no longer has enough votes, approvers are asked about the covered call itself, and their approval gives
-// the grant of that call's terms.
+// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval gives the grant
+// in the terms of that call.
 func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5))
@@ -31,15 +31,14 @@ func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 	}
 }
 
-// The grant of an approval that was cancelled because its tool changed lives until it is cancelled too. That is a move
-// in the history, and so it is stored.
+// A change of the tool cancels an approval but not its grant. Cancel then ends the grant, and adds a move to the history.
 func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5))
 	r.Outdate(start)
 	wantState(t, r, "cancelled")
 	if r.Approval.GetCode() != commonv1.Code_CODE_TOOL_CHANGED || !r.LiveGrant(start) {
-		t.Errorf("it is cancelled as %v", r.Approval)
+		t.Errorf("the cancelled approval is %v", r.Approval)
 	}
 	moves := len(r.Moves)
 	for range 2 {
@@ -49,7 +48,7 @@ func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
 	}
 }
 
-// A covered call does not wait longer than its grant lives.
+// The time to execute of a covered call ends with the grant at the latest.
 func TestACoveredCallEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5)) // for an hour
@@ -57,17 +56,17 @@ func TestACoveredCallEndsWithItsGrant(t *testing.T) {
 		0: times.Execute, time.Hour - times.Execute: time.Hour, time.Hour - times.Execute + time.Second: time.Hour, time.Hour - time.Second: time.Hour,
 	} {
 		if got := covered(r, start.Add(at)).Approval.GetExecuteBefore().AsTime().Sub(start); got != want {
-			t.Errorf("covered after %v it is to be made within %v, want %v", at, got, want)
+			t.Errorf("a call that is covered after %v must be claimed within %v, want %v", at, got, want)
 		}
 	}
 }
 
-// grantedBy claims under the grant of a record.
+// grantedBy makes a claim use the grant of a record.
 func grantedBy(r *lifecycle.Record) func(*lifecycle.Claiming) {
 	return func(c *lifecycle.Claiming) { c.Grant = r }
 }
 
-// without claims when one voter may no longer vote.
+// without makes the vote of one subject no longer count.
 func without(subject string) func(*lifecycle.Claiming) {
 	return func(c *lifecycle.Claiming) {
 		c.Standing = func(v *approvalv1.Vote) string {

@@ -111,7 +111,7 @@ func claimedOne(t *testing.T) *lifecycle.Record {
 func wantState(t *testing.T, r *lifecycle.Record, want string) {
 	t.Helper()
 	if got := lifecycle.StateName(r.Approval.GetState()); got != want {
-		t.Errorf("it is %s, want %s", got, want)
+		t.Errorf("the approval is %s, want %s", got, want)
 	}
 }
 
@@ -156,13 +156,13 @@ func TestTimeMovesAnApproval(t *testing.T) {
 				t.Errorf("attempt %d, want %d", r.Approval.GetAttempt(), tt.attempt)
 			}
 			if r.Lapse(start.Add(10 * time.Hour)); lifecycle.StateName(r.Approval.GetState()) != tt.want {
-				t.Error("it moved on")
+				t.Error("the approval moved again")
 			}
 		})
 	}
 }
 
-// A3: the requester, the requester's chain and their owners can't decide, and each person counts once.
+// Case A3. A vote counts only if the voter may decide: the requester, the principals in its chain and their owners may not.
 func TestA3WhoMayVote(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -171,19 +171,19 @@ func TestA3WhoMayVote(t *testing.T) {
 		ballot lifecycle.Ballot
 		want   error
 	}{
-		"a member":                  {yes(person("ben", "finance")), nil},
-		"the caller":                {yes(person("bot", "finance")), lifecycle.ErrSelf},
-		"its owner":                 {yes(person("olga", "finance")), lifecycle.ErrOwner},
-		"a principal in its chain":  {yes(person("carl", "finance")), lifecycle.ErrSelf},
-		"the owner of that one":     {yes(person("cleo", "finance")), lifecycle.ErrOwner},
-		"an owner, if owners may":   {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
-		"the caller, if owners may": {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
-		"not a member":              {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
-		"not a member, denying":     {no(person("ben")), lifecycle.ErrNotApprover},
-		"a newer token":             {yes(tooNew), lifecycle.ErrTokenTooNew},
-		"no view was shown":         {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
-		"another view was shown":    {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
-		"the view can't be drawn":   {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
+		"a member":                              {yes(person("ben", "finance")), nil},
+		"the caller":                            {yes(person("bot", "finance")), lifecycle.ErrSelf},
+		"its owner":                             {yes(person("olga", "finance")), lifecycle.ErrOwner},
+		"a principal in its chain":              {yes(person("carl", "finance")), lifecycle.ErrSelf},
+		"the owner of a principal in its chain": {yes(person("cleo", "finance")), lifecycle.ErrOwner},
+		"an owner, if owners may":               {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
+		"the caller, if owners may":             {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
+		"not a member":                          {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
+		"not a member, denying":                 {no(person("ben")), lifecycle.ErrNotApprover},
+		"a newer token":                         {yes(tooNew), lifecycle.ErrTokenTooNew},
+		"no view was shown":                     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
+		"another view was shown":                {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
+		"the view can't be drawn":               {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,6 +200,7 @@ func TestA3WhoMayVote(t *testing.T) {
 	}
 }
 
+// Case A3. Repeated votes of one person count once towards the quorum.
 func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(2)))
@@ -217,7 +218,7 @@ func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
 	}
 	wantState(t, r, "approved")
 	if got := r.Approval.GetExecuteBefore().AsTime(); !got.Equal(start.Add(time.Minute + times.Execute)) {
-		t.Errorf("to be made before %v", got)
+		t.Errorf("execute_before is %v", got)
 	}
 	if err := r.Vote(yes(person("ben")), start); err != nil {
 		t.Errorf("the same vote again: %v", err)
@@ -234,13 +235,13 @@ func TestOneDenialEndsIt(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(2)))
 	_ = r.Vote(yes(person("ben")), start)
-	if err := r.Vote(no(person("ben")), start); err != nil { // the person who approved may change to a denial
+	if err := r.Vote(no(person("ben")), start); err != nil { // a person who approved may deny later
 		t.Fatal(err)
 	}
 	wantState(t, r, "denied")
 	a := r.Approval
 	if a.GetReason() != "too much" || a.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || a.GetVotes()[0].GetVoidReason() == "" || r.Call.GetCall().GetParamsJson() != "" || a.GetEnded() == nil {
-		t.Errorf("it ended as %v, with params %q", a, r.Call.GetCall().GetParamsJson())
+		t.Errorf("the approval ended as %v, with params %q", a, r.Call.GetCall().GetParamsJson())
 	}
 }
 
@@ -276,7 +277,7 @@ func TestOtherTermsBeginAnew(t *testing.T) {
 				t.Errorf("votes %v", r.Approval.GetVotes())
 			}
 			if until := r.Approval.GetDecideBefore().AsTime(); until.Equal(later.Add(times.Decide)) != tt.anew {
-				t.Errorf("to be decided before %v", until)
+				t.Errorf("decide_before is %v", until)
 			}
 		})
 	}
@@ -317,12 +318,12 @@ func TestCancel(t *testing.T) {
 		wantState(t, r, "cancelled")
 	}
 	if err := claimedOne(t).Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrRunning) {
-		t.Errorf("a running one: %v", err)
+		t.Errorf("a claimed approval: %v", err)
 	}
 	r := open(decision())
 	_ = r.Vote(no(person("ben")), start)
 	if err := r.Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrEnded) {
-		t.Errorf("a denied one: %v", err)
+		t.Errorf("a denied approval: %v", err)
 	}
 }
 
@@ -373,7 +374,7 @@ func TestACoveredCallStandsOnTheVotesForTheGrant(t *testing.T) {
 	}
 	wantState(t, c, "pending")
 	if c.Approval.GetGrantedBy() != "" || c.Approval.GetVotesMissing() != 1 {
-		t.Errorf("it waits as %v", c.Approval)
+		t.Errorf("the covered approval is %v", c.Approval)
 	}
 }
 

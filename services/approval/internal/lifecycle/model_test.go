@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// life is an approval under random operations, with its invariants. sent has the claim for each attempt whose call was
-// given to a caller.
+// life is the model of one approval: the record, and the facts that check compares the record with. sent is the claim that
+// succeeded, by attempt.
 type life struct {
 	r       *lifecycle.Record
 	now     time.Time
@@ -24,8 +24,8 @@ type life struct {
 	ended   approvalv1.ApprovalState
 }
 
-// TestLifeModel applies random operations to approvals. At most one call is sent for each attempt, an ended approval
-// never moves, a call is never claimed after a denial, and every move is in the history.
+// TestLifeModel applies random operations to approvals. It checks that at most one claim succeeds for each attempt, that an
+// ended approval does not change its state, that no call is claimed after a denial, and that every move is in the history.
 func TestLifeModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -78,7 +78,7 @@ func (l *life) claim(t *rapid.T) {
 	if refused != nil || err != nil {
 		return
 	}
-	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeat is answered with any attempt
+	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeated claim succeeds whatever its attempt is
 	if holds := l.sent[attempt]; holds != "" && holds != id {
 		t.Fatalf("attempt %d was given to %s and to %s", attempt, holds, id)
 	}
@@ -86,7 +86,7 @@ func (l *life) claim(t *rapid.T) {
 		t.Fatalf("claimed while %s", name)
 	}
 	if !l.now.Before(l.r.Approval.GetExecuteBefore().AsTime()) && l.sent[attempt] != id {
-		t.Fatal("claimed after its time")
+		t.Fatal("claimed after the time to execute")
 	}
 	l.sent[attempt] = id
 }
@@ -99,7 +99,7 @@ func (l *life) complete(t *rapid.T) {
 func (l *life) check(t *rapid.T) {
 	a := l.r.Approval
 	if l.ended != 0 && a.GetState() != l.ended {
-		t.Fatalf("it ended as %v and is %v", l.ended, a.GetState())
+		t.Fatalf("the approval ended as %v and is %v", l.ended, a.GetState())
 	}
 	if l.r.Ended() {
 		l.ended = a.GetState()

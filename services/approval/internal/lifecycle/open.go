@@ -16,7 +16,8 @@ import (
 
 // Question is a call that a person must decide on.
 type Question struct {
-	// ID is the approval's identifier, DecisionID that of the decision that requires it, and Digest the call's digest.
+	// ID is the approval's identifier. DecisionID identifies the decision that requires the approval. Digest is the
+	// digest of the call.
 	ID, DecisionID string
 	Digest         []byte
 	// Alike and Bare are as in [Record].
@@ -29,7 +30,7 @@ type Question struct {
 	Call *approvalv1.BoundCall
 	// Decision requires the approval; its terms are set.
 	Decision *policyv1.Decision
-	// Times are those of the configuration.
+	// Times are the times of the configuration. The decision's terms may override them.
 	Times Times
 }
 
@@ -63,7 +64,7 @@ func requester(p *identityv1.Principal) *identityv1.Principal {
 	return out
 }
 
-// judged copies the rule, the terms and the times of a decision into the record, and drops all votes.
+// judged copies the rule, the terms and the times of a decision into the record, and removes all votes.
 func (r *Record) judged(d *policyv1.Decision, times Times) {
 	a, terms := r.Approval, d.GetApproval()
 	r.Decision = d
@@ -80,7 +81,7 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	a.Grant = grantOf(terms)
 }
 
-// grantOf returns the grant that the terms give when approved, or nil if they are for one call only.
+// grantOf returns the grant that an approval on these terms gives, or nil if the terms are for one call only.
 func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	g := terms.GetGrant()
 	if g == nil {
@@ -89,9 +90,9 @@ func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
-// Answer records the vote of the person at the agent, on the record as decision d showed it. The terms must have
-// self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to approve changes
-// nothing, and a vote to deny cancels the record if it is pending or approved. A denied call stays denied for coolDown.
+// Answer records the vote of the person at the agent. d is the decision on whose terms the person was asked; they must
+// have self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to approve changes
+// nothing, and a vote to deny cancels a pending or approved record. A denied call stays denied for coolDown.
 func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
@@ -113,10 +114,10 @@ func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDo
 	return nil
 }
 
-// declinedThere is the reason of a call that the person at the agent declined.
+// declinedThere is the reason in an approval whose call the person at the agent declined.
 const declinedThere = "declined at the agent"
 
-// Cover approves a record because the grant of another record covers its call.
+// Cover approves r because the grant of another record, by, covers the call of r.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil
@@ -128,8 +129,8 @@ func (r *Record) Cover(by *Record, now time.Time) {
 	r.approve(until, now, cause{reason: "covered by the grant of approval " + by.Approval.GetId()})
 }
 
-// Ask updates the approval of a call to policy's current decision. If the rule or its terms changed, all votes are
-// dropped and approvers are asked again. Ask reports whether they are.
+// Ask updates the approval of a call to policy's current decision. If the rule or its terms changed, Ask removes all votes
+// and asks approvers again. It reports whether it asked approvers again.
 func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
 		return false
@@ -138,14 +139,14 @@ func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	return true
 }
 
-// again asks approvers again, on the terms of a decision.
+// again asks approvers again, on the terms of decision d.
 func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
 	r.judged(d, times)
 	r.Approval.GrantedBy = ""
 	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
 }
 
-// sameTerms reports whether a decision has the rule and the terms that were voted on.
+// sameTerms reports whether a decision has the rule and the terms of the record, on which approvers vote.
 func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	was, is := r.Approval.GetTerms(), d.GetApproval()
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
@@ -157,7 +158,8 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant covers one more call, whose decision d has the same rule and terms.
+// Covers reports whether the record's grant has a call left for a call with decision d, which must have the same rule and
+// terms.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.LiveGrant(now) && r.sameTerms(d)
 }

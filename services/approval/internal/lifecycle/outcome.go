@@ -16,8 +16,8 @@ var (
 	ErrEnded   = errors.New("the approval has ended")
 )
 
-// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. A
-// final state does not change: a later report is only added to the history.
+// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. If the
+// approval is in a final state, Complete only adds the outcome to the history.
 func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
 	c, err := r.held(id, holder)
 	if err != nil || c.End == Released {
@@ -42,7 +42,7 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 	return settles, nil
 }
 
-// told returns the state that an outcome leads to, how the claim ends, and the reason that people read.
+// told returns the state of the approval after an outcome, how the claim ends, and the reason for the history.
 func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
@@ -56,7 +56,7 @@ func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string
 	}
 }
 
-// Resolve settles an unknown outcome as an operator decides. It is idempotent.
+// Resolve settles an unknown outcome: the operator says whether the call ran. It is idempotent.
 func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comment string, now time.Time) error {
 	to := failed
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
@@ -73,7 +73,7 @@ func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comm
 	}
 }
 
-// Cancel cancels a waiting or approved record, and ends its grant in any state of the record. It is idempotent.
+// Cancel cancels a pending or approved record. In every state it also ends the record's grant. It is idempotent.
 func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	ended := r.endGrant(now)
 	switch state := r.Approval.GetState(); {
@@ -93,8 +93,8 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// Outdate cancels a waiting or approved record, because its tool or its server has changed. The record's grant, which
-// is for the old tool, does not end.
+// Outdate cancels a pending or approved record, because its tool or its server has changed. The record's grant does not
+// end: it still covers calls of the old tool.
 func (r *Record) Outdate(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
 		r.move(cancelled, now, otherTool())
@@ -105,7 +105,7 @@ func otherTool() cause {
 	return cause{reason: "the tool's definition or its server has changed", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
-// endGrant ends a live grant and reports whether there was one.
+// endGrant ends the grant if it is live, and reports whether it did.
 func (r *Record) endGrant(now time.Time) bool {
 	if !r.LiveGrant(now) {
 		return false

@@ -26,22 +26,22 @@ const (
 
 // Record is an approval as the store has it.
 type Record struct {
-	// Approval is the part that people and callers may see. Its state is that of the last move; [Record.Lapse] makes
-	// the moves that are due by time.
+	// Approval is the part that people and callers may see. Its state is the state after the last move. [Record.Lapse]
+	// makes the moves that are due by time.
 	Approval *approvalv1.Approval
 	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
 	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times are those of the decision's terms, or, for what the terms leave out, of the configuration.
+	// Times are the times in the decision's terms. The configuration supplies a time that the terms leave out.
 	Times Times
-	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for
-	// approvals that were opened before the store had it.
+	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for an approval
+	// that an older version of the store wrote.
 	Alike []byte
-	// Bare is the digest of what the call asks for alone, such as the tool and its arguments, without other params. It
-	// is set on a new record only; the store does not read it.
+	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params. It
+	// is set on a new record only, because the store writes it and does not read it.
 	Bare []byte
-	// Claims are all claims so far, oldest first. The newest is that of Approval.
+	// Claims are all claims so far, oldest first. The newest claim is the claim in Approval.
 	Claims []Claim
 	// Moves are the moves since the record was read or opened.
 	Moves []*approvalv1.Move
@@ -49,31 +49,31 @@ type Record struct {
 
 // Times limits how long an approval may take.
 type Times struct {
-	// Decide is how long people have to decide, and Execute how long an approved call may wait to be claimed. Both are
+	// Decide is how long people have to decide. Execute is how long an approved call may wait to be claimed. Both are
 	// positive.
 	Decide, Execute time.Duration
 }
 
-// Claim is the part of a claim that is stored for as long as its approval.
+// Claim is the part of a claim that the store has until the approval is deleted.
 type Claim struct {
-	// ID and Holder identify the claim. Lease is the lease of its limits; may be empty.
+	// ID and Holder identify the claim. Lease is the identifier of the lease of limits; may be empty.
 	ID, Holder, Lease string
 	// Attempt is the attempt of the approval when it was claimed.
 	Attempt int32
 	End     End
 }
 
-// End is how a claim ended. The zero value is a claim that holds.
+// End is how a claim ended. The zero value means that the claim has not ended.
 type End int
 
 const (
 	// Holds means that the holder of the claim, and no other, may send the call.
 	Holds End = iota
-	// Released means that the call was not sent and the claim was given back.
+	// Released means that the holder released the claim without sending the call.
 	Released
-	// Told means that the holder reported an outcome other than never sent.
+	// Told means that the holder reported an outcome other than CALL_OUTCOME_NEVER_SENT.
 	Told
-	// Lapsed means that the lease of the claim ran out.
+	// Lapsed means that the lease of the claim expired.
 	Lapsed
 	// Unsent means that the holder reported that the call was not sent. Older versions stored this as Told.
 	Unsent
@@ -91,7 +91,7 @@ func final(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// Asks reports whether the moves since the record was read or opened request a decision of approvers.
+// Asks reports whether one of r.Moves asked approvers, for the first time or again, and the record is still pending.
 func (r *Record) Asks() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
@@ -101,7 +101,7 @@ func (r *Record) Asked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
-// Due returns when time moves the record next, or the zero time if only a caller can move it.
+// Due returns when the next move is due by time, or the zero time if no move is.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
 	switch r.Approval.GetState() { //nolint:exhaustive // time moves no other state
@@ -118,7 +118,7 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// Lapse makes the move that is due by now, if any.
+// Lapse makes the move that is due at the time now, if there is one.
 func (r *Record) Lapse(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {
@@ -137,7 +137,7 @@ func (r *Record) Lapse(now time.Time) {
 
 // cause is the reason for a move.
 type cause struct {
-	// actor is the subject of a person or a claim's holder; empty if time or policy causes the move.
+	// actor is the subject of a person, or a claim's holder. It is empty if time or policy causes the move.
 	actor string
 	// reason is shown to people.
 	reason string
@@ -147,7 +147,7 @@ type cause struct {
 	code commonv1.Code
 }
 
-// move makes one move and adds it to the history. The new state may be the old one, if only votes or terms change.
+// move makes one move and adds it to the history. The new state equals the old state if only votes or terms change.
 func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	a := r.Approval
 	from := a.GetState()
@@ -172,7 +172,7 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	r.note(from, now, why)
 }
 
-// mayHaveRun reports whether the call was sent, or may have been, under any claim.
+// mayHaveRun reports whether the call was sent, or may have been sent, under any claim.
 func (r *Record) mayHaveRun() bool {
 	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != Unsent })
 }

@@ -24,7 +24,7 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalLife is how long a vote counts if the voter's groups come from an outside issuer.
+// externalLife is how long a vote counts if an external issuer asserted the voter's groups.
 const externalLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
@@ -37,7 +37,7 @@ type Ballot struct {
 	Comment string
 	// Channel is how the vote was cast.
 	Channel approvalv1.VoteChannel
-	// External is true if the voter's groups come from an outside issuer.
+	// External is true if an external issuer asserted the voter's groups.
 	External bool
 	// Shown is the digest of the view that the person saw, and View the digest of the current view.
 	Shown, View []byte
@@ -47,8 +47,8 @@ type Ballot struct {
 	CoolDown time.Duration
 }
 
-// Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. A vote
-// that the person has cast already and that still counts changes nothing.
+// Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
+// person has already cast the same vote, and that vote still counts, Vote changes nothing.
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voted(b.Voter)
@@ -88,7 +88,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
-// because returns the reason to append to a state's name, or "" if there is none.
+// because returns the text that appends a reason to the name of a state. It returns "" for an empty reason.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -96,7 +96,7 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-// deny ends the approval with a vote. The same call stays denied for coolDown.
+// deny ends the approval because of a vote to deny. The same call stays denied for coolDown.
 func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
 	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
@@ -110,14 +110,14 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voted returns the index of a person's valid vote, or -1. A vote cast at the agent does not count here.
+// voted returns the index of a person's valid vote, or -1. It ignores a vote that was cast at the agent.
 func (r *Record) voted(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
 	})
 }
 
-// seen checks that the person saw the current view, if the vote is to approve.
+// seen returns an error if the vote is to approve and the person did not see the current view.
 func (b *Ballot) seen() error {
 	switch {
 	case b.Verdict != approvalv1.Verdict_VERDICT_APPROVE:
@@ -131,8 +131,8 @@ func (b *Ballot) seen() error {
 	}
 }
 
-// MayDecide returns which of the groups in the terms allow a person to decide on this approval; nil if the terms name
-// no groups. It returns an error if the person may not decide.
+// MayDecide returns the groups that allow a person to decide on this approval, which are the voter's groups that the terms
+// name. It returns nil if the terms name no groups, and an error if the person may not decide.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -149,7 +149,8 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	return r.groupsOf(voter.GetGroups())
 }
 
-// groupsOf returns those of the given groups that the terms name, or [ErrNotApprover] if there are none of them.
+// groupsOf returns the given groups that the terms name, or [ErrNotApprover] if the terms name other groups only. It
+// returns nil if the terms name no groups.
 func (r *Record) groupsOf(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {
@@ -162,13 +163,13 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 	return in, nil
 }
 
-// Names reports whether the terms let a member of these groups decide.
+// Names reports whether the terms let a member of the given groups decide.
 func (r *Record) Names(groups []string) bool {
 	_, err := r.groupsOf(groups)
 	return err == nil
 }
 
-// count updates the number of missing votes, and approves if none is missing.
+// count updates the number of missing votes, and approves the call if no vote is missing.
 func (r *Record) count(now time.Time, why cause) {
 	r.Approval.VotesMissing = r.missing()
 	if r.Approval.GetVotesMissing() > 0 {
@@ -200,14 +201,14 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// void voids the votes that no longer count: standing returns a reason for such a vote, and "" for a valid one. It
-// reports whether votes are missing then.
+// void voids the votes that no longer count, and reports whether votes are missing after that. standing returns why a vote
+// no longer counts, or "" if it counts.
 func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {
 		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:
 		case v.GetExternal() && now.Sub(v.GetTime().AsTime()) > externalLife:
-			v.VoidReason = "the voter's groups came from an outside issuer more than 15 minutes ago"
+			v.VoidReason = "an external issuer asserted the voter's groups more than 15 minutes ago"
 		case !v.GetExternal():
 			v.VoidReason = standing(v)
 		}
@@ -216,7 +217,8 @@ func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) boo
 	return r.Approval.GetVotesMissing() > 0
 }
 
-// StateName returns the name of a state that people and machines read.
+// StateName returns the name of a state, such as outcome_unknown, or "" for an unknown value. It appears in messages,
+// notices and metrics.
 func StateName(s approvalv1.ApprovalState) string { return stateNames[s] }
 
 var stateNames = map[approvalv1.ApprovalState]string{

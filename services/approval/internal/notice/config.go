@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// Config configures the channels. The zero value has none.
+// Config configures the channels. The zero value has no channel.
 type Config struct {
 	// Webhooks notify programs.
 	Webhooks []Webhook
@@ -21,13 +21,13 @@ type Config struct {
 // Target is the configuration that all channels have in common.
 type Target struct {
 	// Name identifies the channel in the outbox and in logs: 1 to 32 lower-case letters, digits and hyphens. It must be
-	// unique. If the name changes, the notices that wait under the old one are not sent.
+	// unique. After a change of the name, the notices that wait under the old name are not sent.
 	Name string
 	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After makes the channel an escalation: the part of the time to decide, above 0 and below 1, after which the
-	// channel is notified of an approval that is still pending. It gets no other notice. With 0 the channel is notified
-	// at once, and also of the end of approvals.
+	// After is a part of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also when
+	// an approval ends. A channel with a higher value is an escalation: it is notified only of an approval that is still
+	// pending after this part of the time.
 	After float64
 }
 
@@ -35,10 +35,10 @@ var names = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 func (t Target) validate() error {
 	if !names.MatchString(t.Name) {
-		return fmt.Errorf("notices: name %q: write 1 to 32 lower-case letters, digits and hyphens", t.Name)
+		return fmt.Errorf("notices: the name %q must be 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
 	if !(t.After >= 0 && t.After < 1) { // NaN is refused too
-		return fmt.Errorf("notices: %s: after must be at least 0 and below 1", t.Name)
+		return fmt.Errorf("notices: %s: after must be at least 0 and below 1, is %v", t.Name, t.After)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (c *Config) Validate() error {
 	for _, w := range c.ways() {
 		name := w.target().Name
 		if seen[name] {
-			errs = append(errs, fmt.Errorf("notices: name %s is used twice", name))
+			errs = append(errs, fmt.Errorf("notices: two channels have the name %s; rename one of them", name))
 		}
 		seen[name] = true
 	}

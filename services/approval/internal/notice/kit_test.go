@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// hidden is the value of an argument, which no webhook and no mail may contain.
+// hidden is the value of an argument. No webhook and no mail may contain it.
 const hidden = "4111-1111"
 
-// site is a store with a sender.
+// site is a store and a sender of its notices.
 type site struct {
 	cfg   notice.Config
 	store *store.Store
@@ -30,11 +30,11 @@ type site struct {
 	// ahead is how far the store's clock is ahead of the real time.
 	mu    sync.Mutex
 	ahead time.Duration
-	// before is the call that views are compared with; may be nil.
+	// before is the previous call, with which views compare; may be nil.
 	before *lifecycle.Record
-	// givenUp is how many notices were given up.
+	// givenUp is how many notices the store has reported as given up.
 	givenUp int64
-	// presses are the votes by buttons so far.
+	// presses are the button presses so far.
 	presses []notice.Press
 	stop    context.CancelFunc
 	ended   chan error
@@ -89,7 +89,7 @@ func start(t *testing.T, cfg notice.Config) *site {
 	return s
 }
 
-// run starts a sender.
+// run starts a sender, which kill stops.
 func (s *site) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
@@ -110,7 +110,7 @@ func (s *site) run(t *testing.T) {
 	go func() { s.ended <- sender.Run(ctx) }()
 }
 
-// draw returns the view of an approval that is still pending.
+// draw returns the view of an approval that still waits for the same decision, or nil.
 func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -130,7 +130,7 @@ func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv
 	return v.Part(0, "")
 }
 
-// kill stops the sender.
+// kill stops the sender. It may be called again.
 func (s *site) kill(t *testing.T) {
 	t.Helper()
 	s.stop()
@@ -177,7 +177,7 @@ func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question))
 	}
 }
 
-// previous makes views compare with an earlier call that had another argument.
+// previous makes views compare with an earlier call with another argument.
 func (s *site) previous(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
@@ -185,7 +185,7 @@ func (s *site) previous(t *testing.T) {
 	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
 }
 
-// begin makes approvers of an approval begin again.
+// begin changes the terms of an approval, so that approvers are asked again.
 func (s *site) begin(t *testing.T, id string) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -201,7 +201,7 @@ func (s *site) begin(t *testing.T, id string) {
 	}
 }
 
-// decide casts the vote of ana.
+// decide casts a vote of ana.
 func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {

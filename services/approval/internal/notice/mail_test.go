@@ -190,7 +190,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// An address that is refused does not delay the mails to others.
+// An address that the mail server refuses does not delay the mails to other addresses.
 func TestMailGoesToEachByItself(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -205,7 +205,8 @@ func TestMailGoesToEachByItself(t *testing.T) {
 	}
 }
 
-// A mail that waited for the mail server is not sent if approvers have begun again meanwhile.
+// A mail that waits for another attempt is not sent if approvers were asked again meanwhile. The mail about the newer
+// request is sent.
 func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -213,7 +214,7 @@ func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
 	cfg := s.mail(people("ops", 0, "ana@example.com"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a")
-	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "an attempt to send a notice failed") })
 	at.begin(t, "a")
 	eventually.Holds(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
 	if _, mails := s.all(); len(mails) != 1 || !strings.Contains(mails[0], "<a-2-"+name[0]+"@sluice>") {
@@ -241,7 +242,7 @@ func readsHidden(q *lifecycle.Question) {
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
 }
 
-// X9: a mail names the resource that would be read, without the secrets in its URI.
+// Case X9. A mail names the resource that would be read, without the secrets in its URI.
 func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -254,7 +255,7 @@ func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
 	}
 }
 
-// certificate returns the TLS configuration of a server at 127.0.0.1, and the file of its authority.
+// certificate returns the TLS configuration of a server at 127.0.0.1, and the file with its certificate authority.
 func certificate(t *testing.T) (*tls.Config, string) {
 	t.Helper()
 	made := httptest.NewTLSServer(nil)
@@ -266,7 +267,7 @@ func certificate(t *testing.T) (*tls.Config, string) {
 	return &tls.Config{Certificates: made.TLS.Certificates}, file
 }
 
-// By default nothing is sent before the connection is encrypted.
+// By default no mail and no password is sent before the connection is encrypted.
 func TestMailIsSentByTLS(t *testing.T) {
 	t.Parallel()
 	cert, ca := certificate(t)
@@ -293,7 +294,7 @@ func TestMailIsSentByTLS(t *testing.T) {
 				}
 				return
 			}
-			eventually.Holds(t, "it fails", func() bool { return strings.Contains(at.log.String(), "a notice was not sent") })
+			eventually.Holds(t, "the attempt fails", func() bool { return strings.Contains(at.log.String(), "an attempt to send a notice failed") })
 			said, mails := s.all()
 			if all := strings.Join(said, "\n"); len(mails) > 0 || strings.Contains(all, "AUTH") || strings.Contains(all, "MAIL") {
 				t.Errorf("said %q, mailed %q", said, mails)

@@ -16,31 +16,32 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTime limits the handling of one button press, and pressesAtOnce is how many are handled at a time. Slack
+	// pressTime limits the handling of one button press. pressesAtOnce is how many presses are handled concurrently. Slack
 	// requires an acknowledgement of each press within 3 s; hear sends it before the press is handled.
 	pressTime     = 10 * time.Second
 	pressesAtOnce = 8
-	// maxEnvelope limits one message from Slack, in bytes.
+	// maxEnvelope is the maximum size of a message from Slack, in bytes.
 	maxEnvelope = 1 << 20
-	// unknown is the answer to a Slack user that is mapped to no subject.
+	// unknown is the answer to a Slack user that the configuration maps to no subject.
 	unknown = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
 )
 
 // Press is a vote that a person cast with a button.
 type Press struct {
-	// Tenant and Subject are those of the person, by configuration.
+	// Tenant and Subject are the tenant and the subject to which the configuration maps the Slack user.
 	Tenant, Subject string
 	// Approval is the identifier of the approval.
 	Approval string
-	// Verdict is that of the button, and Shown the digest of the view that the message showed.
+	// Verdict is the verdict of the button. Shown is the digest of the view that the message showed.
 	Verdict approvalv1.Verdict
 	Shown   []byte
 }
 
-// Voter casts the vote of a press under the rules of every vote. It returns a sentence about the result for the person.
+// Voter casts the vote of a press. The rules are the same as for a vote by token. It returns a sentence about the result
+// for the person.
 type Voter func(context.Context, Press) (answer string)
 
-// listen receives presses until ctx ends. It connects again after failures.
+// listen receives button presses until ctx ends. After a failure it connects again.
 func (c *channel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
 		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
@@ -51,7 +52,7 @@ func (c *channel) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.deps.Log.ErrorContext(ctx, "slack refuses the connection for button presses; it is tried again", "channel", c.Name, "error", bare(err))
+		c.deps.Log.ErrorContext(ctx, "slack refused the connection for button presses, so no press is received; the service connects again", "channel", c.Name, "error", bare(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause(failures)):
@@ -72,7 +73,7 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 		case event = <-client.Events:
 		}
 		if failed, ok := event.Data.(*slack.ConnectionErrorEvent); ok {
-			c.deps.Log.WarnContext(ctx, "slack is unavailable; button presses are not received", "channel", c.Name, "error", bare(failed.ErrorObj))
+			c.deps.Log.WarnContext(ctx, "slack is unavailable, so no button press is received; the service connects again", "channel", c.Name, "error", bare(failed.ErrorObj))
 		}
 		if event.Request == nil || event.Request.EnvelopeID == "" {
 			continue
@@ -99,13 +100,13 @@ func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallbac
 			continue
 		}
 		if _, err := c.api.PostEphemeralContext(ctx, c.Channel, callback.User.ID, slack.MsgOptionText(answer, true)); err != nil {
-			c.deps.Log.WarnContext(ctx, "a button press was not answered", "channel", c.Name, "error", bare(err))
+			c.deps.Log.WarnContext(ctx, "the answer to a button press was not sent; the vote is not affected", "channel", c.Name, "error", bare(err))
 		}
 	}
 }
 
-// vote casts the vote of a button, and returns the answer for the person. It returns "" if the button is not one of
-// Sluice.
+// vote casts the vote of a button, and returns the answer for the person. It returns "" if Sluice did not write the
+// button.
 func (c *channel) vote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
 	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
 	verdict, ok := verdicts[action.ActionID]

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// poll is how often a channel looks for notices that other processes wrote, or that are due again.
+	// poll is how often a channel reads the notices that other processes wrote, or that are due again.
 	poll = time.Second
-	// atOnce is how many notices a channel sends at a time.
+	// atOnce is how many notices a channel sends concurrently.
 	atOnce = 16
-	// sendTime limits one attempt. For the time of lease, no other process sends the notice.
+	// sendTime limits one attempt. lease is how long no other process sends the same notice.
 	sendTime = 15 * time.Second
 	lease    = time.Minute
 	// settleTime limits storing the result of an attempt.
 	settleTime = 5 * time.Second
-	// firstPause is the longest pause after the first failure. It doubles with each failure, up to lastPause.
+	// firstPause is the longest pause after the first failure. The pause doubles with each failure, up to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUp is how long a notice is tried, and keep how long it is stored after its end.
+	// giveUp is how long a channel tries to send a notice. keep is how long a notice is stored after its end.
 	giveUp = 24 * time.Hour
 	keep   = 30 * 24 * time.Hour
 	// forget is how often old notices are deleted.
@@ -41,15 +41,15 @@ var ErrMoot = errors.New("the notice is no longer relevant")
 // Message is a notice to send.
 type Message struct {
 	*store.Notice
-	// View is what a person must see before deciding, or its first part if it has several. It is nil if the notice does
-	// not ask for a decision, or if its decision is no longer needed.
+	// View is what a person must see before deciding. If a view has several parts, View is the first part. It is nil if the
+	// notice does not ask for a decision, or if the decision is no longer needed.
 	View *approvalv1.View
 }
 
 // Channel notifies people in one way. It is safe for concurrent use.
 type Channel interface {
-	// Send sends a notice and returns a receipt, which later notices of the same approval get; may be empty. Its error
-	// contains no secret. Errors: [ErrMoot].
+	// Send sends a notice. It returns a receipt, which may be empty; later notices of the same approval contain the
+	// receipt. The error contains no secret. Errors: [ErrMoot].
 	Send(ctx context.Context, m *Message) (receipt string, err error)
 }
 
@@ -60,8 +60,8 @@ type listener interface{ listen(ctx context.Context) }
 type Deps struct {
 	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
-	// Draw returns what a person must see of an approval, or its first part if it has several. It returns nil if the
-	// approval no longer asks for the decision of the notice. It takes long, so it is called outside of transactions.
+	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the approval no
+	// longer asks for the decision of the notice. Draw may take long, so it is called outside of transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who pressed a button.
 	Vote Voter
@@ -93,7 +93,8 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends notices until ctx ends. A notice whose result was not stored by then is sent again by the next process.
+// Run sends notices until ctx ends. If Run ends before it has stored the result of a notice, the next process sends the
+// notice again.
 func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
@@ -137,7 +138,7 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the outbox could not be read; it is tried again", "channel", name, "error", err)
+			s.deps.Log.WarnContext(ctx, "the due notices of a channel were not read from the store; they are read again in a second", "channel", name, "error", err)
 		}
 		return false
 	}
@@ -153,7 +154,7 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {
-		return // the result is not known. When the lease ends, the notice is sent again
+		return // the result is not known; when the lease ends, the notice is sent again
 	}
 	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
 	how := store.Sent
@@ -162,7 +163,7 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 		how = store.Moot
 	case err != nil:
 		how = store.GivenUp
-		log.WarnContext(ctx, "a notice was not sent", "error", err)
+		log.WarnContext(ctx, "an attempt to send a notice failed", "error", err)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
@@ -180,9 +181,9 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	})
 	switch {
 	case err != nil:
-		log.WarnContext(ctx, "the result of a notice could not be stored; the notice is sent again", "error", err)
+		log.WarnContext(ctx, "the result of sending a notice was not stored; the notice is sent again", "error", err)
 	case lately > 0:
-		log.ErrorContext(ctx, "a notice is given up", "given_up_lately", lately)
+		log.ErrorContext(ctx, "a notice was given up after a day of failures; check the channel's configuration and its server", "given_up_lately", lately)
 	}
 }
 
@@ -191,7 +192,7 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	defer cancel()
 	if m.Kind == store.Pending || m.Kind == store.Escalated {
 		if m.View, err = s.deps.Draw(ctx, m.Approval); err != nil {
-			return "", err // other notices are sent meanwhile
+			return "", err // the notice is tried again later
 		}
 	}
 	if m.Kind == store.Escalated && m.View == nil {
@@ -217,7 +218,7 @@ func (s *Sender) forget(ctx context.Context) {
 	for {
 		err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.ForgetNotices(ctx, keep) })
 		if err != nil && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "old notices were not removed", "error", err)
+			s.deps.Log.WarnContext(ctx, "old notices were not deleted; the service tries again in an hour", "error", err)
 		}
 		select {
 		case <-ctx.Done():

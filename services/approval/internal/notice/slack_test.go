@@ -35,7 +35,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 		t.Errorf("it shows %+v", m.Blocks)
 	}
 	if m.Button("approve") == "" || m.Button("approve") != m.Button("deny") || strings.Contains(m.Text, hidden) {
-		t.Errorf("its buttons: %q, %q; its text: %q", m.Button("approve"), m.Button("deny"), m.Text)
+		t.Errorf("the buttons are %q and %q, and the text is %q", m.Button("approve"), m.Button("deny"), m.Text)
 	}
 	s.begin(t, "a")
 	eventually.Holds(t, "people are asked again", func() bool { return s.count(t, "slack", store.Sent) == 2 })
@@ -56,7 +56,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	}
 }
 
-// There are no buttons if the message does not show the whole view, or if no user is mapped to a subject.
+// A message has no buttons if it does not show the whole view, or if no Slack user is mapped to a subject.
 func TestASlackMessageWithoutButtons(t *testing.T) {
 	params := func(text string) func(*notice.Slack, *lifecycle.Question) {
 		return func(_ *notice.Slack, q *lifecycle.Question) {
@@ -95,7 +95,7 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 	}
 }
 
-// What an agent writes is shown as text: it does not end the fence, and it makes no mention and no link.
+// A message shows the text of an agent without markup: the text can't end the preformatted block, mention people or link.
 func TestASlackMessageIsTextThroughout(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)

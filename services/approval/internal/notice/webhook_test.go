@@ -29,7 +29,7 @@ const (
 
 var secret = "whsec_" + base64.StdEncoding.EncodeToString([]byte("a key of thirty-two bytes, no less"))
 
-// endpoint receives webhooks, and answers as the test sets.
+// endpoint receives webhooks and checks their signatures. It answers with the function that the test sets.
 type endpoint struct {
 	*httptest.Server
 	t *testing.T
@@ -129,7 +129,8 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 	}
 }
 
-// An attempt without a 2xx status is repeated with the same identifier and body. Redirects are not followed.
+// A request without a 2xx response is repeated with the same identifier and body. Redirects are not followed, and the log
+// contains neither the secret nor the URL.
 func TestAWebhookIsTriedAgain(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"an error": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
@@ -156,14 +157,14 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 			if e.bodies[0] != e.bodies[1] {
 				t.Errorf("the bodies differ: %s, then %s", e.bodies[0], e.bodies[1])
 			}
-			if log := s.log.String(); !strings.Contains(log, "a notice was not sent") || strings.Contains(log, secret) || strings.Contains(log, e.URL) {
+			if log := s.log.String(); !strings.Contains(log, "an attempt to send a notice failed") || strings.Contains(log, secret) || strings.Contains(log, e.URL) {
 				t.Errorf("the log says %s", log)
 			}
 		})
 	}
 }
 
-// The next sender sends the notice of a sender that was killed while sending.
+// After the lease, the next sender sends the notice of a sender that was killed during its request.
 func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	e, hang := receive(t), make(chan struct{})
@@ -176,7 +177,7 @@ func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	if n := s.count(t, "hook", store.Sent); n != 0 {
 		t.Fatalf("%d were sent", n)
 	}
-	s.later(2 * time.Minute) // the lease is over
+	s.later(2 * time.Minute) // after the lease
 	s.run(t)
 	eventually.Holds(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 	if diff := cmp.Diff([]string{"a-1-hook", "a-1-hook"}, e.ids()); diff != "" {
@@ -190,11 +191,11 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	e.answers(func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) })
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 	s.ask(t, "a")
-	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(s.log.String(), "a notice was not sent") })
+	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(s.log.String(), "an attempt to send a notice failed") })
 	if n := s.count(t, "hook", store.GivenUp); n != 0 {
-		t.Fatal("it is given up at once")
+		t.Fatal("the notice was given up after the first attempt")
 	}
-	s.later(25 * time.Hour) // the approval has expired by then, too
+	s.later(25 * time.Hour) // the approval has expired then, too
 	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	eventually.Holds(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "given_up_lately=1") })
 	e.answers(nil)
@@ -202,7 +203,7 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.givenUp != 1 {
-		t.Errorf("%d were counted", s.givenUp)
+		t.Errorf("%d notices were counted, want 1", s.givenUp)
 	}
 	if got := e.types(t); got[len(got)-1] != "approval.expired" {
 		t.Errorf("sent %v", got)
@@ -261,7 +262,7 @@ func TestAWebhookIsValidated(t *testing.T) {
 		}
 	}
 	twice := notice.Config{Webhooks: []notice.Webhook{good, good}}
-	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "used twice") {
-		t.Errorf("two of one name: %v", err)
+	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "two channels have the name a") {
+		t.Errorf("two channels with one name: %v", err)
 	}
 }

@@ -12,21 +12,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person that a caller's pending calls and approval requests count against.
+// An Account is a principal or a person whose limits a caller's pending calls and approval requests use.
 type Account struct {
 	principal.Key
 
 	// Person is true for a person whom the caller, or a principal of its chain, works for.
 	Person bool
-	// Who identifies the account in the tables.
+	// Who is the digest that identifies the account in the tables.
 	Who []byte
 	// Times is the account's limit, in multiples of the limit of one principal.
 	Times int
 }
 
-// Accounts returns the accounts of a caller: the caller and each principal in its chain, with the limit of one
-// principal each, and the persons whom they work for, with [quota.PersonFactor] times that limit over all their
-// principals.
+// Accounts returns the accounts of a caller. The caller and each principal in its chain have the limit of one principal.
+// Each person whom they work for has [quota.PersonFactor] times that limit, for all principals of the person together.
 func Accounts(p *identityv1.Principal) []Account {
 	out := []Account{{Key: principal.Of(p), Who: Who(p), Times: 1}}
 	for _, of := range p.GetChain() {
@@ -41,9 +40,9 @@ func Accounts(p *identityv1.Principal) []Account {
 	return out
 }
 
-// Room returns how long a caller may not request an approval, because an account of the caller has reached its limit in
-// the last window. The limit of a principal is most, which must be 1 or more. Room returns 0 if the caller may request
-// an approval now.
+// Room returns how long a caller must wait before it may request an approval, or 0 if it may request one now. A caller
+// must wait if an account of the caller has reached its limit in the last window. most is the limit of one principal: 1 or
+// more.
 func (t *Tx) Room(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -60,7 +59,7 @@ func (t *Tx) Room(ctx context.Context, p *identityv1.Principal, most int, window
 	return left, nil
 }
 
-// Ask counts an approval request of a principal that moves no approval. [Tx.Save] counts a request that moves one.
+// Ask counts an approval request of a principal that moves no approval. [Tx.Save] counts a request that moves an approval.
 func (t *Tx) Ask(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.next(ctx)
 	if err != nil {
@@ -80,7 +79,7 @@ func (t *Tx) saveAsked(ctx context.Context, number int64, p *identityv1.Principa
 	return nil
 }
 
-// ForgetAsked deletes the counts of requests up to a time.
+// ForgetAsked deletes the counts of requests that were made at or before a time.
 func (t *Tx) ForgetAsked(ctx context.Context, before time.Time) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM asked WHERE at <= $1", sqlstore.Micros(before))
 	return err

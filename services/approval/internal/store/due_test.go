@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// A live grant is stored longer than the call that people were asked about.
+// Prune does not delete an ended approval while its grant is live.
 func TestALiveGrantIsNotForgotten(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -44,7 +44,7 @@ func TestALiveGrantIsNotForgotten(t *testing.T) {
 	})
 }
 
-// An expiry counts at once, even if more moves are due than one transaction makes.
+// An approval that is due is expired when it is read, also if more moves are due than one transaction makes.
 func TestMuchIsDueAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -62,7 +62,7 @@ func TestMuchIsDueAtOnce(t *testing.T) {
 			}
 			refused, err := r.Claim(claiming("c", 1), tx.Now)
 			if refused == nil || lifecycle.StateName(r.Approval.GetState()) != "expired" {
-				t.Errorf("claimed after its time: %v", r.Approval)
+				t.Errorf("claimed after the time to execute: %v", r.Approval)
 			}
 			return err
 		})

@@ -15,30 +15,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Filter picks approvals of a tenant. An empty field picks all.
+// Filter selects approvals of a tenant. An empty field matches all approvals.
 type Filter struct {
 	// Tenant is required.
 	Tenant string
-	// ID picks one approval.
+	// ID selects one approval.
 	ID string
-	// States, Server, Name, Subject (of the requester) and Holder (of the newest claim) must match exactly.
+	// States are alternatives. Server, Name, Subject (of the requester) and Holder (of the newest claim) must match
+	// exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Asker picks the approvals that this principal, with this chain, requested.
+	// Asker selects the approvals that this principal, with this chain, requested.
 	Asker *identityv1.Principal
-	// Alike picks the approvals with this [lifecycle.Record.Alike]: the same call, with any definition of its tool.
+	// Alike selects the approvals with this [lifecycle.Record.Alike]: the same call, with any definition of its tool.
 	Alike []byte
 }
 
-// Listed is an approval in a list. Its call, which may be large, is not read, and neither are its decision and claims.
+// Listed is an approval in a list. Its record has only the field Approval: the call, which may be large, the decision and
+// the claims are not read.
 type Listed struct {
 	*lifecycle.Record
-	// Opened is the number of the move that opened the approval, and Moved the number of its newest move. Numbers rise
-	// over all approvals of the store.
+	// Opened is the number of the move that opened the approval, and Moved the number of its newest move. The store
+	// numbers the moves of all approvals in one ascending sequence.
 	Opened, Moved int64
 }
 
-// List reads at most most approvals that were opened before a move number, the newest first. before 0 means no bound.
+// List reads approvals that were opened by a move with a number below before, newest first, up to most. If before is 0,
+// List reads the newest approvals.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -47,18 +50,18 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads at most most approvals whose newest move has a number above after, in the order of these numbers.
+// MovedSince reads approvals whose newest move has a number above after, in the order of these numbers, up to most.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// waits is how many approvals Waiting reads at most. It is more than may be pending.
+// waits is how many approvals Waiting reads at most. A caller can't have as many pending approvals.
 const waits = 1000
 
-// Waiting returns the pending and approved approvals of a caller for the same call with another definition of the tool
-// or another server.
+// Waiting returns the identifiers of the caller's pending and approved approvals for the same call with another definition
+// of the tool or another server.
 func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
 		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,

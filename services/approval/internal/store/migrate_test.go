@@ -29,29 +29,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Before you add a migration, store the rows that the program writes without it:
+// Before you add a migration, store the rows that the program writes without the migration:
 // go test ./approval/internal/store -run TestEarlierTablesAreReadOn -update
 var update = flag.Bool("update", false, "store the rows that this program writes in testdata, for the tests of later versions")
 
 // firstKept is the first version of the tables whose rows are stored in testdata.
 const firstKept = 2
 
-// earlier are the rows that an earlier program wrote. They are the same on every kind of store.
+// earlier contains the rows that an earlier program wrote. They are the same on every kind of store.
 type earlier struct {
-	// Migrations are the hashes of the migrations that the program had, by file name.
+	// Migrations are the SHA-256 digests of the migrations of the program, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows are the rows by table. Each row has its values by column: numbers, texts, and bytes as an array of one text
-	// in hexadecimal.
+	// Rows are the rows by table. Each row has its values by column. A value is a number, a text, or, for bytes, an array
+	// with one text in hexadecimal.
 	Rows map[string][]map[string]any `json:"rows"`
 	// States are the states of the approvals, by identifier.
 	States map[string]approvalv1.ApprovalState `json:"states"`
 }
 
-// tables are in the order in which rows can be inserted.
+// tables are the tables in the order in which rows can be inserted.
 var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices", "asked"}
 
-// The program reads and continues what earlier versions wrote, so that an upgrade loses no decision. Migrations that
-// have run anywhere must not change.
+// The store reads and changes the rows that earlier versions wrote, so that an upgrade loses no decision. The migrations of
+// earlier versions have not changed.
 func TestEarlierTablesAreReadOn(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("migrations/*.sql")
@@ -106,7 +106,7 @@ func hashes(t *testing.T, names []string) map[string]string {
 	return out
 }
 
-// openAt opens a store with only these migrations.
+// openAt opens a database with the migrations in the files names, and no others.
 func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -124,7 +124,7 @@ func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	return db
 }
 
-// write creates a store as the earlier program had it.
+// write creates a database with the rows of the earlier program.
 func (e *earlier) write(t *testing.T, cfg store.Config, names []string) {
 	t.Helper()
 	db := openAt(t, cfg, names)
@@ -174,7 +174,7 @@ func value(t *testing.T, v any) any {
 	}
 }
 
-// check reads all approvals with this program, and votes on, claims and completes those that wait.
+// check reads all approvals with this program. It also votes on, claims and completes approvals that have not ended.
 func (e *earlier) check(t *testing.T, cfg store.Config) {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -222,7 +222,7 @@ func (e *earlier) check(t *testing.T, cfg store.Config) {
 	})
 }
 
-// keep stores the rows that this program writes in the file of its version.
+// keep writes the rows of this program to the file of its version.
 func keep(t *testing.T, names []string) {
 	t.Helper()
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")}
@@ -279,7 +279,7 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is longer than any file in testdata is used.
+// century is a time to decide that does not end while the files in testdata are used.
 const century = 100 * 365 * 24 * time.Hour
 
 // tell creates an approval in each state, and returns the states.

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Kinds of notices. Any other kind is the name of the state that an approval reached.
+// Kinds of notices. Every other notice has as its kind the name of the approval's new state.
 const (
 	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
@@ -24,9 +24,9 @@ const (
 	Escalated = "escalated"
 )
 
-// Channel is a way to notify people, as far as the store must know it.
+// Channel is what the store must know of a channel for notices.
 type Channel struct {
-	// Name identifies the channel as long as notices wait: letters, digits and hyphens.
+	// Name identifies the channel in stored notices. It consists of letters, digits and hyphens.
 	Name string
 	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
@@ -37,11 +37,11 @@ type Channel struct {
 
 // Notice is a message for people on one channel.
 type Notice struct {
-	// ID is the same in every attempt.
+	// ID identifies the notice. It is the same in every attempt. Channel is the name of the channel.
 	ID, Channel, Kind string
-	// Approval is the approval as it was after the move that the notice is about.
+	// Approval is the approval in its version after the move that the notice reports.
 	Approval *approvalv1.Approval
-	// Due is when the notice was to be sent first.
+	// Due is the time of the first attempt to send the notice.
 	Due time.Time
 	// Attempt counts the attempts to send the notice, from 1.
 	Attempt int64
@@ -57,13 +57,14 @@ type Ending int64
 const (
 	// Sent means that the channel accepted the notice.
 	Sent Ending = iota + 1
-	// Moot means that the notice had become irrelevant.
+	// Moot means that the notice was not sent, because it had become irrelevant.
 	Moot
 	// GivenUp means that the channel did not accept the notice for too long.
 	GivenUp
 )
 
-// news returns the kind of notice for a record's new moves, or "" for none. The newest move that has a kind counts.
+// news returns the kind of the notice for a record's new moves, or "" if the moves need no notice. The newest move that
+// needs a notice determines the kind.
 func news(r *lifecycle.Record) string {
 	for _, m := range slices.Backward(r.Moves) {
 		state := lifecycle.StateName(m.GetTo())
@@ -111,9 +112,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// TakeNotices returns due notices of a channel, and leases them to the caller: other callers don't get them until the
-// lease is over. It returns only the oldest waiting notice of each approval, so that a channel gets the notices of an
-// approval in the order of its moves.
+// TakeNotices returns up to most due notices of a channel, and leases them to the caller. Other callers don't get these
+// notices until the lease ends. TakeNotices returns only the oldest waiting notice of each approval, so that a channel
+// gets the notices of an approval in the order of the approval's moves.
 func (t *Tx) TakeNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -165,7 +166,7 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how Ending, receipt strin
 	return err
 }
 
-// RetryNotice gives back a notice that the caller has leased, to be sent again after pause. If another attempt has
+// RetryNotice ends the caller's lease of a notice, and makes the notice due again after pause. If another attempt has
 // begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
@@ -179,8 +180,8 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how Ending) (n in
 	return n, err
 }
 
-// ForgetNotices deletes notices that ended longer than older ago, and notices that have waited for as long, because
-// their channel is no longer configured.
+// ForgetNotices deletes notices that ended longer than older ago. It also deletes notices that have waited longer than
+// older, because their channel is no longer configured.
 func (t *Tx) ForgetNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
 	return err

@@ -20,7 +20,7 @@ import (
 // channels are the channels of all stores in these tests.
 var channels = []store.Channel{{Name: "all"}, {Name: "elsewhere", Tenant: "other"}, {Name: "late", After: 0.5}}
 
-// take leases the due notices of a channel.
+// take leases and returns the due notices of a channel.
 func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -30,7 +30,7 @@ func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (ou
 	return out
 }
 
-// takeLater leases the notices of a channel as if after more time had passed.
+// takeLater leases the notices of a channel that are due after a time.
 func takeLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -47,7 +47,8 @@ func end(t *testing.T, s *store.Store, n *store.Notice, how store.Ending, receip
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
 }
 
-// told leases and ends all notices of a channel, one after another.
+// told leases and ends the due notices of a channel until none is left. It returns the identifier, the kind and the state
+// of each.
 func told(t *testing.T, s *store.Store, channel string) (out []string) {
 	t.Helper()
 	for {
@@ -62,7 +63,7 @@ func told(t *testing.T, s *store.Store, channel string) (out []string) {
 	}
 }
 
-// move changes an approval.
+// move changes an approval and saves it.
 func move(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, now time.Time) error) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -110,7 +111,7 @@ func TestWhatPeopleAreToldOf(t *testing.T) {
 	})
 }
 
-// A call that is confirmed at the agent at once needs no approver, so there is no notice that it is pending.
+// A call that is confirmed at the agent in the same transaction has no notice of kind pending.
 func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -142,7 +143,8 @@ func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
 	})
 }
 
-// A notice whose sender was killed is sent again with the same identifier. The killed sender can no longer change it.
+// After the lease of a killed sender, another sender gets the notice with the same identifier. The killed sender can no
+// longer change the notice.
 func TestANoticeOutlivesItsSender(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -166,13 +168,13 @@ func TestANoticeOutlivesItsSender(t *testing.T) {
 			return errors.Join(tx.RetryNotice(ctx, killed[0], 0), tx.EndNotice(ctx, killed[0], store.GivenUp, ""))
 		})
 		if third := take(t, s, "all", time.Hour); len(third) != 0 {
-			t.Errorf("given back by a sender that had lost it: %v", third)
+			t.Errorf("a sender without the lease made the notice due: %v", third)
 		}
 		end(t, s, again[0], store.Sent, "")
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			for how, want := range map[store.Ending]int{store.Sent: 1, store.GivenUp: 0} {
 				if n, err := tx.CountNotices(ctx, "all", how); n != want || err != nil {
-					t.Errorf("%d ended by %d, %v", n, how, err)
+					t.Errorf("%d notices ended as %d, want %d, %v", n, how, want, err)
 				}
 			}
 			return nil
@@ -180,7 +182,7 @@ func TestANoticeOutlivesItsSender(t *testing.T) {
 	})
 }
 
-// A channel gets the notices of each approval in the order of its moves, also after failures.
+// A channel gets the notices of an approval in the order of the approval's moves, also after failures.
 func TestNoticesOfOneApprovalKeepTheirOrder(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -224,7 +226,7 @@ func TestAnEscalationWaitsForItsShareOfTheTime(t *testing.T) {
 	})
 }
 
-// Of many replicas that look for notices, one gets each notice.
+// Each notice is leased to one of many concurrent senders.
 func TestANoticeIsTakenByOne(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		replicas := []*store.Store{at.open(t)}

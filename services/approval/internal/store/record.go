@@ -21,8 +21,7 @@ func (t *Tx) Get(ctx context.Context, tenant, id string) (*lifecycle.Record, err
 	return one(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
 }
 
-// Head reads an approval of a tenant without its call, which may be large. Errors:
-// [ErrNotFound].
+// Head reads an approval of a tenant without its call, which may be large. Errors: [ErrNotFound].
 func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
 	found, err := t.List(ctx, Filter{Tenant: tenant, ID: id}, 0, 1)
 	if err != nil {
@@ -34,7 +33,7 @@ func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, er
 	return found[0].Record, nil
 }
 
-// ByClaimant reads an approval of any tenant by its identifier. The caller must check claim and holder. Errors:
+// ByClaimant reads an approval of any tenant by its identifier. The caller must check the claim and its holder. Errors:
 // [ErrNotFound].
 func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {
 	return one(t.query(ctx, "id = $1", id))
@@ -45,8 +44,8 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 	return one(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
-// Previous reads the newest approval of the same caller and tool whose call ran or may have run. If r has ended, only
-// approvals that were opened before r count. Errors: [ErrNotFound].
+// Previous reads the newest other approval of the same caller and tool whose call ran or may have run. If r has ended,
+// Previous reads only approvals that were opened before r. Errors: [ErrNotFound].
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
@@ -59,9 +58,9 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
 }
 
-// Denied reads the approval with which a person denied the same call (digest), or another call with the same essential
-// parts (bare). Of several approvals it reads the one whose denial lasts longest. It returns nil if there is no such
-// approval, or if all cool-downs are over.
+// Denied reads the approval with which a person denied the call with this digest, or a call with this digest of its
+// essential parts, bare. Of several approvals, Denied reads the approval whose cool-down ends last. It returns nil if the
+// call was not denied or all cool-downs have ended.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -77,11 +76,12 @@ func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*a
 	if err := proto.Unmarshal(raw, a); err != nil {
 		return nil, fmt.Errorf("read an approval: %w", err)
 	}
-	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // older records don't contain the field
+	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // records of older versions don't contain the field
 	return a, nil
 }
 
-// Unsettled returns the newest approval of the same call before r whose outcome is not known, or "" if there is none.
+// Unsettled returns the identifier of the newest approval of the same call that was opened before r and whose outcome is
+// unknown. It returns "" if there is no such approval.
 func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err error) {
 	a := r.Approval
 	err = t.inner.QueryRowContext(ctx, `SELECT id FROM approvals WHERE tenant = $1 AND digest = $2 AND state = $3
@@ -105,7 +105,7 @@ func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]
 		Asker(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), family(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the pending approvals of an account. who is the Who of an [Account].
+// Pending counts the pending approvals of an account. who is the account's Who.
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
@@ -185,8 +185,8 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 	return out, err
 }
 
-// Save writes a new record, or one that this transaction has read, with the new moves of the record and the notices
-// about them.
+// Save writes a record that is new or that this transaction has read. It also writes the record's new moves and the
+// notices about them.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.next(ctx)
@@ -224,8 +224,8 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// Keep writes a record whose lease or claim changed without a move. It takes no move number, so that watchers don't get
-// the record.
+// Keep writes a record whose lease or claim changed without a move. It uses no move number, so watchers don't get the
+// record.
 func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
@@ -238,7 +238,7 @@ func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 	return t.saveClaims(ctx, r)
 }
 
-// Prune deletes approvals that ended before a time, and whose grants expired before it. It returns how many it deleted.
+// Prune deletes the approvals that ended, and whose grants expired, before a time. It returns how many it deleted.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {
@@ -283,7 +283,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// savePending stores the accounts against which a pending approval counts.
+// savePending stores the accounts whose limits a pending approval uses.
 func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	id := r.Approval.GetId()
 	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {

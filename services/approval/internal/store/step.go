@@ -12,7 +12,7 @@ import (
 // Changes are what a transaction changed, for metrics.
 type Changes struct {
 	Steps []Step
-	// GivenUp is the number of notices that were given up.
+	// GivenUp is the number of notices that the transaction ended as [GivenUp].
 	GivenUp int64
 }
 
@@ -22,7 +22,7 @@ type Step struct {
 	From, To approvalv1.ApprovalState
 	// Time is the time of the move, and Asked when approvers were last asked before it.
 	Time, Asked time.Time
-	// Granted is true if a grant covers the call, so that no approver was asked.
+	// Granted is true if a grant covers the call. No approver is asked about such a call.
 	Granted bool
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// ledger records what was observed.
+// ledger records the changes that a store reported to Observe.
 type ledger struct {
 	mu      sync.Mutex
 	steps   []string
@@ -37,7 +37,7 @@ func (l *ledger) note(_ context.Context, c store.Changes) {
 	l.givenUp += c.GivenUp
 }
 
-// wants checks what was observed since the last call.
+// wants checks the moves that were reported since the last call of wants.
 func (l *ledger) wants(t *testing.T, what string, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
@@ -48,7 +48,7 @@ func (l *ledger) wants(t *testing.T, what string, steps ...string) {
 	l.steps = nil
 }
 
-// Each move is observed by the store that made it, with the time that people took.
+// Each move is reported once, by the store that made it, with the time when people were asked.
 func TestEveryMoveIsObserved(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var mine, other ledger
@@ -71,7 +71,7 @@ func TestEveryMoveIsObserved(t *testing.T) {
 
 		opened(t, s, question("b", func(q *lifecycle.Question) { q.Times.Decide = time.Millisecond }))
 		for get(t, s, "b").Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-			continue // a millisecond
+			continue // for a millisecond
 		}
 		mine.wants(t, "expired", ">pending", "pending>expired")
 		if got := mine.last.Time.Sub(mine.last.Asked); got != time.Millisecond {
@@ -82,7 +82,7 @@ func TestEveryMoveIsObserved(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// A rolled back move is not observed, and a move of a transaction that ran twice is observed once.
+// A move of a rolled back transaction is not reported, and a move of a transaction that ran twice is reported once.
 func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var seen ledger
@@ -95,7 +95,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 		}
 		seen.wants(t, "rolled back")
 		if !at.replicas {
-			return // with one connection that writes, transactions don't collide
+			return // SQLite has one connection that writes, so transactions don't collide
 		}
 		rival, runs := at.open(t), 0
 		look(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -114,7 +114,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 	})
 }
 
-// look runs fn in a transaction that does not wait for others, so that it can collide.
+// look runs fn in a transaction that does not wait for other transactions, so that fn can collide with them.
 func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 	if err := s.Look(t.Context(), fn); err != nil {
@@ -122,7 +122,7 @@ func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.T
 	}
 }
 
-// Giving up a notice is counted once.
+// A notice that is given up twice is counted once.
 func TestANoticeIsGivenUpOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var seen ledger
@@ -133,23 +133,23 @@ func TestANoticeIsGivenUpOnce(t *testing.T) {
 			end(t, s, taken, store.GivenUp, "")
 		}
 		if seen.givenUp != 1 {
-			t.Errorf("%d were counted", seen.givenUp)
+			t.Errorf("%d notices were counted, want 1", seen.givenUp)
 		}
 	})
 }
 
-// If the commit itself collides, nothing was observed before it.
+// A transaction whose commit collides and which runs again is reported once.
 func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		if !at.replicas {
-			return // with one connection that writes, transactions don't collide
+			return // SQLite has one connection that writes, so transactions don't collide
 		}
 		var mine, others ledger
 		s, rival := at.observed(t, mine.note), at.observed(t, others.note)
 		opened(t, s, question("a"))
 		opened(t, s, question("b"))
 		taken := take(t, s, "all", time.Hour)
-		// Each transaction counts what the other changes, so they can't both have been first.
+		// Each transaction counts the rows that the other changes, so the two can't be serialized.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
@@ -166,7 +166,7 @@ func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 			t.Errorf("the transaction ran %d times; the test needs 2", runs)
 		}
 		if mine.givenUp != 1 || others.givenUp != 1 {
-			t.Errorf("%d and %d were counted", mine.givenUp, others.givenUp)
+			t.Errorf("%d and %d notices were counted, want 1 each", mine.givenUp, others.givenUp)
 		}
 	})
 }
@@ -196,12 +196,12 @@ func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "x.db"), Log: slog.New(slog.DiscardHandler)}
 	if s, err := store.Open(t.Context(), cfg); err == nil {
 		_ = s.Close()
-		t.Error("it opens")
+		t.Error("a store without Observe was opened")
 	}
 }
 
-// Due moves are made in small transactions of their own. A call after a long downtime does not make all of them, and
-// those that it made stay if the call fails.
+// Many due moves are made in several transactions. If the caller's function fails, the moves of the earlier transactions
+// stay.
 func TestALotThatIsDueMovesByItself(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		const many = 43
@@ -223,7 +223,7 @@ func TestALotThatIsDueMovesByItself(t *testing.T) {
 		}
 		do(t, s, func(context.Context, *store.Tx) error { return nil })
 		if moved := len(seen.steps) - many; moved != many {
-			t.Errorf("then %d of %d", moved, many)
+			t.Errorf("after the next transaction, %d of %d have moved", moved, many)
 		}
 	})
 }

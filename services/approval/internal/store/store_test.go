@@ -28,16 +28,17 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// site is one kind of store. open opens it with the same tables each time.
+// site is one kind of store.
 type site struct {
+	// open opens the store. Every call opens the same tables.
 	open func(t *testing.T) *store.Store
-	// observed opens the store with a function that observes its changes.
+	// observed opens the store with an Observe function.
 	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
-	// replicas is true if several processes may have the store open at once.
+	// replicas is true if several processes may have the store open at the same time.
 	replicas bool
 }
 
-// each runs a test on every kind of store.
+// each runs story twice in parallel: on SQLite and on PostgreSQL.
 func each(t *testing.T, story func(t *testing.T, s site)) {
 	t.Helper()
 	t.Parallel()
@@ -106,7 +107,7 @@ func opened(t *testing.T, s *store.Store, q lifecycle.Question) {
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 }
 
-// approvedBy votes to approve.
+// approvedBy casts a person's vote to approve.
 func approvedBy(t *testing.T, s *store.Store, id, person string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -159,7 +160,7 @@ func TestARecordComesBackAsItWas(t *testing.T) {
 		}
 		s = at.open(t)
 		if diff := cmp.Diff(want, get(t, s, "a"), protocmp.Transform()); diff != "" {
-			t.Errorf("it came back as (-was +is):\n%s", diff)
+			t.Errorf("the record that was read (-saved +read):\n%s", diff)
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			history, err := tx.History(ctx, "a", 100)
@@ -194,7 +195,7 @@ func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
 	})
 }
 
-// An expiry counts at once, and is a move like any other.
+// An approval whose time to decide has ended is expired when it is read, and no longer counts as pending.
 func TestTimePasses(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -212,7 +213,7 @@ func TestTimePasses(t *testing.T) {
 		})
 		got := get(t, s, "a")
 		if lifecycle.StateName(got.Approval.GetState()) != "expired" || got.Approval.GetVersion() != 2 || got.Call.GetCall().GetParamsJson() != "" {
-			t.Errorf("afterwards: %v", got.Approval)
+			t.Errorf("the approval with less time: %v", got.Approval)
 		}
 	})
 }
@@ -351,7 +352,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if _, err := tx.Previous(ctx, other); !errors.Is(err, store.ErrNotFound) {
-				t.Errorf("a call before, though none has run: %v", err)
+				t.Errorf("a previous call, although no call has run: %v", err)
 			}
 			r, err := tx.Get(ctx, "acme", "a")
 			if err != nil {
@@ -368,15 +369,14 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 			}
 			before, err := tx.Previous(ctx, other)
 			if err != nil || before.Approval.GetId() != "a" || before.Call.GetCall().GetParamsJson() == "" {
-				t.Errorf("the call before is %v, %v", before, err)
+				t.Errorf("the previous call is %v, %v", before, err)
 			}
 			return nil
 		})
 	})
 }
 
-// A2: of 200 callers that claim an approved call at the same time, one gets it. SLUICE_REDEEMS sets how often this is
-// tried.
+// Case A2. Of 200 concurrent claims of an approved call, one succeeds. SLUICE_REDEEMS sets the number of rounds.
 func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 	rounds := 3
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {
@@ -455,7 +455,7 @@ func TestWhatIsOldIsForgotten(t *testing.T) {
 				t.Errorf("deleted %d, %v", n, err)
 			}
 			if history, err := tx.History(ctx, "ended", 10); len(history) != 0 || err != nil {
-				t.Errorf("its history is %v, %v", history, err)
+				t.Errorf("the history of a deleted approval is %v, %v", history, err)
 			}
 			_, err := tx.Get(ctx, "acme", "pending")
 			return err

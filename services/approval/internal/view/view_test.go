@@ -74,7 +74,7 @@ func TestParamsAreShownInFull(t *testing.T) {
 	}
 }
 
-// No text in a call can hide a part of the view or reverse its direction.
+// A view shows invisible characters and characters that change the direction of text as escapes.
 func TestNothingHides(t *testing.T) {
 	t.Parallel()
 	const tricks = "a\u202eb\u2066c\u200bd\u00ade\u3164f\ufe0fg\x1b[31mh\ni\u2028j\U000e0041k\\u202e"
@@ -91,7 +91,7 @@ func TestNothingHides(t *testing.T) {
 	}
 	const want = `a\u202eb\u2066c\u200bd\u00ade\u3164f\ufe0fg\u001b[31mh\u000ai\u2028j\udb40\udc41k\\u202e`
 	if v.GetName() != want {
-		t.Errorf("it is written\n%s\nwant\n%s", v.GetName(), want)
+		t.Errorf("the name is\n%s\nwant\n%s", v.GetName(), want)
 	}
 	if !strings.Contains(v.GetParams(), `"x": "\u202egnp.exe"`) || !strings.Contains(v.GetParams(), `"\u200b": "line\u000abreak"`) || !strings.Contains(v.GetParams(), `"esc": "\\u202e"`) {
 		t.Errorf("params are %s", v.GetParams())
@@ -104,17 +104,18 @@ func TestNothingHides(t *testing.T) {
 	}
 }
 
-// classed makes the call one of a tool that the catalog has.
+// classed gives the tool of the call a class in the catalog.
 func classed(q *lifecycle.Question) {
 	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
-// Any change of what is decided on changes the digest.
+// Views that differ in an argument, the message, the terms or the class have different digests. Equal views have the same
+// digest.
 func TestTheDigestIsOfEverything(t *testing.T) {
 	t.Parallel()
 	digests := map[string]string{}
 	for name, v := range map[string]*approvalv1.View{
-		"as it is":         draw(t, record(`{"a":1}`), view.Facts{}),
+		"the base":         draw(t, record(`{"a":1}`), view.Facts{}),
 		"another argument": draw(t, record(`{"a":2}`), view.Facts{}),
 		"another rule":     draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Message = "other" }), view.Facts{}),
 		"other terms":      draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }), view.Facts{}),
@@ -126,24 +127,24 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 		digests[string(v.GetDigest())] = name
 	}
 	again := draw(t, record(`{"a":1}`), view.Facts{})
-	if digests[string(again.GetDigest())] != "as it is" {
+	if digests[string(again.GetDigest())] != "the base" {
 		t.Error("the same view has another digest")
 	}
 }
 
-// The comparison is part of the view, but not of what is decided on.
+// The comparison with the previous call changes the version of a view, but not its digest.
 func TestTheDigestIsNotOfTheComparison(t *testing.T) {
 	t.Parallel()
 	alone := draw(t, record(`{"a":1}`), view.Facts{})
 	beside := draw(t, record(`{"a":1}`), view.Facts{Previous: record(`{"a":2}`)})
 	if beside.GetPreviousApprovalId() == "" || beside.GetChangesTotal() != 1 {
-		t.Fatalf("it is compared with nothing: %v", beside)
+		t.Fatalf("the view is not compared with the previous call: %v", beside)
 	}
 	if !bytes.Equal(alone.GetDigest(), beside.GetDigest()) {
-		t.Error("a call before makes another digest")
+		t.Error("the previous call changes the digest")
 	}
 	if alone.GetVersion() == beside.GetVersion() {
-		t.Error("parts of the two could be put together")
+		t.Error("both views have the same version, so their parts could be mixed")
 	}
 }
 
@@ -173,7 +174,7 @@ func TestAViewInParts(t *testing.T) {
 		}
 	}
 	if want := "{\n  \"a\": \"" + strings.Repeat("é", 1<<20) + "\"\n}"; params.String() != want {
-		t.Error("the parts are not the whole")
+		t.Error("the parts together differ from the params")
 	}
 	for offset, want := range map[int64]error{1: view.ErrOffset, 1 << 40: view.ErrOffset} {
 		if _, err := v.Part(offset, version); !errors.Is(err, want) {
@@ -218,7 +219,8 @@ func TestRedactedValuesAreNotShown(t *testing.T) {
 	}
 }
 
-// TestX1LongKeysAreWrittenOnce is not parallel, because it measures the allocations of all goroutines.
+// Case X1. A view of long keys at great depth allocates little memory. The test is not parallel, because it measures the
+// allocations of all goroutines.
 func TestX1LongKeysAreWrittenOnce(t *testing.T) {
 	const depth, values = 58, 9_000
 	params := strings.Repeat(`{"`+strings.Repeat("k", 250)+`":`, depth) + "[" + strings.Repeat("1,", values) + "1]" + strings.Repeat("}", depth)
@@ -251,7 +253,7 @@ func FuzzDraw(f *testing.F) {
 	})
 }
 
-// If the server does not list the tool, only its name is known, and the view warns of that.
+// The view warns if the server does not list the tool.
 func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	unlisted := record(`{}`, classed, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })

@@ -1,4 +1,5 @@
-// Command bench measures the whole path of a call and writes a page about it. `make bench` builds the mesh and runs it.
+// Command bench measures how many calls per second the mesh forwards, and writes a page with the results. `make bench`
+// builds the mesh and runs this command.
 package main
 
 import (
@@ -21,11 +22,12 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:gocritic // the process ends, and the signal handling with it
+		os.Exit(1) //nolint:gocritic // the process ends, so stop is not needed
 	}
 }
 
-// run measures, or serves as one of the benchmark's servers, which are this program with another first argument.
+// run makes the measurements. If the first argument is echo, proxy or lean, run serves as that server of the benchmark
+// instead.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == "echo":
@@ -50,7 +52,7 @@ type options struct {
 	out string
 }
 
-// quickly are the values that -quick gives to flags that are not set: a run for trying out the benchmark.
+// quickly contains the values that -quick sets for flags that are not set, by the name of the flag.
 var quickly = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {
@@ -58,7 +60,7 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.IntVar(&opts.Rounds, "rounds", 6, "how often every cell is measured")
 	flags.DurationVar(&opts.Duration, "duration", 3*time.Second, "how long one measurement takes")
-	flags.Func("cells", "the cells to measure, separated by commas; the floor always is one (default all)", func(text string) error {
+	flags.Func("cells", "the cells to measure, separated by commas, in addition to the floor (default all)", func(text string) error {
 		opts.Cells = strings.Split(text, ",")
 		return nil
 	})
@@ -70,12 +72,12 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&opts.Peers, "peers", "../.cache/peers", "the folder with the programs of other gateways; see make peers")
 	flags.StringVar(&opts.Base, "base", "", "the folder with the programs of another commit to compare with; see make base")
 	flags.StringVar(&opts.out, "out", "../docs/benchmarks.md", "the page to write")
-	quick := flags.Bool("quick", false, "measure for half a minute, roughly, and write no page, unless other flags say more")
+	quick := flags.Bool("quick", false, "measure for about half a minute and write no page; other flags take precedence")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
 	}
 	if flags.NArg() > 0 {
-		return options{}, fmt.Errorf("%q is not understood", flags.Arg(0))
+		return options{}, fmt.Errorf("unknown argument %q: this command takes only flags", flags.Arg(0))
 	}
 	if *quick {
 		hurry(flags)
@@ -85,7 +87,7 @@ func parse(args []string) (options, error) {
 	return opts, err
 }
 
-// hurry gives the flags that are not set the values of a quick run.
+// hurry sets the flags that are not set to the values of a quick run.
 func hurry(flags *flag.FlagSet) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -108,7 +110,7 @@ func counts(text string) ([]int, error) {
 	return out, nil
 }
 
-// measure measures and prints the page. Only a complete run is written to the file.
+// measure makes the measurements and prints the page. It writes the page to the file only if the run is complete.
 func measure(ctx context.Context, args []string) error {
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -120,7 +122,7 @@ func measure(ctx context.Context, args []string) error {
 	about := bench.Describe(ctx, opts.Config, command(args))
 	results, err := bench.Run(ctx, opts.Config, os.Stderr)
 	if len(results.Samples) == 0 {
-		return cmp.Or(err, errors.New("nothing could be measured"))
+		return cmp.Or(err, errors.New("every measurement failed; the lines above say why"))
 	}
 	page := bench.Report(&results, about)
 	if _, werr := os.Stdout.Write(page); werr != nil {
@@ -128,7 +130,7 @@ func measure(ctx context.Context, args []string) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted: what was measured stands above, and no page was written")
+		return errors.New("interrupted: the results so far are printed above, and no page was written")
 	case err != nil || opts.out == "":
 		return err
 	default:
@@ -136,7 +138,7 @@ func measure(ctx context.Context, args []string) error {
 	}
 }
 
-// command returns the command that repeats the run.
+// command returns the command line that repeats the run.
 func command(args []string) string {
 	if len(args) == 0 {
 		return "make bench"

@@ -1,5 +1,5 @@
-// Command call makes one allowed call over HTTP through a mesh of its own, and writes what ran for it into the folder
-// of its argument. It is built with -cover; see command way.
+// Command call makes one allowed call over HTTP through a mesh in its own process, and writes the coverage data of this
+// call to the folder that its argument names. It must be built with -cover; see command way.
 package main
 
 import (
@@ -39,7 +39,7 @@ rules:
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "call: say into which folder")
+		fmt.Fprintln(os.Stderr, "call: the argument is missing: name the folder for the coverage data")
 		os.Exit(2)
 	}
 	if err := run(context.Background(), os.Args[1]); err != nil {
@@ -79,7 +79,7 @@ func run(ctx context.Context, out string) (err error) {
 		return err
 	}
 	c := &client{url: "http://" + mesh.MCP().String() + "/mcp/echo", token: token}
-	for _, body := range []string{hello, ready, call, call} { // so that initialization that happens once does not count
+	for _, body := range []string{hello, ready, call, call} { // code that runs only for the first calls must not count
 		if err := c.post(ctx, body); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func run(ctx context.Context, out string) (err error) {
 	return errors.Join(coverage.WriteMetaDir(out), coverage.WriteCountersDir(out))
 }
 
-// write writes the configuration of a mesh in front of one server, and its policy.
+// write writes the configuration of a mesh with one server, and the policy of the mesh.
 func write(dir, server, token string) (*config.File, error) {
 	text := fmt.Sprintf("listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: data\nauth: {tokens: [{name: way, token: %q, agent: way, role: agent}]}\nservers: {echo: {http: {url: %q}}}\npolicies: [policy.yaml]\n",
 		token, server+"/mcp")
@@ -107,7 +107,7 @@ func write(dir, server, token string) (*config.File, error) {
 	return config.Load(path, os.LookupEnv)
 }
 
-// client is an agent in one session.
+// client is an MCP client with one session.
 type client struct{ url, token, session string }
 
 func (c *client) post(ctx context.Context, body string) error {

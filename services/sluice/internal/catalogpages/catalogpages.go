@@ -1,8 +1,8 @@
-// Package catalogpages writes the catalog of tools for people and programs: as a static site that works from a folder
-// without a network, as Markdown, and as one JSON document. Equal catalogs give equal bytes.
+// Package catalogpages writes the catalog of tools: as a static site that works without a network, as Markdown, and as one
+// JSON document. Equal catalogs give equal bytes.
 //
-// Names, descriptions and definitions come from untrusted servers. Wherever they are written, they stay text: hidden
-// characters are shown as escapes, and nothing in them becomes markup, a link, a script or a path.
+// Names, descriptions and definitions come from untrusted servers. All output shows them as text, with escapes for hidden
+// characters. They never become markup, a link, a script or a path.
 package catalogpages
 
 import (
@@ -15,29 +15,30 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Catalogue is the catalog to write. It is not changed.
+// Catalogue is the catalog to write. The functions of this package do not change it.
 type Catalogue struct {
-	// Servers are the servers, in any order. A server that only Tools name gets a page, too.
+	// Servers are the servers, in any order. A server that only a tool names gets a page, too.
 	Servers []*policyv1.CatalogServer
-	// Tools are the tools, in any order: whole pages, with their parameters, evidence, history and advice.
+	// Tools are the tools, in any order, with their parameters, evidence, history and advice (CatalogService.GetTool).
 	Tools []*policyv1.CatalogTool
 	// ListFaults are the reasons why parts of servers' lists are hidden from clients, by server, one line each.
 	ListFaults map[string][]string
-	// Made is when the catalog was read. Every page shows it, in UTC.
+	// Made is when the catalog was read. Every page shows this time, in UTC.
 	Made time.Time
 }
 
-// ErrTwice means that a catalog has two servers of one name, or a server two tools of one name, so that a page would be
-// ambiguous.
-var ErrTwice = errors.New("the name stands twice in the catalogue")
+// ErrTwice means that the catalog has two servers with one name, or a server has two tools with one name. Compare with
+// errors.Is.
+var ErrTwice = errors.New("the catalog has this name twice")
 
-// contents is a sorted catalog. stem is the file name of a server's or tool's page, without extension.
+// contents is a catalog that is sorted by name.
 type contents struct {
 	made    time.Time
 	servers []*server
-	tools   int
+	tools   int // the number of all tools
 }
 
+// server is a server and its tools. stem is the file name of the server's page, without extension.
 type server struct {
 	*policyv1.CatalogServer
 
@@ -47,6 +48,7 @@ type server struct {
 	faults []string
 }
 
+// tool is a tool and its server. stem is the file name of the tool's page, without extension.
 type tool struct {
 	*policyv1.CatalogTool
 
@@ -54,7 +56,7 @@ type tool struct {
 	of   *server
 }
 
-// arrange sorts a catalog by the names of servers and tools.
+// arrange returns a catalog sorted by the names of servers and tools. Errors: [ErrTwice].
 func arrange(c Catalogue) (*contents, error) {
 	known := make(map[string]*server, len(c.Servers))
 	for _, s := range c.Servers {
@@ -84,7 +86,7 @@ func arrange(c Catalogue) (*contents, error) {
 	return out, nil
 }
 
-// sort sorts a server's tools by name.
+// sort sorts the server's tools by name. Errors: [ErrTwice].
 func (s *server) sort() error {
 	slices.SortFunc(s.tools, func(a, b *tool) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	for i, t := range s.tools[min(1, len(s.tools)):] {
@@ -95,7 +97,7 @@ func (s *server) sort() error {
 	return nil
 }
 
-// each yields all tools, in order.
+// each yields all tools, server by server, sorted by name.
 func (c *contents) each(yield func(*tool) bool) {
 	for _, s := range c.servers {
 		for _, t := range s.tools {

@@ -19,34 +19,35 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// marker is the file that identifies a folder of this package. Its first line names the format; each other line is a
-// file that an export wrote.
+// marker is the file that identifies a folder that this package has written. Its first line names the format. Each other
+// line is the name of a file that an export has written.
 const marker = ".sluice-catalogue"
 
-// greeting is the beginning of the marker, before the format's name.
+// greeting is the beginning of the marker's first line, before the name of the format.
 const greeting = "written by sluice catalog export as "
 
-// unfinished is the name of a page that is not complete yet; * is the process and a number.
+// unfinished is the name of the temporary file of a page. * is replaced by the process id and a number.
 const unfinished = ".sluice-page-*.tmp"
 
 // Errors of folders.
 var (
 	// ErrFolder means that a folder has files that this package did not write.
-	ErrFolder = errors.New("the folder holds something else: choose one that is empty, or not there yet")
+	ErrFolder = errors.New("the folder contains other files: choose a folder that is empty or does not exist")
 	// ErrFormat means that a folder has an export in another format.
-	ErrFormat = errors.New("the folder holds the catalogue in another format: choose another folder")
+	ErrFormat = errors.New("the folder contains the catalog in another format: choose another folder")
 )
 
-// page is a file to write, relative to the folder.
+// page is a file to write.
 type page struct {
+	// name is the path in the folder, with slashes.
 	name string
 	fill func(io.Writer) error
 }
 
-// export writes pages into a folder, which it creates if necessary. It replaces what an earlier export wrote and
-// removes pages that no longer exist. It changes no other file. An export that is stopped leaves complete pages, which
-// the next export recognizes. It iterates over the pages twice. Pages are created when they are written, several at a
-// time, and the last one after all others.
+// export writes pages into a folder, which it creates if necessary. It replaces the pages of an earlier export, removes
+// pages that no longer exist, and changes no other file. An export that is stopped leaves complete pages, which the next
+// export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and for the last page
+// after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {
@@ -66,19 +67,21 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.finish(now)
 }
 
+// folder is the folder of an export.
 type folder struct {
 	root   *os.Root
 	format string
-	// before are the files that an earlier export wrote, or was about to write when it was stopped.
+	// before contains the files in the marker: those that an earlier export wrote, or would have written if it had not been
+	// stopped.
 	before map[string]bool
-	// begun counts the files that were begun.
+	// begun counts temporary files, for their names.
 	begun atomic.Int64
 }
 
-// openFolder opens a folder that others may read, because pages are made to be shown.
+// openFolder opens a folder, or creates it. Other users may read the folder, because its pages are not secret.
 func openFolder(dir, format string) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the folder: %w", err)
+		return nil, fmt.Errorf("create the folder: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -94,7 +97,7 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker returns the files of an earlier export; none if the folder is empty.
+// readMarker returns the files in the marker, or nil if the folder is empty. Errors: [ErrFolder], [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(marker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +125,7 @@ func (f *folder) readMarker() (map[string]bool, error) {
 	return before, nil
 }
 
-// removeUnfinished removes the incomplete files of an export that was killed.
+// removeUnfinished removes the temporary files of an export that was killed.
 func (f *folder) removeUnfinished() error {
 	left, err := fs.Glob(f.root.FS(), unfinished)
 	for _, name := range left {
@@ -131,8 +134,8 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// announce adds the files to the marker before the first of them is written. It fails if another program wrote a file
-// of that name, before anything is changed.
+// announce adds files to the marker before the export writes the first of them. If the folder has a file with one of these
+// names that is not in the marker, announce changes nothing and returns [ErrFolder].
 func (f *folder) announce(now map[string]bool) error {
 	for name := range now {
 		if f.before[name] {
@@ -157,7 +160,7 @@ func (f *folder) mark(files map[string]bool) error {
 	})
 }
 
-// writeAll writes pages, as many at a time as there are processors, and the last one last. It stops at the first error.
+// writeAll writes pages, GOMAXPROCS of them concurrently, and the last page after all others. It stops at the first error.
 func (f *folder) writeAll(pages iter.Seq[page]) error {
 	group, going := errgroup.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -187,14 +190,14 @@ func (f *folder) write(p page) error {
 	return nil
 }
 
-// place writes a file completely or not at all: first under another name.
+// place writes a file completely or not at all, by renaming a temporary file.
 func (f *folder) place(name string, fill func(io.Writer) error) error {
 	temporary := strings.Replace(unfinished, "*", fmt.Sprintf("%d-%d", os.Getpid(), f.begun.Add(1)), 1)
 	file, err := f.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriterSize(file, 1<<16) // it stores the first error until Flush
+	w := bufio.NewWriterSize(file, 1<<16) // Flush returns the first error of a write
 	if err = errors.Join(fill(w), w.Flush(), file.Close()); err == nil {
 		err = f.root.Rename(temporary, name)
 	}
@@ -204,14 +207,14 @@ func (f *folder) place(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// finish removes files of earlier exports that this one did not write, and folders that are empty then.
+// finish removes the files of earlier exports that this export did not write, and folders that are empty after that.
 func (f *folder) finish(now map[string]bool) error {
 	for name := range f.before {
 		if now[name] {
 			continue
 		}
 		if err := f.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove %s, which is no page any more: %w", name, err)
+			return fmt.Errorf("remove %s, whose tool or server no longer exists: %w", name, err)
 		}
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if f.root.Remove(dir) != nil {

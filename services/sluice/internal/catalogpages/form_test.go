@@ -142,7 +142,7 @@ func TestAToolThatNoRuleCanName(t *testing.T) {
 			continue
 		}
 		text := textOf(parse(t, dir, file))
-		if strings.Contains(text, "rate_limit: {") || strings.Count(text, "Its name can't stand under tools of a policy") != 2 {
+		if strings.Contains(text, "rate_limit: {") || strings.Count(text, "A policy document can't name this tool, because a name under tools of a policy") != 2 {
 			t.Errorf("the page says %s", text)
 		}
 	}
@@ -156,7 +156,7 @@ func TestNothingIsKnown(t *testing.T) {
 	inOrder(t, "a", text, []string{
 		"The server gives no description.", "Not classified", "Not classified", "0, 0 required", "Nothing is known of the newest definition", "It is not sure what this tool does",
 		"No list has this tool any more", "It is not known what a does on files.", "Nothing in the definition says what the tool does.", "The catalogue knows of none.",
-		"The catalogue recommends no rule for it.", "tool of unknown risk", "It takes no parameters.", "None is known.", "It is not known.", "0.00, unsure", "not judged",
+		"The catalog recommends no rule for it.", "tool of unknown risk", "It takes no parameters.", "None is known.", "It is not known.", "0.00, unsure", "not judged",
 	})
 }
 

@@ -17,7 +17,7 @@ var files embed.FS
 // assets are the files that every page of the site uses.
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates returns the site's templates. Only an export needs them.
+// templates returns the site's templates. It parses them at the first call, because only an export needs them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"line":  func(text string) []run { return runs(text, false) },
@@ -35,14 +35,14 @@ var templates = sync.OnceValue(func() *template.Template {
 type rowList struct {
 	Root string
 	Rows []row
-	// Many is true if the tools may be of several servers.
+	// Many is true if the tools may belong to several servers, so that each row names its server.
 	Many bool
 }
 
-// layout is the version of the search index, which the index and the script must agree on.
+// layout is the version of the search index. The script of the site checks that the index has this version.
 const layout = "1"
 
-// steps returns the steps of a scale, true for each that is reached.
+// steps returns the steps of a scale: reached times true, and then false, up to all.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -51,9 +51,9 @@ func steps(reached, all int) []bool {
 	return out
 }
 
-// HTML writes the catalog as a static site into a folder, which must be empty, missing, or written by HTML before
-// ([ErrFolder], [ErrFormat]). The site begins at index.html and works from a disk: it makes no network request, even
-// when a server serves it. Each page is written completely, one after the other.
+// HTML writes the catalog as a static site into a folder. The folder must be missing or empty, or an earlier call of HTML
+// must have written it. The site begins at index.html, works from a disk, and makes no network requests to other sites. A
+// failed export leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {
@@ -64,20 +64,20 @@ func HTML(dir string, c Catalogue) error {
 
 type site struct{ *contents }
 
-// sheet is the data of each page's template.
+// sheet is the data for the template of a page.
 type sheet struct {
 	// Root is the path from the page to the site's root.
 	Root string
-	// Title is the page's title, and Here the entry of the menu that leads to it.
+	// Title is the title of the page. Here is the entry of the menu to which the page belongs.
 	Title, Here string
 	Made        string
 	Body        any
-	// Page is the page's number in a list of Pages pages, and Stem the list's name.
+	// Page is the number of the page in a list with Pages pages. Stem is the file name of the list's first page.
 	Page, Pages int
 	Stem        string
 }
 
-// Others returns the pages of a list, with their file names.
+// Others returns all pages of a list, including this page. It returns nil if the list has only one page.
 func (s sheet) Others() []other {
 	var out []other
 	for n := 1; n <= s.Pages && s.Pages > 1; n++ {
@@ -92,7 +92,7 @@ type other struct {
 	Here   bool
 }
 
-// page returns a page that a template makes of a sheet when the page is written.
+// page returns a page that is rendered by a template when it is written. fill returns the data for the template.
 func (s *site) page(file, template string, fill func() sheet) page {
 	return page{file, func(w io.Writer) error {
 		sheet := fill()
@@ -102,7 +102,7 @@ func (s *site) page(file, template string, fill func() sheet) page {
 	}}
 }
 
-// pages yields all files of the site. The index comes last: if an export is stopped, the earlier index still leads to
+// pages yields all files of the site. index.html comes last, so that after a stopped export the earlier index.html links to
 // complete pages.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
@@ -216,7 +216,7 @@ func (s *site) indexPages(yield func(page) bool) {
 	}))
 }
 
-// index returns the data of the first page. Tools that are not classified have a card only if there are any.
+// index returns the data for index.html. The category "Not classified" is included only if it has tools.
 func (s *site) index() indexPage {
 	out := indexPage{Tools: s.tools, Servers: len(s.servers), Risks: risks[1:], Marks: markNames[:]}
 	counted := sharesOf(s.each)

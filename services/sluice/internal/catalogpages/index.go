@@ -10,13 +10,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writeIndex writes the search index as a script, because a page that is opened from a disk can load no other file. It
-// has only arrays, so that an untrusted name is never a property:
+// writeIndex writes the search index. The index is a script, because a page that is opened from a disk can load no file of
+// another kind. It contains only arrays, so that an untrusted name can't be the name of a property:
 //
 // sluiceCatalogue = {version, servers: [[name, stem]], tools: [[server, name, bits, summary, stem]]}
 //
-// The server of a tool is its number in servers. The bits are the category (3), the risk (3) and the marks. The stem is
-// left out if it equals the name. Texts are safe to show.
+// The server of a tool is an index into servers. The bits are the category (3 bits), the risk (3 bits) and the marks. The
+// stem is left out if it equals the name. Hidden characters in texts are replaced by escapes.
 func (s *site) writeIndex(to io.Writer) error {
 	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "\"use strict\";\nconst sluiceCatalogue = {version: %s, servers: [\n", layout)
@@ -48,7 +48,7 @@ func indexEntry(server int, t *tool) []any {
 	return out
 }
 
-// writeEntry writes an array on one line. Characters with a meaning in HTML or JavaScript are escaped.
+// writeEntry writes an array on one line. It escapes characters that have a meaning in HTML or JavaScript.
 func writeEntry(w io.Writer, entry []any) error {
 	if err := json.MarshalWrite(w, entry, jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return err

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`, in the order of their
-// names. Names are in camelCase, enumerations in lower case, digests in hexadecimal, times in UTC. The definition of a
-// tool is the server's own, with other white space. Hidden characters, and those with a meaning in HTML, are escaped,
-// which does not change the document's meaning.
+// JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are sorted
+// by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in UTC. The
+// definition of a tool has the server's content with other white space. Hidden characters, and characters with a meaning in
+// HTML, are written as JSON escapes. Errors: [ErrTwice].
 func JSON(w io.Writer, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {
@@ -30,7 +30,7 @@ func JSON(w io.Writer, c Catalogue) error {
 	return nil
 }
 
-// writeDocument writes one server or tool at a time.
+// writeDocument writes one server or tool after the other, so that the document is never in memory as a whole.
 func writeDocument(enc *jsontext.Encoder, in *contents) error {
 	d := &document{enc: enc}
 	d.token(jsontext.BeginObject)
@@ -52,7 +52,7 @@ func writeDocument(enc *jsontext.Encoder, in *contents) error {
 	return d.err
 }
 
-// document is a JSON document that is being written. It stores the first error.
+// document is a JSON document that is being written. err is the first error, after which nothing more is written.
 type document struct {
 	enc *jsontext.Encoder
 	err error
@@ -70,7 +70,7 @@ func (d *document) value(v any) {
 	}
 }
 
-// digest returns a digest in hexadecimal; empty without one.
+// digest returns a digest in hexadecimal. It returns "" for nil.
 func digest(sum []byte) string { return hex.EncodeToString(sum) }
 
 func digests(sums [][]byte) []string {
@@ -81,7 +81,8 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded returns a number to two places, because more would look more certain than it is.
+// Rounded returns a confidence or a weight, rounded to two decimal places. More would suggest a precision that the number
+// does not have.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

@@ -48,7 +48,7 @@ type jsonTool struct {
 	ParameterCount int32               `json:"parameterCount"`
 	Required       int32               `json:"requiredParameterCount"`
 	Parameters     []jsonParameter     `json:"parameters"`
-	// Definition is what the server sent. If that is not JSON, it is in DefinitionText.
+	// Definition is the definition that the server sent. A definition that is not JSON is in DefinitionText instead.
 	Definition        jsontext.Value   `json:"definition,omitzero"`
 	DefinitionText    string           `json:"definitionText,omitzero"`
 	DefinitionDigest  string           `json:"definitionDigest,omitzero"`
@@ -95,7 +95,7 @@ func jsonToolOf(t *tool) jsonTool {
 	return out
 }
 
-// jsonClassification is the classification of a tool. The degrees have the names of the contract.
+// jsonClassification is the classification of a tool. The degrees have the names of sluice.policy.v1.
 type jsonClassification struct {
 	Category          string         `json:"category"`
 	Risk              string         `json:"risk"`
@@ -144,7 +144,7 @@ type jsonParameter struct {
 	Description string   `json:"description,omitzero"`
 }
 
-// jsonDefinition is a definition that was seen.
+// jsonDefinition is a definition that the server has listed.
 type jsonDefinition struct {
 	Digest           string    `json:"definitionDigest"`
 	FirstSeen        time.Time `json:"firstSeen,omitzero"`
@@ -200,7 +200,7 @@ func jsonAdviceOf(a *policyv1.Advice) jsonAdvice {
 	return out
 }
 
-// instant returns a time; the zero time without one.
+// instant returns a time, or the zero time for nil.
 func instant(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

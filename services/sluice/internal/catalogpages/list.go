@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// perPage is the number of rows of a page. Longer lists have more pages.
+// perPage is the maximum number of rows of a page. A longer list has several pages.
 const perPage = 500
 
-// marks are what a row says about a tool in addition to category and risk. They are bits, for the search index, in the
-// order of markNames.
+// marks is a set of marks, which a row shows in addition to category and risk. Bit i is the mark markNames[i]. The search
+// index contains these bits.
 type marks uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	markGone
 )
 
-// mark is the label of a mark, and its name in classes.
+// mark is a mark. Slug is its name in CSS classes, and Label its name on pages.
 type mark struct{ Slug, Label string }
 
 var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}
@@ -76,7 +76,7 @@ func rowsOf(tools []*tool) []row {
 	return out
 }
 
-// sheets splits rows into pages. There is at least one page.
+// sheets yields the pages of a list, with their numbers from 1 and their rows. There is at least one page.
 func sheets[T any](rows []T) iter.Seq2[int, []T] {
 	return func(yield func(int, []T) bool) {
 		n := 1
@@ -92,7 +92,7 @@ func sheets[T any](rows []T) iter.Seq2[int, []T] {
 	}
 }
 
-// paged returns the name of a page of a list, without its extension.
+// paged returns the file name of page n of a list, without extension.
 func paged(stem string, n int) string {
 	if n == 1 {
 		return stem

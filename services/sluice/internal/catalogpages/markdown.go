@@ -5,8 +5,8 @@ import (
 	"path"
 )
 
-// Markdown writes the catalog as Markdown (CommonMark, with GitHub's tables) into a folder like that of [HTML]:
-// index.md, a file for each server and one for each tool.
+// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a folder: index.md, a file for each server
+// and a file for each tool. The folder must meet the same conditions as for [HTML], and the errors are the same.
 func Markdown(dir string, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {

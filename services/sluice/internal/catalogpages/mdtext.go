@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// markdown writes Markdown. Only the formats of its methods are Markdown: arguments are text, and stay text.
+// markdown writes Markdown. The formats of its methods are Markdown. The arguments are text, which is escaped so that it
+// stays text.
 type markdown struct {
 	to  io.Writer
 	err error // the first error
 }
 
-// safe is text that a page may have unescaped. All other text is escaped.
+// safe is Markdown. All other text is escaped before it is written.
 type safe string
 
-// Arguments that are more than text.
+// Types of arguments.
 type (
-	// text is shown as it is.
+	// text is shown unchanged.
 	text string
-	// inCode is shown as code.
+	// inCode is shown unchanged, as code.
 	inCode string
 	// link is a text with a link to another page.
 	link struct{ text, to string }
@@ -29,7 +30,7 @@ type (
 
 func number[N int | int32](n N) text { return text(strconv.Itoa(int(n))) }
 
-// line writes a paragraph, a heading or similar.
+// line writes a block, such as a paragraph or a heading.
 func (m *markdown) line(format string, args ...any) {
 	for i, arg := range args {
 		args[i] = markdownOf(arg)
@@ -78,7 +79,7 @@ func (m *markdown) quote(said string) {
 	m.raw(out.String() + "\n")
 }
 
-// fence writes a block of code, between more backticks than the block has in a row.
+// fence writes a block of code. The fence has more backticks than the longest run of backticks in the block.
 func (m *markdown) fence(language, block string) {
 	if block == "" {
 		return
@@ -88,7 +89,7 @@ func (m *markdown) fence(language, block string) {
 	m.raw(ticks + language + "\n" + strings.TrimRight(block, "\n") + "\n" + ticks + "\n\n")
 }
 
-// notices writes what a reader has to know first.
+// notices writes the notices at the top of a page.
 func (m *markdown) notices(all []notice) {
 	for _, n := range all {
 		m.raw("> **" + escapeMarkdown(n.Title) + "**\n")
@@ -99,7 +100,7 @@ func (m *markdown) notices(all []notice) {
 	}
 }
 
-// markdownOf is an argument as Markdown in one line.
+// markdownOf returns an argument as Markdown on one line.
 func markdownOf(arg any) safe {
 	switch a := arg.(type) {
 	case inCode:
@@ -115,7 +116,7 @@ func markdownOf(arg any) safe {
 	case prose:
 		return proseOf(a)
 	default:
-		panic("no Markdown for this type") // a programming error, which every test hits
+		panic("markdownOf: the argument has another type") // a programming error, which the tests would find
 	}
 }
 
@@ -132,7 +133,7 @@ func proseOf(p prose) safe {
 	return safe(out.String())
 }
 
-// oneLine is a text in one line: breaks between lines become blanks.
+// oneLine returns a text on one line. White space with a line break becomes a space.
 func oneLine(said string) string {
 	if !strings.ContainsAny(said, "\n\t") {
 		return shown(said)
@@ -140,9 +141,9 @@ func oneLine(said string) string {
 	return strings.Join(strings.Fields(shownLines(said)), " ")
 }
 
-// special are the characters that mean something in Markdown, in HTML or in a table, wherever
-// they stand, and the begins of what some readers take for an address. What stays has no tag,
-// for readers too that know no escapes.
+// special replaces characters with a meaning in Markdown, in HTML or in a table, and the beginnings of texts that some
+// Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer that ignores
+// backslash escapes.
 var special = func() *strings.Replacer {
 	pairs := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "@", "&#64;", "://", "&#58;//", "www.", "www&#46;"}
 	for _, char := range `\*_{}[]~$` {
@@ -151,7 +152,7 @@ var special = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// begins matches what has a meaning at the beginning of a line: headings, lists, rules.
+// begins matches the texts that have a meaning at the beginning of a line, such as headings and lists.
 var begins = regexp.MustCompile(`^(?:[#+=-]|[0-9]+[.)](?: |$))`)
 
 // escapeMarkdown returns a text that Markdown shows unchanged.
@@ -164,8 +165,8 @@ func escapeMarkdown(said string) string {
 	return out
 }
 
-// codeSpan returns a text as code, on one line. A bar would end a table's cell, and a tag must not even look like a
-// tag: such a text is written as HTML's code element.
+// codeSpan returns a text as code, on one line. If the text has characters that must be escaped, codeSpan writes a code
+// element of HTML, because a code span of Markdown has no escapes.
 func codeSpan(said string) safe {
 	said = oneLine(said)
 	if said == "" {
@@ -177,7 +178,7 @@ func codeSpan(said string) safe {
 	return safe("`" + said + "`")
 }
 
-// longest is how many backticks stand in a row at most.
+// longest returns the length of the longest run of backticks in a text.
 func longest(block string) int {
 	most, now := 0, 0
 	for _, r := range block {

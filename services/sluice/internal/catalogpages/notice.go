@@ -7,21 +7,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// notice is what a reader must know first.
+// notice is a notice at the top of a page.
 type notice struct {
-	// Level is "stop" if something can't be called, "care" if a person has to look, and "note" otherwise.
+	// Level is "stop" if something can't be called, "care" if a person should check something, and "note" otherwise.
 	Level string
 	Title string
 	Text  []prose
 }
 
-// Tags with which the catalog marks deceptive definitions.
+// Tags that the catalog gives to tools with a deceptive definition.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
 )
 
-// noticesOf returns the notices of a tool, the gravest first.
+// noticesOf returns the notices about a tool, sorted by level.
 func noticesOf(t *tool) []notice {
 	var out []notice
 	for _, find := range []func(*tool) *notice{
@@ -35,7 +35,7 @@ func noticesOf(t *tool) []notice {
 	return out
 }
 
-// levels are the levels of notices, the gravest first.
+// levels are the levels of notices, from the most serious to the least.
 var levels = []string{"stop", "care", "note"}
 
 func serverStopped(t *tool) *notice {
@@ -56,7 +56,7 @@ func toolStopped(t *tool) *notice {
 	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called with any definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
 }
 
-// stoppedBy says which principal stopped something, and why.
+// stoppedBy returns the sentence that says which principal stopped a tool or a server, and why.
 func stoppedBy(who, why string) prose {
 	out := say("The catalogue stopped it")
 	if who != "" {
@@ -81,7 +81,8 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits returns the notice of a tool that is stopped because of a pending definition other than its newest.
+// otherWaits returns the notice about a tool that is stopped because of a pending definition other than its newest
+// definition.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
@@ -89,7 +90,7 @@ func otherWaits(t *tool) *notice {
 	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, the tool can't be called.")}}
 }
 
-// looksAlike returns the warning about a name that could be mistaken for another.
+// looksAlike returns the notice about a name that could be mistaken for another name.
 func looksAlike(t *tool) *notice {
 	var others prose
 	for _, other := range t.GetLookAlikes() {
@@ -104,15 +105,15 @@ func looksAlike(t *tool) *notice {
 	return &notice{"care", "Its name looks like another tool's", []prose{say("Compare it letter by letter with ", others, ".")}}
 }
 
-// deceives returns the warning about a definition that addresses the model instead of the reader.
+// deceives returns the notice about a definition that instructs the model or hides text.
 func deceives(t *tool) *notice {
 	tags := t.GetClassification().GetTags()
 	n := notice{Level: "stop", Title: "This definition is not what it seems"}
 	if slices.Contains(tags, tagSpeaks) {
-		n.Text = append(n.Text, say("It tells the model what to do or what to hide, instead of what the tool does. Read it before anybody uses the tool."))
+		n.Text = append(n.Text, say("It instructs the model to do or to hide something, instead of saying what the tool does. Read it before you allow the tool."))
 	}
 	if slices.Contains(tags, tagHidden) {
-		n.Text = append(n.Text, say("It has characters that show nothing, or text in another script than the rest. This page shows such characters as escapes, such as ", code(`\u202e`), "."))
+		n.Text = append(n.Text, say("It has invisible characters, or text in another script than the rest. This page shows invisible characters as escapes, for example ", code(`\u202e`), "."))
 	}
 	if n.Text == nil {
 		return nil
@@ -123,9 +124,9 @@ func deceives(t *tool) *notice {
 func waits(t *tool) *notice {
 	switch n := len(t.GetWaiting()); {
 	case n == 0, n == 1 && pinOf(t.GetPin()).Slug == "waiting" && bytes.Equal(t.GetWaiting()[0], t.GetDefinitionDigest()):
-		return nil // the notice about the newest says it
+		return nil // notAccepted returns a notice about the newest definition
 	default:
-		return &notice{"care", count(n, "definition waits", "definitions wait") + " for a person", []prose{say("They stand below, under “Definitions seen”.")}}
+		return &notice{"care", count(n, "definition waits", "definitions wait") + " for a person", []prose{say("They are listed below, under “Definitions seen”.")}}
 	}
 }
 
@@ -135,35 +136,35 @@ func isUnsure(t *tool) *notice {
 		return nil
 	}
 	return &notice{"care", "It is not sure what this tool does", []prose{
-		say("Its definition speaks for several things, or for none, so category and risk are the strictest that there is evidence for (confidence " + sureness(c) + "). A person can decide what holds."),
+		say("Its definition has evidence for several categories, or for none, so category and risk are the strictest possible ones (confidence " + sureness(c) + "). A person can override them."),
 	}}
 }
 
-// overridden says which principal replaced the catalog's classification, and what the catalog says.
+// overridden returns the notice about an override, which says who set it and what the catalog's classification is.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()
 	if o == nil {
 		return nil
 	}
-	n := notice{Level: "note", Title: "A person decided what this tool is held to be"}
+	n := notice{Level: "note", Title: "A person has overridden the classification"}
 	n.Text = append(n.Text, say(name(o.GetAuthor()), " decided"+on(o.GetTime())+": ", quote(o.GetReason())))
 	if d := t.GetDerived(); d != nil {
-		n.Text = append(n.Text, say("By itself the catalogue holds it to be "+categoryOf(d.GetCategory()).Label+", of "+riskName(d.GetRisk())+" (confidence "+sureness(d)+")."))
+		n.Text = append(n.Text, say("Without the override, the catalog classifies it as "+categoryOf(d.GetCategory()).Label+", of "+riskName(d.GetRisk())+" (confidence "+sureness(d)+")."))
 	}
 	if len(o.GetDefinitionDigest()) > 0 && !bytes.Equal(o.GetDefinitionDigest(), t.GetDefinitionDigest()) {
-		n.Text = append(n.Text, say("The tool had another definition then: look whether the decision still fits."))
+		n.Text = append(n.Text, say("The tool had another definition then: check whether the override is still right."))
 	}
 	return &n
 }
 
-// depends returns the notice about an argument that selects the action. The argument's name is untrusted.
+// depends returns the notice about an argument that selects what a call does. The argument's name is untrusted.
 func depends(t *tool) *notice {
 	argument := t.GetClassification().GetDependsOnArgument()
 	if argument == "" {
 		return nil
 	}
 	return &notice{"note", "What it does depends on an argument", []prose{
-		say("The argument ", name(argument), " chooses what is done. The category is that of the value that goes furthest; a rule can look at the argument."),
+		say("The argument ", name(argument), " selects what a call does. The category is that of the value with the strictest category. A rule can check the argument."),
 	}}
 }
 
@@ -171,12 +172,12 @@ func notPinned(t *tool) *notice {
 	if t.GetPin() != policyv1.PinState_PIN_STATE_OFF {
 		return nil
 	}
-	return &notice{"note", "Definitions of this server are not pinned", []prose{say("The server can change what the tool says it does, and calls go on.")}}
+	return &notice{"note", "Definitions of this server are not pinned", []prose{say("If the server changes the definition, the tool can still be called.")}}
 }
 
 func gone(t *tool) *notice {
 	if t.GetListedNow() {
 		return nil
 	}
-	return &notice{"note", "No list has this tool any more", []prose{say("The page shows it as it was when it was last listed.")}}
+	return &notice{"note", "No list has this tool any more", []prose{say("The page shows its definition from when it was last listed.")}}
 }

@@ -2,25 +2,25 @@ package catalogpages
 
 import "strings"
 
-// prose is a paragraph. It distinguishes untrusted words from the program's own, so that each format can show them
+// prose is a paragraph. Its pieces distinguish untrusted text from the program's text, so that each format can show them
 // differently.
 type prose []piece
 
 // piece is a part of a paragraph.
 type piece struct {
 	Text string
-	// Kind is what the text is: "words" of the program, "code" to type, an untrusted "name", or an untrusted "quote".
+	// Kind is "words" for text of the program, "code" for text to type, and "name" or "quote" for untrusted text.
 	Kind string
 }
 
-// Kinds of arguments of say, in addition to the program's own words.
+// Types of arguments of say, in addition to string, which is text of the program.
 type (
 	code  string
 	name  string
 	quote string
 )
 
-// say returns a paragraph of own texts (string), code, names and quotes.
+// say returns a paragraph of its arguments, which are of type string, code, name, quote or prose.
 func say(parts ...any) prose {
 	out := make(prose, 0, len(parts))
 	for _, part := range parts {
@@ -36,13 +36,13 @@ func say(parts ...any) prose {
 		case prose:
 			out = append(out, p...)
 		default:
-			panic("a paragraph is made of something else") // a programming error, which every test hits
+			panic("say: the argument has another type") // a programming error, which the tests would find
 		}
 	}
 	return out
 }
 
-// paragraphs returns the paragraphs of an untrusted text, which empty lines separate.
+// paragraphs splits an untrusted text at empty lines into paragraphs.
 func paragraphs(text string) []prose {
 	var out []prose
 	for p := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n\n") {

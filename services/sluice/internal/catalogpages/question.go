@@ -11,11 +11,11 @@ import (
 
 // question is a question about a tool, with its answer.
 type question struct {
-	// Slug is its name in links.
+	// Slug is the name of the question in links.
 	Slug   string
 	Title  prose
 	Answer []prose
-	// Rule is a policy document that belongs to the answer, in YAML; it may be empty.
+	// Rule is a policy document that belongs to the answer, in YAML; may be empty.
 	Rule string
 }
 
@@ -28,17 +28,17 @@ func questionsOf(v *view) []question {
 		{"risk", say("What risk level is ", tool, "?"), howRisky(v), ""},
 		withRule(question{
 			"limit", say("Can I rate-limit ", tool, "?"), []prose{say(
-				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With this one 10 calls pass in any 60 seconds, counted for each agent session. "+
-					"Further calls are refused, and the answer says when to try again.")}, limited(v.GetServer(), v.GetName()),
+				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With the entry below, 10 calls of an agent session pass in any 60 seconds. "+
+					"Further calls are refused, and the response says when to try again.")}, limited(v.GetServer(), v.GetName()),
 		}),
 		withRule(question{
 			"block", say("How do I block ", tool, " completely?"), []prose{say(
-				"Set ", code("action: deny"), ". A call is refused before it reaches ", server, ", and the agent reads the reason. With ",
+				"Set ", code("action: deny"), ". A call is refused before it reaches ", server, ", and the agent gets the reason. With ",
 				code("action: hide"), " agents don't see the tool at all.")}, denied(v.GetServer(), v.GetName()),
 		}),
 		{"server", say("What MCP server provides ", tool, "?"), []prose{say(
-			"It is a tool of the MCP server ", server, ". Sluice stands in front of that server, at ", code(gatewayPath(v.GetServer())),
-			" of the gateway, and applies policies before a call reaches it.")}, ""},
+			"It is a tool of the MCP server ", server, ". The gateway of Sluice serves it at ", code(gatewayPath(v.GetServer())),
+			", and applies policies before a call reaches the server.")}, ""},
 	}
 }
 
@@ -47,7 +47,7 @@ func whatItDoes(v *view) []prose {
 	if said := strings.TrimSpace(v.GetDescription()); said != "" {
 		out = append(out, say("In its server's words: “", quote(short(said, 2*maxSummary)), "”"))
 	}
-	return append(out, say("It is held to be a "+v.Category.Label+" tool of the MCP server ", name(v.GetServer()), ", which means that it "+v.Category.Means+". "+v.Category.Advice))
+	return append(out, say("It is classified as a "+v.Category.Label+" tool of the MCP server ", name(v.GetServer()), ", which means that it "+v.Category.Means+". "+v.Category.Advice))
 }
 
 func enforce(v *view) question {
@@ -55,13 +55,13 @@ func enforce(v *view) question {
 	q := question{
 		"enforce", say("How do I enforce a policy on ", v.headName(), "?"), []prose{say(
 			"Register the MCP server ", server, " with Sluice, and let your MCP client connect to ", code(gatewayPath(v.GetServer())),
-			" of the gateway instead. Then write a rule for the tool: allow, deny, limit its rate, or ask a person. It holds for every call, before the call reaches ",
-			server, ". Nothing has to be installed on the server.")}, v.GetAdvice().GetRecommendedRule(),
+			" of the gateway instead. Then write a rule for the tool: allow, deny, limit its rate, or require approval. The rule applies to every call before the call reaches ",
+			server, ". You don't need to install anything on the server.")}, v.GetAdvice().GetRecommendedRule(),
 	}
 	if q.Rule == "" {
-		q.Answer = append(q.Answer, say("The catalogue recommends no rule for it."))
+		q.Answer = append(q.Answer, say("The catalog recommends no rule for it."))
 	} else {
-		q.Answer = append(q.Answer, say("This is the rule that the catalogue recommends:"))
+		q.Answer = append(q.Answer, say("The catalog recommends this rule:"))
 	}
 	return q
 }
@@ -81,16 +81,16 @@ func riskName(r policyv1.Risk) string {
 	return "unknown risk"
 }
 
-// withRule adds the reason if there is no rule to show.
+// withRule adds to the answer why there is no rule, if there is none.
 func withRule(q question) question {
 	if q.Rule == "" {
-		q.Answer = append(q.Answer, say("Its name can't stand under ", code("tools"), " of a policy, where names have 1 to 128 letters, digits and ", code("_ . / -"),
-			". Where the default is ", code("deny"), ", it can't be called."))
+		q.Answer = append(q.Answer, say("A policy document can't name this tool, because a name under ", code("tools"), " has 1 to 128 letters, digits and ", code("_ . / -"),
+			". With the default ", code("deny"), ", it can't be called."))
 	}
 	return q
 }
 
-// raisedOf returns why a tool's risk is higher than usual for its category; nil if it is not.
+// raisedOf says why the risk of a tool is higher than usual for its category. It returns nil if the risk is not higher.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
 	of := categoryOf(c.GetCategory())
@@ -100,22 +100,22 @@ func raisedOf(t *tool) prose {
 	return say("Its risk is higher than that of most " + of.Label + " tools, because " + reasonOf(t) + ".")
 }
 
-// reasonOf returns what raises the risk.
+// reasonOf returns the reason for a raised risk, as the end of a sentence.
 func reasonOf(t *tool) string {
 	c := t.GetClassification()
 	switch {
 	case t.GetOverride().GetRisk() != policyv1.Risk_RISK_UNSPECIFIED:
-		return "a person decided so"
+		return "a person has set the risk"
 	case slices.Contains(c.GetTags(), tagSpeaks):
-		return "its definition speaks to the model"
+		return "its definition instructs the model"
 	case slices.Contains(c.GetTags(), tagHidden):
 		return "its definition hides text"
 	case c.GetSensitivity() == policyv1.Axis_AXIS_HIGH:
-		return "what comes back can be very sensitive"
+		return "its results can be very sensitive"
 	case c.GetCategory() != mcpv1.Category_CATEGORY_READ && c.GetBlastRadius() == policyv1.Axis_AXIS_HIGH:
-		return "one call can touch much"
+		return "one call can affect many things"
 	default:
-		return "the server itself says that it may ruin something"
+		return "the server itself says that the tool may be destructive"
 	}
 }
 

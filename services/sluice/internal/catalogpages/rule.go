@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// ruleName is the form of a name under `tools` of a policy.
+// ruleName matches the names that `tools` in a policy document permits.
 var ruleName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-// entry returns a policy document with one rule for a tool, in YAML; empty if a document can't name the tool.
+// entry returns a policy document with one rule for a tool, in YAML. lines are the lines of the rule. It returns "" if a
+// document can't name the tool.
 func entry(server, tool string, lines ...string) string {
 	if !ruleName.MatchString(tool) {
 		return ""
@@ -23,7 +24,7 @@ func entry(server, tool string, lines ...string) string {
 	return out.String()
 }
 
-// limited returns a document that allows a tool 10 calls a minute.
+// limited returns a document that allows 10 calls of a tool in a minute.
 func limited(server, tool string) string {
 	return entry(server, tool, "action: allow", "rate_limit: {max: 10, window: 60}")
 }
@@ -33,13 +34,13 @@ func denied(server, tool string) string {
 	return entry(server, tool, "action: deny", "reason: ask a person to do this")
 }
 
-// plain matches texts that every reader of YAML reads as text, except the words of notTexts.
+// plain matches texts that every YAML parser reads as a string, except the words in notTexts.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// notTexts are words that some readers of YAML read as another type.
+// notTexts matches words that some YAML parsers read as another type.
 var notTexts = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// scalar returns a text as a scalar of YAML. Go's escapes are valid in YAML.
+// scalar returns a text as a YAML scalar. Go's escapes are valid in YAML.
 func scalar(text string) string {
 	if plain.MatchString(text) && !notTexts.MatchString(text) {
 		return text

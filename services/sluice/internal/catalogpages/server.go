@@ -8,16 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// share is the share of a category in a number of tools.
+// share is how many of some tools have a category.
 type share struct {
 	*category
 
 	Count int
-	// From and Width are the position of the share in a bar that is 100 wide.
+	// From and Width are the position and the width of the share in a bar with a width of 100.
 	From, Width string
 }
 
-// sharesOf returns the shares of the categories that tools have.
+// sharesOf returns the shares of the categories among tools. It leaves out categories without a tool.
 func sharesOf(tools iter.Seq[*tool]) []share {
 	var counts [len(categories)]int
 	total := 0
@@ -55,16 +55,16 @@ func (s *server) Stem() string { return s.stem }
 // Count returns how many tools of the server have a page.
 func (s *server) Count() int { return len(s.tools) }
 
-// LastListed returns when the server was last listed, for people.
+// LastListed returns when the server last listed its tools, or "" if that is not known.
 func (s *server) LastListed() string { return moment(s.GetListed()) }
 
-// WaitingHex returns the digest that accepts all pending definitions.
+// WaitingHex returns the digest of all pending definitions, in hexadecimal.
 func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 
 // Gateway returns the path of the server at a gateway.
 func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 
-// Pinning returns how the server's definitions are pinned, in words.
+// Pinning says how the server's definitions are pinned.
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:
@@ -76,7 +76,7 @@ func (s *server) Pinning() string {
 	return "every definition waits"
 }
 
-// Notices returns what a reader of the server's page must know first.
+// Notices returns the notices at the top of the server's page.
 func (s *server) Notices() []notice {
 	var out []notice
 	if s.GetQuarantined() {

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// plainName matches names that can be file names unchanged, on every system: in lower case, because some systems ignore
-// case, and without `~`, which marks all other names.
+// plainName matches names that are valid file names on every system. They are in lower case, because some systems ignore
+// case. They have no `~`, because stem uses it in all other file names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// reserved are names of devices on Windows, with any text after the first dot.
+// reserved matches names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is how many characters remain of a name that can't be a file name.
+// maxSlug is how many characters of a name a file name contains if the name itself can't be a file name.
 const maxSlug = 40
 
-// stem returns the name of a file, without its extension, for a server or a tool of any name. It has 1 to 100
-// lower-case letters, digits and `_ . - ~`, and different names have different stems. It depends only on the name, so
-// links stay valid across exports. A name that can't be a file name has a readable part and the first half of its
-// SHA-256, for which a collision takes 2^64 tries.
+// stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case letters,
+// digits and `_ . - ~`. It depends only on the name, so that links stay valid across exports. Different names have
+// different stems: if a name can't be a file name, its stem is a readable part and the first half of the SHA-256 of the
+// name.
 func stem(name string) string {
 	if plainName.MatchString(name) && !reserved.MatchString(name) {
 		return name
@@ -29,7 +29,7 @@ func stem(name string) string {
 	return slug(name) + "~" + hex.EncodeToString(sum[:len(sum)/2])
 }
 
-// slug returns the part of a name that a file name can show.
+// slug returns a readable part for the stem of a name: the lower-case letters and digits in the name, up to maxSlug.
 func slug(name string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(name) {

@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// run is a part of a text. If it is Hidden, it is the escape of characters that would be invisible, or would change how
-// others are shown.
+// run is a part of a text. If Hidden is true, Text contains escapes of characters that are invisible or that change how
+// other characters are shown.
 type run struct {
 	Text   string
 	Hidden bool
 }
 
-// runs splits a text into visible parts and escapes. Line breaks stay only if lines is true; then a tab becomes four
-// blanks.
+// runs splits a text into visible parts and escapes. If lines is true, line breaks stay and a tab becomes four spaces.
+// Otherwise both become escapes.
 func runs(text string, lines bool) []run {
 	if lines {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\t", "    ")
@@ -41,8 +41,8 @@ func runs(text string, lines bool) []run {
 	return out
 }
 
-// escaped returns the escape of the first character of a text, and its length in bytes. An invalid byte counts as a
-// character.
+// escaped returns the escape of the first character of a text, and the character's length in bytes. If broken is true, the
+// text begins with an invalid byte, which is escaped instead.
 func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
 		return fmt.Sprintf(`\x%02x`, text[0]), 1
@@ -50,19 +50,19 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides reports whether a character is shown as an escape after another one.
+// hides reports whether character r is shown as an escape if it follows character before.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':
 		return !lines
 	case r == 0xfe0f && unicode.Is(unicode.So, before):
-		return false // the selector makes the symbol before it an emoji
+		return false // U+FE0F after a symbol makes the symbol an emoji
 	default:
 		return safetext.Hides(r)
 	}
 }
 
-// hide appends an escape, to the last run if that is an escape.
+// hide appends an escape to the last run if that run contains escapes, or as another run.
 func hide(out []run, escape string) []run {
 	if n := len(out); n > 0 && out[n-1].Hidden {
 		out[n-1].Text += escape
@@ -71,10 +71,10 @@ func hide(out []run, escape string) []run {
 	return append(out, run{Text: escape, Hidden: true})
 }
 
-// shown returns a text on one line, with escapes.
+// shown returns a text on one line, with escapes for hidden characters.
 func shown(text string) string { return joined(runs(text, false)) }
 
-// shownLines returns a text with escapes and its line breaks.
+// shownLines returns a text with its line breaks, and with escapes for hidden characters.
 func shownLines(text string) string { return joined(runs(text, true)) }
 
 func joined(parts []run) string {
@@ -85,7 +85,7 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns the beginning of a text, of at most this many characters, and whether something was cut.
+// cut returns the first characters of a text, up to most, and whether the text is longer.
 func cut(text string, most int) (string, bool) {
 	for at := range text {
 		if most == 0 {
@@ -96,8 +96,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short returns a text of at most this many characters, with a sign if it was cut. It cuts at the end of a word if
-// possible.
+// short returns a text, or its first characters, up to most, and an ellipsis if the text is longer. It cuts at the end of a
+// word if possible.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {
@@ -114,7 +114,7 @@ const maxSummary = 140
 
 // summary returns the first sentence of a description, on one line.
 func summary(description string) string {
-	begin, _ := cut(description, 4*maxSummary) // white space may be removed
+	begin, _ := cut(description, 4*maxSummary) // four times as much, because white space is removed
 	line := strings.Join(strings.Fields(begin), " ")
 	if sentence, _, more := strings.Cut(line, ". "); more {
 		line = sentence + "."

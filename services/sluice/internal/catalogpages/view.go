@@ -13,20 +13,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// sure is the confidence from which the answer is not the strictest of several.
+// sure is the minimum confidence of a classification that the evidence supports. Below it, the classification is the
+// strictest of several possible ones.
 const sure = 0.5
 
 // Limits of texts on a page.
 const (
-	// maxDefinition is how much of the raw definition is shown, in characters.
+	// maxDefinition is how many characters of the raw definition a page shows.
 	maxDefinition = 64 << 10
-	// maxLede is how much of a description is shown at the top of its page, in characters.
+	// maxLede is how many characters of a description are shown at the top of a page.
 	maxLede = 1200
-	// maxHeading is how much of a name is shown in headings and titles, in characters.
+	// maxHeading is how many characters of a name are shown in headings and titles.
 	maxHeading = 64
 )
 
-// view is the content of a tool's page, in order.
+// view is the content of a tool's page, in the order of the page.
 type view struct {
 	*tool
 
@@ -34,7 +35,7 @@ type view struct {
 	Lede, Rest string
 	Category   *category
 	Risk       *risk
-	// Sure is the confidence in words, and Percent as a number.
+	// Sure is the confidence as a text, and Percent the confidence in percent.
 	Sure       string
 	Percent    int
 	Degrees    []degree
@@ -47,7 +48,7 @@ type view struct {
 	Questions  []question
 	History    []definition
 	Definition string
-	// Cut is true if the definition is not shown completely.
+	// Cut is true if Definition is only the beginning of the definition.
 	Cut bool
 }
 
@@ -75,7 +76,7 @@ func viewOf(t *tool) *view {
 // headName returns a tool's name, shortened for headings.
 func (t *tool) headName() name { return name(short(t.GetName(), maxHeading)) }
 
-// Title returns the title of a tool, if it differs from the name.
+// Title returns the title of a tool, or "" if the title equals the name.
 func (t *tool) Title() string {
 	if title := strings.TrimSpace(t.GetTitle()); !strings.EqualFold(title, t.GetName()) {
 		return title
@@ -86,18 +87,19 @@ func (t *tool) Title() string {
 // ServerStem returns the file name of the tool's server, without extension.
 func (t *tool) ServerStem() string { return t.of.stem }
 
-// LastListed returns when the tool was last listed, for people.
+// LastListed returns when the tool was last listed, or "" if that is not known.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
 
 // Stem returns the file name of the tool in the folder of its server, without extension.
 func (t *tool) Stem() string { return t.stem }
 
-// unsure reports whether the answer is the strictest of several.
+// unsure reports whether a classification is the strictest of several possible ones.
 func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }
 
-// sureness returns a confidence in words, to two places, because more would look more certain than it is.
+// sureness returns a confidence as a text. It has two decimal places, because more would suggest a precision that the
+// confidence does not have.
 func sureness(c *policyv1.Classification) string {
 	word := "sure"
 	if unsure(c) {
@@ -106,14 +108,14 @@ func sureness(c *policyv1.Classification) string {
 	return fmt.Sprintf("%.2f, %s", c.GetConfidence(), word)
 }
 
-// pin describes the state of a definition.
+// pin describes the pin state of a definition.
 type pin struct {
 	Slug, Label string
-	// Callable is true if a tool with such a definition can be called.
+	// Callable is true if a tool can be called with a definition in this state.
 	Callable bool
 }
 
-// pinOf returns the description of a state. An unknown state permits no calls.
+// pinOf returns the description of a pin state. A state that this version does not know permits no calls.
 func pinOf(s policyv1.PinState) *pin {
 	switch slug := enum.Name(s); slug {
 	case "off":
@@ -129,14 +131,15 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a piece of a definition and what it shows.
+// evidence is a quote from a definition, and what the quote shows about the tool.
 type evidence struct {
 	Quote, Meaning string
-	// Place is its position in words, and Pointer the same for programs.
+	// Place describes where the quote is. Pointer is the JSON Pointer of the text with the quote, and Offset the offset of
+	// the quote in that text, in bytes.
 	Place   prose
 	Pointer string
 	Offset  int32
-	// For is the category that it supports; nil if it supports a degree.
+	// For is the category that the evidence supports; nil if the evidence supports a degree.
 	For     *category
 	Weight  string
 	Percent int
@@ -157,7 +160,7 @@ func evidenceOf(all []*policyv1.Evidence) []evidence {
 	return out
 }
 
-// placeOf returns the position of evidence in words.
+// placeOf describes where the quote of evidence is in the definition.
 func placeOf(e *policyv1.Evidence) prose {
 	var steps []string
 	for token := range jsontext.Pointer(e.GetPath()).Tokens() {
@@ -179,23 +182,23 @@ func placeOf(e *policyv1.Evidence) prose {
 	}
 }
 
-// definition is a definition that was seen.
+// definition is a definition that a server has listed.
 type definition struct {
 	Digest      string
 	Pin         *pin
 	First, Last string
-	// Settled is which principal decided on it, when, and why; nil without a decision.
+	// Settled says which principal accepted or refused the definition, when, and why; nil without a decision.
 	Settled prose
-	// Reason is why there was no decision, according to the catalog; it may be empty.
+	// Reason is the catalog's reason for the pin state of a definition without a decision; may be empty.
 	Reason string
-	// Now is true if a list has it now, and Newest if the page shows it.
+	// Now is true if the server lists the definition now. Newest is true if it is the definition that the page shows.
 	Now, Newest bool
 	Versions    string
-	// SeenBy is the principal to whom it was listed first; empty if that was the gateway.
+	// SeenBy is the principal to which the server listed the definition first; empty if it listed it to the gateway.
 	SeenBy string
 }
 
-// historyOf returns the definitions of a tool that were seen.
+// historyOf returns the definitions of a tool that the server has listed.
 func historyOf(t *tool) []definition {
 	var out []definition
 	for _, d := range t.GetHistory() {
@@ -208,7 +211,7 @@ func historyOf(t *tool) []definition {
 	return out
 }
 
-// settledOf returns which principal accepted or refused a definition, when, and why; nil without a decision.
+// settledOf says which principal accepted or refused a definition, when, and why. It returns nil without a decision.
 func settledOf(d *policyv1.SeenDefinition) prose {
 	var out prose
 	switch {
@@ -225,7 +228,7 @@ func settledOf(d *policyv1.SeenDefinition) prose {
 	return out
 }
 
-// moment returns a time for people, in UTC; empty without one.
+// moment formats a time in UTC. It returns "" for nil.
 func moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -235,7 +238,7 @@ func moment(t *timestamppb.Timestamp) string {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// on returns " on TIME", as a part of a sentence; empty without a time.
+// on returns " on TIME", for a sentence. It returns "" for nil.
 func on(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -243,11 +246,11 @@ func on(t *timestamppb.Timestamp) string {
 	return " on " + moment(t)
 }
 
-// indented returns a definition with other white space.
+// indented returns a definition as indented JSON.
 func indented(definition string) string {
 	v := jsontext.Value(definition)
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
-		return definition // not JSON: shown as it is
+		return definition // the definition is not JSON
 	}
 	return string(v)
 }

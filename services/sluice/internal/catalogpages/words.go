@@ -5,27 +5,27 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// category describes a category.
+// category describes a category of tools.
 type category struct {
-	// Slug is its name in files, classes and rules.
+	// Slug is the name of the category in file names, CSS classes and rules.
 	Slug string
-	// Label is its name for people.
+	// Label is the name of the category on pages.
 	Label string
-	// Meaning says which tools belong to it.
+	// Meaning says which tools belong to the category.
 	Meaning string
-	// Usual is the risk of a tool about which nothing else is known.
+	// Usual is the risk of a tool of this category about which nothing else is known.
 	Usual policyv1.Risk
-	// Means continues "which means that it …".
+	// Means completes the sentence "which means that it …".
 	Means string
-	// Advice is what to do about such tools, in a sentence.
+	// Advice is a sentence that recommends a rule for tools of this category.
 	Advice string
-	// Why is why such a tool needs a policy, if the catalog does not say.
+	// Why says why a tool of this category needs a policy. It is used if the catalog has no text for the tool.
 	Why string
-	// does returns what agents do with such a tool on a server.
+	// does returns the paragraph about what agents do with a tool of this category.
 	does func(tool, server name) prose
 }
 
-// categories are those of the contract, by number. "Not classified" is the first.
+// categories are the categories of sluice.mcp.v1, by number. The first is "Not classified".
 var categories = [...]category{
 	mcpv1.Category_CATEGORY_UNSPECIFIED: {
 		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
@@ -95,13 +95,13 @@ var categories = [...]category{
 // risk describes a risk class.
 type risk struct {
 	Slug, Label string
-	// Steps is its position on a scale of four.
+	// Steps is the position of the risk on a scale of four.
 	Steps int
-	// Advice is what to do about such tools, in a sentence.
+	// Advice is a sentence that recommends a rule for tools of this risk.
 	Advice string
 }
 
-// risks are those of the contract, by number.
+// risks are the risks of sluice.policy.v1, by number.
 var risks = [...]risk{
 	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
@@ -110,7 +110,7 @@ var risks = [...]risk{
 	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Let a person approve each call of a tool of critical risk."},
 }
 
-// categoryOf returns the description of a category. An unknown category is not classified.
+// categoryOf returns the description of a category. A number that this version does not know counts as not classified.
 func categoryOf(c mcpv1.Category) *category {
 	if c < 0 || int(c) >= len(categories) {
 		c = mcpv1.Category_CATEGORY_UNSPECIFIED
@@ -118,7 +118,7 @@ func categoryOf(c mcpv1.Category) *category {
 	return &categories[c]
 }
 
-// riskOf returns the description of a risk. An unknown risk is not classified.
+// riskOf returns the description of a risk. A number that this version does not know counts as not classified.
 func riskOf(r policyv1.Risk) *risk {
 	if r < 0 || int(r) >= len(risks) {
 		r = policyv1.Risk_RISK_UNSPECIFIED
@@ -126,17 +126,17 @@ func riskOf(r policyv1.Risk) *risk {
 	return &risks[r]
 }
 
-// degree describes one of the degrees of a classification other than the category.
+// degree describes a degree of a classification, such as its sensitivity.
 type degree struct {
 	Name, About string
 	// Level is low, medium, high, or not judged.
 	Level string
-	// Slug is the level's name in classes, and Steps its position on a scale of three.
+	// Slug is the name of the level in CSS classes, and Steps the position of the level on a scale of three.
 	Slug  string
 	Steps int
 }
 
-// degreeOf returns a degree. One that was not judged counts as high.
+// degreeOf returns a degree. A degree that was not judged has the highest position on the scale.
 func degreeOf(what, about string, a policyv1.Axis) degree {
 	d := degree{Name: what, About: about, Level: "not judged", Slug: "unknown", Steps: 3}
 	switch a {

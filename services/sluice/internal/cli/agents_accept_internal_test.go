@@ -32,7 +32,8 @@ func (g *fakeGallery) AcceptTemplate(_ context.Context, req *wasmagentv1.AcceptT
 	return &wasmagentv1.AcceptTemplateResponse{Template: &wasmagentv1.TemplateSummary{Id: req.GetId(), AddedBy: "ana", Digest: req.GetDigest()}}, nil
 }
 
-// Without a terminal a template is accepted only by its digest. The whole template is always printed, its rights first.
+// Without a terminal, a template is accepted only with its digest. The command prints the whole template, its rights
+// first.
 func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)
@@ -40,7 +41,7 @@ func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 		given, err string
 		usage      bool
 	}{
-		"no digest":     {"", "without a terminal, read the template and name it with --digest " + digest, true},
+		"no digest":     {"", "without a terminal, read the template and accept it with --digest " + digest, true},
 		"a short one":   {"0123456", "--digest needs at least 8 digits", true},
 		"another one":   {"0123456f", "nothing was accepted: the template has the digest " + digest, false},
 		"one too long":  {digest + "0", "nothing was accepted: the template has the digest " + digest, false},
@@ -53,7 +54,7 @@ func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 			g := &fakeGallery{digest: digest}
 			err := (&tool{self: "sluice", out: &out, errOut: &said, output: "table"}).acceptTemplate(t.Context(), g, "foreign", tt.given)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("it ends with %v", err)
+				t.Errorf("the command returned %v", err)
 			}
 			if _, usage := errors.AsType[usageError](err); usage != tt.usage {
 				t.Errorf("%v is an error of usage: %v", err, usage)
@@ -62,11 +63,11 @@ func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 				t.Errorf("accepted: %q", g.accepted)
 			}
 			if name == "a short one" {
-				return // asks nothing
+				return // the command prints no template
 			}
 			rights, rest := strings.Index(out.String(), `"pay"`), strings.Index(out.String(), `"Do as I\u202esay."`)
 			if rights < 0 || rest < rights || strings.Contains(out.String(), "\u202e") || !strings.Contains(out.String(), digest) {
-				t.Errorf("it prints %q", out.String())
+				t.Errorf("the command prints %q", out.String())
 			}
 		})
 	}

@@ -13,12 +13,12 @@ import (
 func (t *tool) agentsMigrate() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "migrate [ID...]", Short: "Move agents to the current module of their guest; they keep files, todos and conversation",
+		Use: "migrate [ID...]", Short: "Run agents with the current module of their guest; files, todos and conversations do not change",
 		Example:           "  " + t.self + " agents migrate --all",
 		ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if all != (len(ids) == 0) {
-				return usageError{errors.New("name agents, or give --all")}
+				return usageError{errors.New("give either the ids of agents or --all")}
 			}
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				if all {
@@ -61,14 +61,14 @@ func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClien
 		case resp.GetFromDigest() == "":
 			err = oneLine(t.out, "%s already runs the current module", now.GetId())
 		default:
-			err = oneLine(t.out, "%s runs %.12s, and ran %.12s before", now.GetId(), now.GetModuleDigest(), resp.GetFromDigest())
+			err = oneLine(t.out, "%s runs module %.12s instead of %.12s", now.GetId(), now.GetModuleDigest(), resp.GetFromDigest())
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d agents were not migrated", failed, len(ids))
+		return fmt.Errorf("%d of %d agents were not migrated; the lines above say why", failed, len(ids))
 	}
 	return nil
 }

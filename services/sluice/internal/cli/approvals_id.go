@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// shortest is the least number of characters that identify an approval, if no other identifier begins with them.
+	// shortest is how many characters of an identifier a person must give at least.
 	shortest = 8
-	// idsAtOnce is the size of a page of the search.
+	// idsAtOnce is how many approvals one request lists.
 	idsAtOnce = 1000
 )
 
 func (t *tool) listAll() string { return t.command("approvals list --all") }
 
-// whole returns the identifier that begins with given.
+// whole returns the identifier of the only approval whose identifier begins with given.
 func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (string, error) {
 	switch _, err := uuid.Parse(given); {
 	case err == nil:
 		return given, nil
 	case given == "":
-		return "", usageError{fmt.Errorf("no id was given: %s prints them", t.listAll())}
+		return "", usageError{fmt.Errorf("the id is empty: %s prints the ids", t.listAll())}
 	case len(given) < shortest:
-		return "", fmt.Errorf("%q is too short: give the first %d characters of an id or more; %s prints them", given, shortest, t.listAll())
+		return "", fmt.Errorf("the id %q is too short: give at least the first %d characters of an id; %s prints the ids", given, shortest, t.listAll())
 	}
 	found, err := t.beginning(ctx, client, given)
 	if err != nil {
@@ -36,19 +36,19 @@ func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClien
 	return t.only(found, given)
 }
 
-// only returns the single identifier that was found.
+// only returns the only identifier in found, or an error if found has none or several.
 func (t *tool) only(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("no approval has an id that begins with %q: %s prints them", given, t.listAll())
+		return "", fmt.Errorf("no approval has an id that begins with %q: %s prints the ids", given, t.listAll())
 	case 1:
 		return found[0], nil
 	default:
-		return "", fmt.Errorf("%d approvals have an id that begins with %q: give more of it; %s prints them", len(found), given, t.listAll())
+		return "", fmt.Errorf("%d approvals have an id that begins with %q: give more characters of the id; %s prints the ids", len(found), given, t.listAll())
 	}
 }
 
-// beginning returns the identifiers that begin with a text, of all approvals that the person may see.
+// beginning returns the identifiers that begin with text, among all approvals that the person may see.
 func (t *tool) beginning(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idsAtOnce}
 	for {

@@ -8,7 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 )
 
-// If a list has more pages, the command says so on standard error.
+// The command says on standard error that a list has more pages.
 func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 	t.Parallel()
 	for _, output := range []string{"table", "json"} {
@@ -18,7 +18,7 @@ func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 			if err := (&tool{self: "sluice", out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
 				t.Fatal(err)
 			}
-			if told := strings.Contains(said.String(), "there are older ones"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
+			if told := strings.Contains(said.String(), "older approvals are not listed"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
 				t.Errorf("%s with the next page %q: stderr %q, stdout %q", output, token, said.String(), out.String())
 			}
 		}
@@ -33,8 +33,8 @@ func TestTheBeginningOfAnIdentifierMeansOneOrNone(t *testing.T) {
 		err   string
 	}{
 		"one":  {[]string{"1d217f99-a"}, "1d217f99-a", ""},
-		"none": {nil, "", "no approval has an id that begins with \"1d217f99\": `sluice approvals list --all` prints them"},
-		"two":  {[]string{"1d217f99-a", "1d217f99-b"}, "", "2 approvals have an id that begins with \"1d217f99\": give more of it; `sluice approvals list --all` prints them"},
+		"none": {nil, "", "no approval has an id that begins with \"1d217f99\": `sluice approvals list --all` prints the ids"},
+		"two":  {[]string{"1d217f99-a", "1d217f99-b"}, "", "2 approvals have an id that begins with \"1d217f99\": give more characters of the id; `sluice approvals list --all` prints the ids"},
 	} {
 		got, err := (&tool{self: "sluice"}).only(tt.found, "1d217f99")
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {

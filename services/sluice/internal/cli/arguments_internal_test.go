@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Broken JSON of a flag is refused with the flag's name and the position of the error.
+// A flag with broken JSON is a usage error that names the flag and the position of the error.
 func TestAFlagOfBrokenJSONIsRefused(t *testing.T) {
 	t.Parallel()
 	commands := map[string][]string{

@@ -32,21 +32,21 @@ type listFlags struct {
 	trusted bool
 }
 
-// aboutLists is the part of a command's help about lists of tools.
+// aboutLists is the part of a command's help text about lists of tools.
 const aboutLists = `
 
-With --file, the list of tools is an answer to tools/list, its result, or the array in it.
-With --run, the command starts a server that speaks MCP on its standard input and output,
-with the command's environment, lists the tools, and ends the server.`
+With --file, the list of tools is a response to tools/list, the result in the response, or
+the array in the result. With --run, the command starts a server that uses the stdio
+transport, with the environment of this command, lists the tools, and ends the server.`
 
-// useList adds the flags of a list to a command that calls do with the list's tools.
+// useList adds the flags of a list of tools to a command, which then calls do with the tools.
 func useList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = useListOr(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
 }
 
-// useListOr is useList for a command that gets its tools from another source if no list is named.
+// useListOr does what useList does, but the flags are optional. Without them, the tools come from elsewhere.
 func useListOr(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -54,7 +54,7 @@ func useListOr(
 	c.Args = func(_ *cobra.Command, given []string) error {
 		switch {
 		case f.run && len(given) == 0:
-			return usageError{errors.New("name the command after --")}
+			return usageError{errors.New("--run needs the command that starts the server: write it after --")}
 		case !f.run && len(given) > 0:
 			return usageError{fmt.Errorf("%q is only allowed with --run", given[0])}
 		}
@@ -80,9 +80,9 @@ func useListOr(
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.file, "file", "", "the file with the list; - reads it from standard input")
+	flags.StringVar(&f.file, "file", "", "the file with the list; - reads the list from standard input")
 	flags.BoolVar(&f.run, "run", false, "start the server with the command after --")
-	flags.BoolVar(&f.trusted, "trusted", false, "let the server's own hints make a tool look better")
+	flags.BoolVar(&f.trusted, "trusted", false, "trust the server's annotations, so that they may lower the risk of a tool")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsMutuallyExclusive("file", "run")
 	_ = c.MarkFlagFilename("file", "json")
@@ -93,15 +93,15 @@ func (t *tool) catalogClassify() *cobra.Command {
 	return useList(&cobra.Command{
 		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
 		Short: "Classify each tool of a server by its definition",
-		Long: `Print what each tool of a server does, how bad a wrong call can be, how certain that is, and
-the words of the definition that show it. No model is used and nothing is sent. Equal
-definitions give equal answers.` + aboutLists,
+		Long: `Print what each tool of a server does, how much harm a wrong call can do, how certain this is,
+and the words of the definition that show it. The command uses no model and sends nothing over
+the network. Equal definitions give equal results.` + aboutLists,
 		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
 			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)
 }
 
-// from returns where the list comes from, if it is a file.
+// from returns the name of the file with the list, or "" if there is no file.
 func (f listFlags) from() string {
 	if f.file == "-" {
 		return "standard input"
@@ -109,7 +109,7 @@ func (f listFlags) from() string {
 	return f.file
 }
 
-// list returns the list of tools that the flags name.
+// list reads the file with the list, or starts the server and lists its tools.
 func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
 		return listOf(ctx, command)
@@ -140,7 +140,7 @@ type classified struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a piece of a definition and what it shows.
+// classEvidence is a quote from a definition and what the quote shows about the tool.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`
@@ -162,8 +162,8 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	if !t.json() {
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
-			why := "nothing in its definition says what it does"
-			for _, e := range slices.Backward(tool.GetEvidence()) { // the heaviest comes first
+			why := "the definition does not say what the tool does"
+			for _, e := range slices.Backward(tool.GetEvidence()) { // the evidence with the highest weight is first, and wins
 				if e.GetCategory() == tool.GetCategory() {
 					why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
 				}
@@ -198,7 +198,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	return t.printJSON(out)
 }
 
-// title returns a name with a capital letter, as pages write categories.
+// title returns a name with a capital first letter.
 func title(name string) string {
 	first, n := utf8.DecodeRuneInString(name)
 	if n == 0 {

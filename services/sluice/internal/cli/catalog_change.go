@@ -14,10 +14,10 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// plainWord matches words that need no quotes in any shell.
+// plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords returns a command line of these words, quoted for a shell.
+// shellWords returns a command line of words, which it quotes for a shell.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {
@@ -27,15 +27,15 @@ func shellWords(all ...string) string {
 	return strings.Join(all, " ")
 }
 
-// settleFlags are the flags that name the definition that a person has seen, and the reason.
+// settleFlags are the flags of a command that accepts or refuses a definition.
 type settleFlags struct{ digest, reason string }
 
 func (f *settleFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.digest, "digest", "", "at least 8 digits of the `DIGEST` that catalog diff printed")
-	c.Flags().StringVar(&f.reason, "reason", "", "the reason; stored with the decision")
+	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
 }
 
-// find returns the digest in the list that begins with the flag's digits.
+// find returns the only digest in all that begins with the digits in --digest.
 func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -44,13 +44,13 @@ func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 	for _, d := range all {
 		if strings.HasPrefix(hex.EncodeToString(d), strings.ToLower(f.digest)) {
 			if found != nil {
-				return nil, usageError{fmt.Errorf("--digest %s is the start of more than one: give more digits", f.digest)}
+				return nil, usageError{fmt.Errorf("--digest %s is the beginning of several digests: give more digits", f.digest)}
 			}
 			found = d
 		}
 	}
 	if found == nil {
-		return nil, fmt.Errorf("no definition that was seen has a digest that starts with %s: look again, it may have changed", f.digest)
+		return nil, fmt.Errorf("no definition has a digest that begins with %s: it may have changed; run catalog diff again", f.digest)
 	}
 	return found, nil
 }
@@ -58,11 +58,12 @@ func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 func (t *tool) catalogAccept() *cobra.Command {
 	f := new(settleFlags)
 	c := &cobra.Command{
-		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have seen, or all pending ones of a server",
+		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have read, or all pending definitions of a server",
 		Long: `Accept a definition of a tool, so that policy decides on calls of the tool. Without TOOL,
-accept all pending definitions of a server, except flagged ones, which are accepted one by
-one. ` + "`catalog diff SERVER`" + ` shows them and prints the digest. If a definition was accepted
-automatically, accepting it says that a person agrees with the catalog about the tool.`,
+accept all pending definitions of a server, except flagged definitions, which must be
+accepted one by one. ` + "`catalog diff SERVER`" + ` shows the definitions and prints the digest. To
+accept a definition that was accepted automatically means that a person agrees with the
+catalog about the tool.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req := &policyv1.AcceptPinRequest{Server: given[0], Reason: f.reason}
@@ -101,7 +102,7 @@ type changed struct {
 	Revision string `json:"revision"`
 }
 
-// printChanged reports a change.
+// printChanged prints the result of a change: what happened, and the new policy revision.
 func (t *tool) printChanged(what, revision string) error {
 	if t.json() {
 		return t.printJSON(changed{Revision: revision})
@@ -110,14 +111,14 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// seenDigest returns the digest of the definition that the person has seen.
+// seenDigest returns the whole digest of the definition that --digest names. given is the server and the tool.
 func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *settleFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {
 		return nil, err
 	}
 	if f.digest == "" {
-		return nil, usageError{fmt.Errorf("look at it first: %s prints the digest to give with --digest", t.command(shellWords("catalog", "diff", given[0], given[1])))}
+		return nil, usageError{fmt.Errorf("--digest is missing: %s shows the definition and prints its digest", t.command(shellWords("catalog", "diff", given[0], given[1])))}
 	}
 	var all [][]byte
 	for _, d := range page.GetHistory() {
@@ -126,7 +127,7 @@ func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceCli
 	return f.find(all)
 }
 
-// waitingDigest returns the digest of all pending definitions of a server that the person has seen.
+// waitingDigest returns the whole digest of all pending definitions of a server, if --digest names it.
 func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *settleFlags) ([]byte, error) {
 	ctx, cancel := ask(ctx)
 	defer cancel()
@@ -136,10 +137,10 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 	}
 	waiting := resp.GetServer().GetWaitingDigest()
 	if len(waiting) == 0 {
-		return nil, fmt.Errorf("nothing waits on %s", server)
+		return nil, fmt.Errorf("server %s has no pending definition to accept", server)
 	}
 	if f.digest == "" {
-		return nil, usageError{fmt.Errorf("look at them first: %s shows them and prints the digest to give with --digest", t.command(shellWords("catalog", "diff", server)))}
+		return nil, usageError{fmt.Errorf("--digest is missing: %s shows the definitions and prints their digest", t.command(shellWords("catalog", "diff", server)))}
 	}
 	return f.find([][]byte{waiting})
 }
@@ -147,7 +148,7 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 func (t *tool) catalogRefuse() *cobra.Command {
 	f := new(settleFlags)
 	c := &cobra.Command{
-		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; the tool continues with accepted ones",
+		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; calls of the tool use its accepted definitions",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			digest, err := t.seenDigest(ctx, client, given, f)
@@ -167,7 +168,7 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
-// tagName is the form of a tag (ToolOverride.tags).
+// tagName matches a tag (ToolOverride.tags).
 var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func (t *tool) catalogOverride() *cobra.Command {
@@ -177,7 +178,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "override SERVER TOOL (--category CATEGORY | --risk RISK | --tag TAG | --remove) --reason REASON",
 		Short: "Override what the catalog says about a tool", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
-		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it removes what the other side has not\"",
+		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it deletes files that the other side does not have\"",
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			o, err := overrideOf(category, risk, reason, tags)
 			switch {
@@ -205,8 +206,8 @@ func (t *tool) catalogOverride() *cobra.Command {
 	flags.StringVar(&category, "category", "", "the category: "+strings.Join(categoryNames, ", "))
 	flags.StringVar(&risk, "risk", "", "the risk: "+strings.Join(riskNames, ", "))
 	flags.StringSliceVar(&tags, "tag", nil, "a tag to add, as `TAG`, for match: {tags} in policies")
-	flags.StringVar(&reason, "reason", "", "the reason; shown with the tool")
-	flags.BoolVar(&remove, "remove", false, "withdraw what a person has set")
+	flags.StringVar(&reason, "reason", "", "the reason, which is shown with the tool")
+	flags.BoolVar(&remove, "remove", false, "remove the override")
 	c.MarkFlagsOneRequired("category", "risk", "tag", "remove")
 	for _, name := range []string{"category", "risk", "tag"} {
 		c.MarkFlagsMutuallyExclusive("remove", name)
@@ -234,7 +235,7 @@ func overrideOf(category, risk, reason string, tags []string) (*policyv1.ToolOve
 	}
 	for _, tag := range tags {
 		if !tagName.MatchString(tag) {
-			return nil, usageError{fmt.Errorf("--tag %q is not a tag: tags have 1 to 64 lower-case letters, digits and -", tag)}
+			return nil, usageError{fmt.Errorf("--tag must be 1 to 64 lower-case letters, digits and hyphens, is %q", tag)}
 		}
 	}
 	return o, nil
@@ -244,7 +245,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 	var reason string
 	var lift bool
 	c := &cobra.Command{
-		Use: "quarantine SERVER [TOOL] --reason REASON", Short: "Quarantine a tool or a whole server, or end that with --lift",
+		Use: "quarantine SERVER [TOOL] --reason REASON", Short: "Quarantine a tool or a whole server; with --lift, end the quarantine",
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			ctx, cancel := ask(ctx)
@@ -257,14 +258,14 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 			if err != nil {
 				return t.explain(err)
 			}
-			what := "stopped"
+			what := "quarantined"
 			if lift {
-				what = "it goes on"
+				what = "no longer quarantined"
 			}
 			return t.printChanged(what, resp.GetPolicyRevision())
 		}),
 	}
-	c.Flags().StringVar(&reason, "reason", "", "the reason; shown with the tool")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is shown with the tool (required)")
 	c.Flags().BoolVar(&lift, "lift", false, "end the quarantine")
 	_ = c.MarkFlagRequired("reason")
 	return c

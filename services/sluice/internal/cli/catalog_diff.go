@@ -18,12 +18,15 @@ import (
 
 func (t *tool) catalogDiff() *cobra.Command {
 	return &cobra.Command{
-		Use: "diff SERVER [TOOL]", Short: "Show how definitions of tools differ from the accepted ones",
-		Long: `Show the pending definitions of a tool, or of all tools of a server. Each is compared with
-the last accepted one and has the commands to accept or refuse it. Until then the tool can't
-be called. Without TOOL the last line is a command that accepts all that was shown, and nothing
-that the server has listed since. It leaves out flagged definitions, for example those that
-give instructions to the model; accept them one by one.`,
+		Use: "diff SERVER [TOOL]", Short: "Show how pending definitions of tools differ from the accepted definitions",
+		Long: `Show the pending definitions of a tool, or of all tools of a server. A tool with a pending
+definition can't be called until a person accepts or refuses the definition. The command
+compares each pending definition with the last accepted definition of the tool, and prints the
+commands that accept or refuse it.
+
+Without TOOL, the last line is a command that accepts the definitions that were shown. It does
+not accept definitions that the server has listed since. It leaves out flagged definitions, for
+example definitions that give instructions to the model. Accept or refuse them one by one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {
@@ -42,7 +45,7 @@ give instructions to the model; accept them one by one.`,
 				return t.printJSON(one)
 			}
 			if len(diffs) == 0 {
-				t.printf("nothing of %s waits on %s", page.GetName(), page.GetServer())
+				t.printf("tool %s on %s has no pending definition", page.GetName(), page.GetServer())
 			}
 			t.printDiff(one)
 			return nil
@@ -50,11 +53,11 @@ give instructions to the model; accept them one by one.`,
 	}
 }
 
-// serverDiff has the pending definitions of all tools of a server.
+// serverDiff contains the pending definitions of all tools of a server.
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the digest for AcceptPin of the server; empty if nothing is shown.
+	// Digest is the digest of all shown definitions, for AcceptPin of the server; empty without a pending definition.
 	Digest string `json:"digest,omitzero"`
 }
 
@@ -92,21 +95,22 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 		}
 	}
 	if flagged+plain == 0 {
-		t.printf("nothing waits on %s", server)
+		t.printf("server %s has no pending definition", server)
 		return nil
 	}
 	t.printf("")
 	if flagged > 0 {
-		t.printf("%d of these are flagged: accept or refuse each by its own command", flagged)
+		t.printf("%d of these definitions are flagged: accept or refuse them one by one", flagged)
 	}
 	if plain > 0 {
-		t.printf("accept the %d that are not flagged: %s", plain, t.command(shellWords("catalog", "accept", server, "--digest", all.Digest[:16])))
+		t.printf("accept the %d definitions that are not flagged: %s", plain, t.command(shellWords("catalog", "accept", server, "--digest", all.Digest[:16])))
 	}
 	return nil
 }
 
-// digestOfAll returns the digest of all definitions that were shown, like CatalogServer.waiting_digest: in the order of
-// the names by bytes, then of the digests. So it equals the server's digest only if all pending definitions were shown.
+// digestOfAll returns the digest of the shown definitions, which is computed like CatalogServer.waiting_digest: in the order
+// of the tools' names, then of the definitions' digests. It equals waiting_digest only if all pending definitions were
+// shown.
 func digestOfAll(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
@@ -122,7 +126,7 @@ func digestOfAll(tools []toolDiff) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// printDiff prints the pending definitions of a tool, and the commands that settle them.
+// printDiff prints the pending definitions of a tool, and the commands that accept or refuse them.
 func (t *tool) printDiff(one toolDiff) {
 	for _, d := range one.Waiting {
 		short := d.Digest[:min(16, len(d.Digest))]
@@ -146,24 +150,24 @@ func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClie
 	if err != nil || resp.GetServer().GetWaiting() == 0 {
 		return
 	}
-	t.printf("%d still wait: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
+	t.printf("%d definitions are still pending: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
 }
 
-// toolDiff has the pending definitions of a tool.
+// toolDiff contains the pending definitions of a tool.
 type toolDiff struct {
 	Server  string        `json:"server"`
 	Name    string        `json:"name"`
 	Waiting []waitingDiff `json:"waiting"`
 }
 
-// waitingDiff compares a pending definition with the last accepted one.
+// waitingDiff compares a pending definition with the last accepted definition of the tool.
 type waitingDiff struct {
 	Digest   string `json:"digest"`
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
 	SeenBy   string `json:"seenBy,omitzero"`
-	// Flag is why the definition must be accepted alone; empty if it is accepted with all pending definitions of the
-	// server.
+	// Flag is why the definition must be accepted separately; empty if it can be accepted together with the other pending
+	// definitions of the server.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
@@ -174,7 +178,7 @@ func (d waitingDiff) seen() string {
 	if d.SeenBy == "" {
 		return ""
 	}
-	return " (it was listed to " + d.SeenBy + ")"
+	return " (the server listed it to " + d.SeenBy + ")"
 }
 
 // diffs returns the pending definitions of a tool.
@@ -207,7 +211,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns the text of a definition, one member a line, in the order of the names.
+// definition returns the text of a definition as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := ask(ctx)
 	defer cancel()
@@ -217,7 +221,7 @@ func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 	text := jsontext.Value(resp.GetDefinitionJson())
 	if err := text.Format(jsontext.CanonicalizeRawInts(false), jsontext.ReorderRawObjects(true), jsontext.Multiline(true), jsontext.WithIndent("  "), jsontext.EscapeForJS(true)); err != nil {
-		return resp.GetDefinitionJson() + "\n", nil // not JSON: shown as it is
+		return resp.GetDefinitionJson() + "\n", nil // the definition is not JSON
 	}
 	return string(text) + "\n", nil
 }

@@ -20,8 +20,8 @@ func (t *tool) catalogExport() *cobra.Command {
 	c := &cobra.Command{
 		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalog as a static site, Markdown, or JSON",
 		Long: `Write the pages of all tools: as a static site with a search that works without a network,
-as Markdown, or as one JSON document to standard output. The folder must be new, or made by
-an earlier run of this command.`,
+as Markdown, or as one JSON document to standard output. The folder must be new, or an earlier
+run of this command must have created it.`,
 		Example: "  " + t.self + " catalog export --format html --out catalogue",
 		Args:    args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
@@ -44,7 +44,7 @@ an earlier run of this command.`,
 		}),
 	}
 	c.Flags().StringVar(&format, "format", "html", "the format: "+strings.Join(exportFormats, ", "))
-	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which goes to standard output")
+	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which is written to standard output")
 	c.Flags().StringVar(&server, "server", "", "only this server")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
@@ -52,7 +52,7 @@ an earlier run of this command.`,
 	return c
 }
 
-// exporter returns the function that writes a format to a folder; nil for JSON.
+// exporter returns the function that writes a format to a folder. It returns nil for JSON.
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":
@@ -60,9 +60,9 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	case format == "json":
 		return nil, nil
 	case format != "html" && format != "md":
-		return nil, usageError{fmt.Errorf("--format %q is not one of %s", format, strings.Join(exportFormats, ", "))}
+		return nil, usageError{fmt.Errorf("--format must be one of %s, is %q", strings.Join(exportFormats, ", "), format)}
 	case out == "":
-		return nil, usageError{errors.New("name the folder to write to: --out")}
+		return nil, usageError{errors.New("--out is missing: name the folder to write to")}
 	case format == "md":
 		return catalogpages.Markdown, nil
 	default:
@@ -70,7 +70,8 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// wholeCatalogue reads all pages of the catalog. If that takes long, it reports its progress.
+// wholeCatalogue reads all pages of the catalog, or of one server if server is not empty. It reports its progress on
+// standard error every two seconds.
 func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)
@@ -83,7 +84,7 @@ func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServic
 		}
 	}
 	if server != "" && len(all.Servers) == 0 {
-		return all, fmt.Errorf("no gateway has reported this server: %q: %s lists those that there are", server, t.command("catalog servers"))
+		return all, fmt.Errorf("no gateway has reported a server %q: %s lists the servers", server, t.command("catalog servers"))
 	}
 	tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, PageSize: maxCatalogPage})
 	if err != nil {

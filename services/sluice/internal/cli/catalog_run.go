@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -19,15 +18,15 @@ import (
 )
 
 const (
-	// listTime bounds the start of a server and the list of its tools. The server's package may have to be downloaded.
+	// listTime limits the start of a server and the requests for the list of its tools. The start may download a package.
 	listTime = 2 * time.Minute
-	// endTime bounds each attempt to end the server.
+	// endTime limits each attempt to end the server.
 	endTime = 2 * time.Second
-	// maxSaid bounds what is stored of the server's standard error for errors, in bytes.
+	// maxSaid is how many bytes of the server's standard error are stored for an error.
 	maxSaid = 4 << 10
 )
 
-// child is a server that this command has started.
+// child is a connection to a server that this command has started.
 type child struct {
 	conn mcp.Connection
 	ids  int
@@ -45,7 +44,7 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
 	defer func() {
-		_ = conn.Close() // an error at the end does not change the list
+		_ = conn.Close() // the list is complete, so an error does not matter
 		if err != nil {
 			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, said.text())
 		}
@@ -71,20 +70,21 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 			NextCursor string           `json:"nextCursor"`
 		}
 		if err := json.Unmarshal(raw, &page); err != nil {
-			return nil, fmt.Errorf("read its tools: %w", err)
+			return nil, fmt.Errorf("read the list of tools: %w", err)
 		}
 		all, size = append(all, page.Tools...), size+len(raw)
 		switch {
 		case page.NextCursor == "":
 			return json.Marshal(all)
 		case page.NextCursor == params["cursor"], size > policy.MaxList, len(all) > policy.MaxTools:
-			return nil, errors.New("the list of tools does not end")
+			return nil, fmt.Errorf("the list of tools does not end, or is larger than %d bytes or %d tools", policy.MaxList, policy.MaxTools)
 		}
 		params["cursor"] = page.NextCursor
 	}
 }
 
-// ask sends a request. It answers requests of the server in the meantime with an error.
+// ask sends a request and returns its result. If the server sends requests before its response, ask answers them with an
+// error.
 func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	c.ids++
 	id, err := jsonrpc.MakeID(float64(c.ids))
@@ -96,13 +96,13 @@ func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Va
 		return nil, err
 	}
 	if err := c.conn.Write(ctx, &jsonrpc.Request{ID: id, Method: method, Params: raw}); err != nil {
-		return nil, fmt.Errorf("%s: it did not answer: %w", method, err)
+		return nil, fmt.Errorf("%s: the server did not answer: %w", method, err)
 	}
 	for {
 		message, err := c.conn.Read(ctx)
 		switch m := message.(type) {
 		case nil:
-			return nil, fmt.Errorf("%s: it did not answer: %w", method, err)
+			return nil, fmt.Errorf("%s: the server did not answer: %w", method, err)
 		case *jsonrpc.Request:
 			if !m.IsCall() {
 				continue
@@ -120,7 +120,7 @@ func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Va
 	}
 }
 
-// tail stores the end of what is written to it.
+// tail is a writer that stores the last maxSaid bytes.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -132,7 +132,7 @@ func (t *tail) Write(p []byte) (int, error) {
 // text returns the stored text as a suffix for an error.
 func (t *tail) text() string {
 	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
-		return "; it said:\n" + string(said)
+		return "; the server's standard error ends with:\n" + string(said)
 	}
 	return ""
 }

@@ -26,9 +26,10 @@ func (t *tool) certs() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "certs",
 		Short: "Create a development CA and a certificate for each role",
-		Long: `Create a development CA, and a certificate for each role that it signs, valid for a
-year. An existing CA is kept; the roles' certificates are replaced. A role needs
-ca.pem, ROLE.pem and ROLE-key.pem, and never ca-key.pem.`,
+		Long: `Create a development CA, and a certificate for each role, which the CA signs. The
+certificates are valid for a year. If the CA exists, the command uses it, and replaces
+the certificates of the roles. A role needs the files ca.pem, ROLE.pem and
+ROLE-key.pem. No role needs ca-key.pem.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			authority, made, err := pki.EnsureAuthority(dir)
@@ -40,11 +41,11 @@ ca.pem, ROLE.pem and ROLE-key.pem, and never ca-key.pem.`,
 					return err
 				}
 			}
-			what := "kept the CA"
+			what := "used the existing CA"
 			if made {
-				what = "made a CA"
+				what = "created a CA"
 			}
-			_, err = fmt.Fprintf(t.out, "%s and made certificates for %d roles in %s\n", what, len(roles), dir)
+			_, err = fmt.Fprintf(t.out, "%s and created certificates for %d roles in %s\n", what, len(roles), dir)
 			return err
 		},
 	}
@@ -52,8 +53,8 @@ ca.pem, ROLE.pem and ROLE-key.pem, and never ca-key.pem.`,
 	return c
 }
 
-// setup creates what a deployment of separate roles needs. Each role has a folder of its own, which only that role
-// mounts.
+// setup returns the command that creates the keys and tokens for roles in separate processes. Each role has a separate
+// folder, which only that role mounts.
 func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -61,20 +62,20 @@ func (t *tool) setup() *cobra.Command {
 		Short: "Create the keys and tokens of a deployment, with a folder for each role",
 		Long: `Create in --dir:
 
-  ca/            the CA with its key; no service needs it
+  ca/            the CA and its key, which no service needs
   ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that role
   policy/tokens/ the hashes of the tokens
   operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
                  for people
 
-Existing files are kept, so the command may run at every start. A certificate
-that another CA signed, or that expires within 30 days, is replaced.`,
+The command does not replace existing files, so it may run at every start. It only
+replaces certificates that another CA signed or that expire within 30 days.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			if err := setupAll(dir); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(t.out, "keys and tokens are in place below %s\n", dir)
+			_, err := fmt.Fprintf(t.out, "the keys and tokens are in %s\n", dir)
 			return err
 		},
 	}
@@ -82,12 +83,12 @@ that another CA signed, or that expires within 30 days, is replaced.`,
 	return c
 }
 
-// setupAll creates what is missing. A lock admits one process at a time: otherwise two processes could each create a
-// CA, and one of them would sign certificates that no role trusts.
+// setupAll creates the missing files. A lock admits one process at a time. Without the lock, two processes could each create
+// a CA, and the certificates of one CA would not be trusted.
 func setupAll(dir string) (err error) {
-	keys := filepath.Join(dir, "ca") // no service sees this folder
+	keys := filepath.Join(dir, "ca") // no service mounts this folder
 	if err := os.MkdirAll(keys, 0o700); err != nil {
-		return fmt.Errorf("make the folder of the CA: %w", err)
+		return fmt.Errorf("create the folder of the CA: %w", err)
 	}
 	lock := flock.New(filepath.Join(keys, "lock"), flock.SetPermissions(0o600))
 	if err := lock.Lock(); err != nil {
@@ -117,7 +118,7 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// lasts reports whether a role's certificate was signed by the authority and does not expire soon.
+// lasts reports whether the authority signed a role's certificate and the certificate does not expire within renewBefore.
 func lasts(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{
 		Roots: authority.Pool(), CurrentTime: time.Now().Add(renewBefore), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -132,7 +133,7 @@ func setupTokens(dir string) error {
 			return err
 		}
 		hash := authn.HashSecret(text)
-		for _, reader := range []string{"policy", "operator"} { // policy resolves the tokens of the configuration, and the operator checks it
+		for _, reader := range []string{"policy", "operator"} { // the policy role and the operator's `config check` read the hashes
 			file := filepath.Join(dir, reader, "tokens", name+".sha256")
 			if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
 				return err
@@ -153,7 +154,7 @@ func (t *tool) token() *cobra.Command {
 			}
 			raw, err := os.ReadFile(tokenFile(f, given[0]))
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s does not exist: tokens are generated by %s or %s", tokenFile(f, given[0]), t.command("up"), t.command("setup"))
+				return fmt.Errorf("%s does not exist: %s or %s generates tokens", tokenFile(f, given[0]), t.command("up"), t.command("setup"))
 			}
 			if err != nil {
 				return fmt.Errorf("read the token: %w", err)

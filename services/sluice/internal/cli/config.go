@@ -29,7 +29,7 @@ func (t *tool) configCommand() *cobra.Command {
 	return group("config", "Check the configuration", t.configCheck())
 }
 
-// checked is what would run, as JSON. It has no secrets.
+// checked is the JSON output of `config check`. It contains no secrets.
 type checked struct {
 	File     string   `json:"file"`
 	Listen   string   `json:"listen"`
@@ -51,8 +51,8 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
---config the command reads sluice.yaml of the working folder, as up does. Nothing is started
-or sent.`,
+--config, the command reads sluice.yaml in the working folder, as up does. It starts no
+server, and sends nothing over the network.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, _, err := t.loadHere()
@@ -72,8 +72,9 @@ or sent.`,
 	}
 }
 
-// resolveAll does what the roles do when they start, without starting: it resolves secrets, and loads the policies and,
-// if the roles share a process, the certificates. The warnings include names in policies that are not in the inventory.
+// resolveAll makes the checks that the roles make when they start. It resolves secrets, and loads the policies. If the
+// roles share a process, it also loads the certificates. The warnings include names in policies that are not in the
+// inventory, which contains the tools of each server.
 func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
@@ -83,13 +84,13 @@ func resolveAll(f *config.File, inventory map[string][]string) (warnings []strin
 	return append(warnings, said...), errors.Join(append(errs, err)...)
 }
 
-// checkPolicies loads the policy documents of the configuration. A configuration with servers and without a policy is
-// an error, because `up` and the policy role do not start with it. Without servers `up` creates a policy.
+// checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policy,
+// checkPolicies returns an error, because `up` does not start. If it has no servers either, `up` creates a policy.
 func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	if len(f.Policies) == 0 {
 		switch {
-		case f.Apart(): // the policy role may have a file of its own
-			return []string{"no policies are configured: the policy role does not start with this file; name files or folders under `policies`"}, nil
+		case f.Apart(): // the policy role may use another file
+			return []string{"no policies are configured, so the policy role does not start with this file: name files or folders under `policies`"}, nil
 		case len(f.Servers) > 0:
 			return nil, errNoPolicies
 		default:
@@ -115,8 +116,8 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// inventoryOf returns the servers of the configuration, or those that `up` serves without one, and the tools of each
-// that the data folder knows. It does not ask a running mesh.
+// inventoryOf returns the tools of each server according to the data folder. The servers are those in the configuration,
+// or, if it has none, those that `up` adds. inventoryOf sends no request to a running mesh.
 func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	known := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -130,7 +131,7 @@ func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	return out
 }
 
-// sandboxesOf tries what the kernel would enforce here for stdio servers.
+// sandboxesOf finds out what the kernel of this machine would enforce for each stdio server.
 func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	cfg, err := gateway.FromFile(f, app.Env)
 	if err != nil {
@@ -139,7 +140,7 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.Holds(cfg, t.launcher, app.Env)
 }
 
-// checkTokens returns why the policy role would refuse these tokens together.
+// checkTokens returns an error if the policy role would refuse the tokens, for example because two have the same secret.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
 		return fmt.Errorf("auth.tokens: %w", err)
@@ -147,8 +148,8 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// checkGRPC returns why `up` would not serve gRPC. Separate roles have certificates of their own, on their own
-// machines.
+// checkGRPC returns an error if `up` could not serve gRPC. It returns nil if roles run in separate processes, because their
+// certificates may be on other machines.
 func checkGRPC(f *config.File) error {
 	switch {
 	case f.Apart():
@@ -157,13 +158,14 @@ func checkGRPC(f *config.File) error {
 		_, _, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
 		return err
 	case !loopback.Address(f.GRPC):
-		return fmt.Errorf("grpc: %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", f.GRPC)
+		return fmt.Errorf("grpc: %s is not on loopback, and gRPC without TLS is served on loopback only: set tls.dir, or set grpc to an address on 127.0.0.1", f.GRPC)
 	default:
 		return nil
 	}
 }
 
-// checkMCP returns why `up` would not serve MCP. If roles are separate, the files are the gateway's.
+// checkMCP returns an error if `up` could not serve MCP. It returns nil if roles run in separate processes, because the
+// gateway's files may be on another machine.
 func checkMCP(f *config.File) error {
 	if f.Apart() || f.ListenTLS.Cert == "" {
 		return nil
@@ -210,7 +212,7 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	if len(out.Policies) == 0 {
 		none := "none"
 		if len(out.Servers) == 0 && !out.Apart {
-			none = "none: " + t.command("up") + " makes starter policies in " + filepath.Join(out.Data, "policies")
+			none = "none: " + t.command("up") + " creates starter policies in " + filepath.Join(out.Data, "policies")
 		}
 		rows = append(rows, []string{"policy", none})
 	}
@@ -223,8 +225,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf returns the groups of the configuration and their subjects. It marks subjects without a token, because they
-// can't vote.
+// groupsOf returns the groups of the configuration with their subjects. It marks subjects without a token, because these
+// people can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

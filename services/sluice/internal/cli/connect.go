@@ -28,10 +28,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// askTimeout bounds a request to a running mesh.
+// askTimeout limits a request to a running mesh.
 const askTimeout = 10 * time.Second
 
-// Names of the generated tokens in DATA/tokens.
+// Names of the files with the generated tokens in DATA/tokens. They are also the roles of the tokens.
 const (
 	agentToken    = "agent"
 	operatorToken = "operator"
@@ -41,7 +41,7 @@ func tokenFile(f *config.File, name string) string {
 	return filepath.Join(f.Path(f.Data), "tokens", name)
 }
 
-// secret returns the token to use: SLUICE_TOKEN, otherwise the file of that name.
+// secret returns SLUICE_TOKEN if that is set, and otherwise the generated token with a name.
 func (t *tool) secret(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
@@ -49,10 +49,10 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 	file := tokenFile(f, name)
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && hasToken(f, name) {
-		return "", fmt.Errorf("no %s token: the configuration has its own under auth.tokens: set SLUICE_TOKEN to the text of one", name)
+		return "", fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them", name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its folder with --data, or set SLUICE_TOKEN", name, absolute(file), t.command("up"))
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN", name, absolute(file), t.command("up"))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the %s token: %w", name, err)
@@ -60,7 +60,7 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// secretFrom returns where secret gets the token from.
+// secretFrom returns the variable or the file from which secret gets the token.
 func secretFrom(f *config.File, name string) string {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return "SLUICE_TOKEN"
@@ -68,13 +68,13 @@ func secretFrom(f *config.File, name string) string {
 	return tokenFile(f, name)
 }
 
-// hasToken reports whether the configuration has tokens of a role. If it has, none is generated.
+// hasToken reports whether the configuration has tokens of a role. If it does, `up` generates no token of that role.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a role as the operator: to the role's address if roles are separate, otherwise to the address of
-// all.
+// dial connects to a role as the operator. It uses --addr, or the role's address if roles run in separate processes, or
+// the gRPC address of the configuration.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
 	token, err := t.secret(f, operatorToken)
 	if err != nil {
@@ -93,12 +93,12 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 		return nil, err
 	}
 	if cfg == nil && !loopback.Address(target) {
-		return nil, fmt.Errorf("%s is not on this machine, and a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
+		return nil, fmt.Errorf("the token is not sent to %s, because it is not on this machine and TLS is not configured: set tls.dir to the folder with ca.pem", target)
 	}
 	return rpc.DialPerson(target, token, cfg)
 }
 
-// clientTLS returns the TLS configuration for a connection to a server; nil if the mesh serves plaintext on loopback.
+// clientTLS returns the TLS configuration for a connection to a role, or nil if the configuration has no TLS.
 func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -110,10 +110,11 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	return rpc.ClientTLS(nil, pool, server), nil
 }
 
-// mcpPath returns the path of a server's MCP endpoint, or of the one for all servers if the name is empty.
+// mcpPath returns the path of the MCP endpoint of a server. An empty name means the endpoint for all servers.
 func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
 
-// mcpURL returns the URL of a server's MCP endpoint, or of the one for all servers if the name is empty.
+// mcpURL returns the URL of the MCP endpoint of a server, by the configuration. An empty name means the endpoint for all
+// servers.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {
@@ -130,8 +131,8 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// edgeClient returns a client for the MCP address. It trusts the system's authorities and the certificate that the
-// configuration names for that address, and refuses what [tokenhttp.New] refuses.
+// edgeClient returns an HTTP client for the MCP address. The client protects the token as [tokenhttp.New] does. It trusts
+// the system's certificate authorities and the certificate in listen_tls of the configuration.
 func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {
 		return tokenhttp.New(nil, t.cleartextTo), nil
@@ -145,12 +146,12 @@ func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
 	case err == nil:
 		trusted.AppendCertsFromPEM(raw)
 	case !errors.Is(err, fs.ErrNotExist): // the command may run on another machine
-		return nil, fmt.Errorf("read the certificate of MCP: %w", err)
+		return nil, fmt.Errorf("read the certificate in listen_tls: %w", err)
 	}
 	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
-// ask bounds a request in time.
+// ask returns a context that ends after askTimeout, for one request.
 func ask(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, askTimeout)
 }

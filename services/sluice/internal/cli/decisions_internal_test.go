@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// pages is a gateway with a number of records. An answer has at most 700.
+// pages is a fake gateway with kept records, which returns at most 700 of them in one response.
 type pages struct {
 	gatewayv1.GatewayServiceClient
 
@@ -36,7 +36,7 @@ func (p *pages) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsReq
 	return resp, nil
 }
 
-// All records that were requested come, in order.
+// newestDecisions returns the requested number of records in order, over several pages.
 func TestTheNewestDecisionsComePageByPage(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -53,7 +53,7 @@ func TestTheNewestDecisionsComePageByPage(t *testing.T) {
 		p := &pages{kept: tt.kept}
 		got, err := (&tool{errOut: io.Discard}).newestDecisions(t.Context(), p, nil, tt.n)
 		if err != nil || len(got) != min(int(tt.n), tt.kept) || !slices.Equal(p.asked, tt.asked) {
-			t.Fatalf("%s: %d records by asking for %v, %v", name, len(got), p.asked, err)
+			t.Fatalf("%s: %d records with the page sizes %v, %v", name, len(got), p.asked, err)
 		}
 		for i, r := range got {
 			if want := tt.first + int64(i); r.GetSequence() != want {

@@ -34,7 +34,7 @@ func (t *tool) demoServer() *cobra.Command {
 	var stdio, probe bool
 	c := &cobra.Command{
 		Use:   "demo-server",
-		Short: "Run the demo MCP server alone, so that a mesh can be put in front of it",
+		Short: "Run the demo MCP server alone, as a server for a mesh",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := app.NewLog(t.errOut, "demo", false, slog.LevelInfo)
@@ -50,7 +50,7 @@ func (t *tool) demoServer() *cobra.Command {
 			}
 			lis, err := new(net.ListenConfig).Listen(c.Context(), "tcp", listen)
 			if err != nil {
-				return fmt.Errorf("listen (--listen): %w", err)
+				return fmt.Errorf("listen for the demo server (set another address with --listen): %w", err)
 			}
 			log.InfoContext(c.Context(), "serving the demo server", "url", "http://"+lis.Addr().String()+"/mcp")
 			return serveHTTP(c.Context(), lis, server.Handler())
@@ -74,10 +74,10 @@ func probeDemo(ctx context.Context, listen string) error {
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // the answer alone matters
-	// A request without a session is refused, which is an answer.
+	defer resp.Body.Close() //nolint:errcheck // only the status matters
+	// The server refuses a request without a session, but its response shows that it serves.
 	if resp.StatusCode >= http.StatusInternalServerError {
-		return fmt.Errorf("probe %s: it answers %s", listen, resp.Status)
+		return fmt.Errorf("probe %s: the server answered %s", listen, resp.Status)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) erro
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // streams that clients keep open are cut off
+		if server.Shutdown(ctx) != nil { // streams that clients have open are closed
 			return server.Close()
 		}
 		return nil

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// dialect is the form of names in the JSON that the command line prints.
+// dialect matches names in the JSON output of the command line.
 var dialect = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 
-// All JSON has names of one form, for all fields that a mesh can fill. Answers of servers to calls are the servers'
-// own.
+// All names in the JSON output of all commands are in camel case. The output of call is the server's result, so it is not
+// checked.
 func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)
@@ -35,7 +35,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	}
 	calls := hostileCalls()
 	calls["version"] = nil
-	configs := map[string]string{"config check": "check.yaml"} // a broken configuration prints nothing
+	configs := map[string]string{"config check": "check.yaml"} // the command prints nothing for a broken configuration
 	for name, args := range calls {
 		if name == "call" || strings.HasPrefix(name, "__complete") {
 			continue
@@ -57,11 +57,11 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, at := range foreign(printed, "", &names) {
-					t.Errorf("%s is in another dialect", at)
+					t.Errorf("%s is not in camel case", at)
 				}
 			}
-			// The first three print what cancel prints, and their approvals have ended. An export needs a whole
-			// archive.
+			// The first three print the same JSON as cancel, but fail because the approval has ended. An export fails
+			// because the fake mesh has no archive.
 			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())
@@ -70,7 +70,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	}
 }
 
-// foreign returns the positions of names of another form, and counts all names.
+// foreign returns the paths of names that are not in camel case. It adds the number of all names to names.
 func foreign(value any, at string, names *int) (out []string) {
 	switch v := value.(type) {
 	case []any:

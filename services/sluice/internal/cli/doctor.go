@@ -245,7 +245,7 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 		}
 	}
 	for _, alike := range sandbox.Alike(boxes) {
-		text := "not enforced: " + strings.Join(alike.Report.NotHeld, ", ")
+		text := "not held: " + strings.Join(alike.Report.NotHeld, ", ")
 		if alike.Report.Why != "" {
 			text += "; " + alike.Report.Why
 		}

@@ -13,19 +13,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// maxForwarded bounds the open connections of each address that is listened on. Further connections are closed.
+// maxForwarded is the maximum number of open connections for each LISTEN address. Further connections are closed.
 const maxForwarded = 256
 
-// forward forwards connections. It publishes the ports of containers whose networks can't reach the host.
+// forward returns the command that forwards TCP connections. A compose file uses it to publish ports of containers whose
+// networks can't reach the host.
 func (t *tool) forward() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forward LISTEN=TARGET...",
-		Short: "Forward TCP connections, for ports of containers without another network",
+		Short: "Forward TCP connections, to publish ports of containers in an internal network",
 		Long: `Listen on each LISTEN, and forward every connection to its TARGET, as in
 
   forward :9001=policy:9001 :9002=ratelimit:9002
 
-Bytes are forwarded unchanged; TLS is not terminated here.`,
+The command forwards the bytes unchanged and does not terminate TLS.`,
 		Hidden: true,
 		Args:   args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -41,7 +42,7 @@ Bytes are forwarded unchanged; TLS is not terminated here.`,
 			for _, pair := range given {
 				listen, target, ok := strings.Cut(pair, "=")
 				if !ok || !namesPort(listen) || !namesPort(target) {
-					return usageError{fmt.Errorf("%q is not LISTEN=TARGET, two addresses such as :9001=policy:9001", pair)}
+					return usageError{fmt.Errorf("%q must be LISTEN=TARGET with two addresses, such as :9001=policy:9001", pair)}
 				}
 				proxy.AddRoute(listen, forwardTo(c.Context(), log, target))
 			}
@@ -59,7 +60,7 @@ func namesPort(addr string) bool {
 	return err == nil && port != ""
 }
 
-// bounded is a target with a bounded number of open connections.
+// bounded is a target with a maximum number of open connections.
 type bounded struct {
 	tcpproxy.Target
 	room chan struct{}
@@ -72,16 +73,17 @@ func (b bounded) HandleConn(conn net.Conn) {
 		defer func() { <-b.room }()
 		b.Target.HandleConn(conn)
 	default:
-		_ = conn.Close() // more connections than allowed
+		_ = conn.Close()
 	}
 }
 
-// forwardTo returns a target of connections. If the target can't be reached, it logs that and closes the connection.
+// forwardTo returns the proxy target for an address. If the address can't be reached, the proxy target logs the error and
+// closes the connection.
 func forwardTo(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
 	to := tcpproxy.To(target)
 	to.OnDialError = func(from net.Conn, err error) {
-		log.WarnContext(ctx, "the target can't be reached", "target", target, "error", err)
-		_ = from.Close() // the target can't be reached
+		log.WarnContext(ctx, "a connection was closed because its target can't be reached", "target", target, "error", err)
+		_ = from.Close()
 	}
 	return bounded{to, make(chan struct{}, maxForwarded)}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// forwarding runs the command and returns the address where it listens.
+// forwarding runs the command with a target, and returns the address at which the command listens.
 func forwarding(t *testing.T, target string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -24,18 +24,18 @@ func forwarding(t *testing.T, target string) string {
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("the command ended with %v", err)
 		}
 	})
 	lines := bufio.NewScanner(said)
 	if !lines.Scan() {
-		t.Fatal("it said nothing")
+		t.Fatal("the command printed nothing")
 	}
 	var line struct{ Address string }
 	if err := json.Unmarshal(lines.Bytes(), &line, json.MatchCaseInsensitiveNames(true)); err != nil {
-		t.Fatalf("it said %s: %v", lines.Text(), err)
+		t.Fatalf("the command printed %s: %v", lines.Text(), err)
 	}
-	go io.Copy(io.Discard, said) // later output is not read
+	go io.Copy(io.Discard, said) // later output is dropped
 	return line.Address
 }
 
@@ -46,7 +46,7 @@ func TestForwardPassesBytesBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go func() { // answers with what it received, after its sender has ended
+	go func() { // answers with the bytes that it received until the sender has closed its side
 		for {
 			conn, err := lis.Accept()
 			if err != nil {
@@ -115,7 +115,7 @@ func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
 	mustEnd(t, addr)
 }
 
-// mustEnd connects, and fails the test if the connection is not closed.
+// mustEnd connects to an address, and fails the test unless the peer closes the connection.
 func mustEnd(t *testing.T, addr string) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
@@ -148,7 +148,7 @@ func TestForwardRefusesWhatIsNoAddress(t *testing.T) {
 		root := (&tool{self: "sluice", out: io.Discard, errOut: io.Discard}).root()
 		root.SetArgs([]string{"forward", given})
 		if err := root.ExecuteContext(t.Context()); err == nil {
-			t.Errorf("%q was taken", given)
+			t.Errorf("%q was accepted", given)
 		}
 	}
 }

@@ -21,15 +21,17 @@ func (t *tool) journalVerify() *cobra.Command {
 	var heads []string
 	c := &cobra.Command{
 		Use:   "verify [DIR]",
-		Short: "Verify all records of a journal, offline, and name the first wrong one",
-		Long: `Verify all records of a journal, and name the first of each chain that was changed,
-dropped, moved or is missing. The command reads only the files; the gateway may run.
+		Short: "Verify all records of a journal, offline, and name the first wrong record",
+		Long: `Verify all records of a journal. If records of a chain were changed, removed or moved, or
+are missing, the command names the first of them and exits with 1. It only reads the files,
+so the gateway may run.
 
-DIR is the journal's folder or a data folder (default that of the configuration).
+DIR is the journal's folder or a data folder (default the data folder of the configuration).
 
-A head that was stored elsewhere shows whether records were cut off since then, or
-whether an older copy replaced the journal. It comes from "sluice status --output json",
-from the gateway's log, or from a copy of the journal's head.json.`,
+If you have stored a head of the journal elsewhere, give it with --head. The command then
+also finds records that were removed from the end since, and an older copy that replaced the
+journal. A head is in the output of "sluice status --output json", in the gateway's log, and
+in the journal's file head.json.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, given []string) error {
 			dir, err := t.journalDir(given)
@@ -55,7 +57,8 @@ from the gateway's log, or from a copy of the journal's head.json.`,
 	return c
 }
 
-// journalDir returns the folder of the journal that the arguments name, or that of the configuration.
+// journalDir returns the folder of the journal in the folder that the arguments name, or in the data folder of the
+// configuration.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -71,7 +74,7 @@ func (t *tool) journalDir(given []string) (string, error) {
 		return below, nil
 	}
 	if !isDir(dir) {
-		return "", fmt.Errorf("there is no folder %s", dir)
+		return "", fmt.Errorf("the folder %s does not exist: name the journal's folder or a data folder", dir)
 	}
 	return dir, nil
 }
@@ -108,7 +111,7 @@ func (c verifiedChain) String() string {
 		line += fmt.Sprintf("; the %d before them were pruned", c.First-1)
 	}
 	if c.Torn > 0 {
-		line += fmt.Sprintf("; %d bytes after them are an incomplete record, from a crash or being written: the next start removes them", c.Torn)
+		line += fmt.Sprintf("; the %d bytes after them are an incomplete record: the gateway is writing it, or crashed and removes it at its next start", c.Torn)
 	}
 	return line
 }
@@ -123,7 +126,7 @@ func (t *tool) printVerified(dir string, r journal.Report, wrong error) error {
 	}
 	whole := "yes"
 	if wrong != nil {
-		whole = "NO: it is good as far as is said here"
+		whole = "NO: only the records below are correct"
 	}
 	return t.table([]string{"WHAT", "STATE"}, [][]string{
 		{"journal", dir}, {"whole", whole}, {"calls", out.Calls.String()}, {"refusals", out.Refusals.String()}, {"head", headWords(r.Head)},
@@ -142,7 +145,7 @@ func headWords(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck is the state of the check of older records that a gateway makes when it starts.
+// journalCheck is the progress of the check of older records that a gateway makes after its start.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`
@@ -155,12 +158,12 @@ func toCheck(c *gatewayv1.JournalCheck) journalCheck {
 }
 
 func (c journalCheck) String() string {
-	word := "goes on"
+	word := "being checked"
 	if c.Done {
-		word = "done"
+		word = "checked"
 	}
 	if len(c.Broken) > 0 {
-		return fmt.Sprintf("%s; BROKEN after %d good segments: `sluice journal verify` says more", word, c.Segments)
+		return fmt.Sprintf("%s; BROKEN after %d correct segments: run `sluice journal verify` for details", word, c.Segments)
 	}
-	return fmt.Sprintf("%s; %d older segments of %d records are whole", word, c.Segments, c.Records)
+	return fmt.Sprintf("%s; %d older segments with %d records are correct", word, c.Segments, c.Records)
 }

@@ -6,7 +6,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// maxFaultsShown is how many faults of a server's lists are shown one by one.
+// maxFaultsShown is the maximum number of lines for the faults of one server's lists.
 const maxFaultsShown = 10
 
 // listFault is why an element of a server's list, or the whole list, is hidden from clients.
@@ -40,7 +40,7 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines describes faults. The last line says how many more there are.
+// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line says how many more.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {
@@ -51,13 +51,13 @@ func faultLines(all []listFault) (out []string) {
 	return out
 }
 
-// listSymptoms describes what is wrong with a server's lists, and what to do.
+// listSymptoms returns the symptoms for the faults of a server's lists.
 func (t *tool) listSymptoms(s *gatewayv1.ServerStatus) (out []symptom) {
 	faults := faultsOf(s)
 	for i, line := range faultLines(faults) {
-		state, do := stateWarning, "the server has to list it in MCP's form and under one name; clients get the others"
+		state, do := stateWarning, "correct the server's list; until then clients get the other elements"
 		if i < maxFaultsShown && faults[i].whole() {
-			state, do = stateProblem, "the server has to be mended; until then clients get what it listed before, or nothing"
+			state, do = stateProblem, "correct the server's list; until then clients get its previous list, or none"
 		}
 		out = append(out, symptom{state, "lists of " + s.GetName(), line, do})
 	}

@@ -19,16 +19,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// local is the configuration of the working folder. It is read once.
+// local is the configuration in the working folder. The file is read only once, so that the content that a person agrees
+// to is the content that is used.
 type local struct {
 	file    *config.File
 	content []byte
 	folder  string
 }
 
-// loadHere returns the configuration that --config or SLUICE_CONFIG names, otherwise that of the working folder,
-// otherwise the defaults. found is the one of the working folder; nil if another is used. Only commands that send no
-// token may use it.
+// loadHere returns the configuration that --config or SLUICE_CONFIG names. Otherwise it returns the configuration in the
+// working folder as f and found, or the defaults. Only commands that send no token may call it, because the file could
+// name the address of another machine.
 func (t *tool) loadHere() (f *config.File, found *local, err error) {
 	if t.config != "" {
 		f, err = t.load()
@@ -55,15 +56,15 @@ func (t *tool) loadHere() (f *config.File, found *local, err error) {
 	return f, &local{file: f, content: raw, folder: folder}, nil
 }
 
-// agree shows what the configuration of the working folder would use, and asks once for this content. Without a
-// terminal it returns an error.
+// agree shows what the configuration in the working folder would use, and asks the person to agree, unless the person has
+// agreed to this content before. Without a terminal it returns an error.
 func (t *tool) agree(ctx context.Context, found *local) error {
 	if !asks(false) {
-		return fmt.Errorf("%s in this folder was not named and there is no terminal to ask at: use it with --config %s", localconfig.Name, localconfig.Name)
+		return fmt.Errorf("%s in this folder is not used, because there is no terminal to ask you at: name it with --config %s", localconfig.Name, localconfig.Name)
 	}
 	agreed, err := localconfig.OpenAgreed()
 	if err != nil {
-		fmt.Fprintf(t.errOut, "sluice: your answer can't be remembered: %v\n", err)
+		fmt.Fprintf(t.errOut, "sluice: your answer is not stored, so you will be asked again: %v\n", err)
 	}
 	digest := localconfig.Digest(found.folder, found.content)
 	if agreed.Has(digest) {
@@ -71,16 +72,16 @@ func (t *tool) agree(ctx context.Context, found *local) error {
 	}
 	_ = oneLine(t.errOut, "%s would use:", found.file.Name())
 	printUses(t.errOut, found.file)
-	if err := t.confirm(ctx, false, "Run the mesh with it? You are asked once for this content."); err != nil {
-		return fmt.Errorf("nothing was started: leave %s with `--config FILE`, or run it in another folder", localconfig.Name)
+	if err := t.confirm(ctx, false, "Run the mesh with this file? You are asked once for this content."); err != nil {
+		return fmt.Errorf("nothing was started: to use another file instead of %s, name it with --config FILE, or run the command in another folder", localconfig.Name)
 	}
 	if err := agreed.Add(digest); err != nil {
-		fmt.Fprintf(t.errOut, "sluice: your answer can't be remembered: %v\n", err)
+		fmt.Fprintf(t.errOut, "sluice: your answer is not stored, so you will be asked again: %v\n", err)
 	}
 	return nil
 }
 
-// printUses prints the programs, addresses, files and names of secrets of a configuration, without secrets.
+// printUses prints the programs, the addresses, the files and the names of secrets in a configuration. It prints no secret.
 func printUses(w io.Writer, f *config.File) {
 	line := func(what, format string, args ...any) {
 		_ = oneLine(w, "  %-9s %s", what, fmt.Sprintf(format, args...))
@@ -108,7 +109,7 @@ func printUses(w io.Writer, f *config.File) {
 	}
 }
 
-// useOfServer returns the program or the address of a server, and what opens its sandbox.
+// useOfServer returns the program or the address of a server, and the settings that weaken its sandbox.
 func useOfServer(s config.Server) string {
 	switch {
 	case s.HTTP != nil:
@@ -138,7 +139,7 @@ func useOfServer(s config.Server) string {
 	return text
 }
 
-// withoutQuery returns an address without the parts that may be secret.
+// withoutQuery returns the scheme, the host and the path of an address. The other parts may contain secrets.
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -147,11 +148,11 @@ func withoutQuery(address string) string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// reference is a reference of the configuration to a variable or a file.
+// reference matches a reference to a variable or a file, such as ${env:NAME}.
 var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 
-// referencesOf returns all addresses with a scheme in a configuration, and the variables and files that it refers to,
-// both sorted.
+// referencesOf returns the addresses with a scheme in a configuration, and the variables and files to which the
+// configuration refers. Both results are sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
 	eachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
@@ -168,7 +169,7 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 
 // eachString calls do with every string in a value, and with the keys of maps.
 func eachString(v reflect.Value, do func(string)) {
-	switch v.Kind() { //nolint:exhaustive // other kinds hold no strings
+	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:
 		do(v.String())
 	case reflect.Pointer, reflect.Interface:

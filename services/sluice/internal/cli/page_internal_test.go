@@ -17,8 +17,8 @@ import (
 var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
-	// TestCommandPage writes commandPage from commandText, in which {{flags}} and {{commands}} stand for what the
-	// commands say.
+	// TestCommandPage writes commandPage from the template commandText, in which {{flags}} and {{commands}} are replaced
+	// by the help texts of the commands.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )
@@ -52,7 +52,8 @@ func TestCommandPage(t *testing.T) {
 	}
 }
 
-// commandSections returns a section for each command below a command, without hidden ones and those of cobra.
+// commandSections returns a section for each subcommand of a command. It leaves out hidden commands, and the commands that
+// cobra adds.
 func commandSections(parent *cobra.Command) string {
 	var out strings.Builder
 	for _, c := range parent.Commands() {
@@ -108,7 +109,7 @@ func markdownOf(help string) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// codeBlock returns a text as code, without an indentation of two characters.
+// codeBlock returns a text as a Markdown code block, without an indentation of two characters.
 func codeBlock(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
@@ -119,7 +120,7 @@ func codeBlock(text string) string {
 
 const lineLength = 120
 
-// wrapped joins words into lines.
+// wrapped joins words into lines of at most lineLength characters.
 func wrapped(words []string) string {
 	var out strings.Builder
 	used := 0

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints the explanation of a call. known is true if the arguments are known. It prints the rules that
-// decided, or with all every rule that was considered.
+// printExplanation prints the explanation of a decision and the rules that decided. known is true if the person gave the
+// arguments of the call. If all is true, printExplanation prints all rules that policy considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -63,7 +63,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	}
 }
 
-// decided reports whether a rule that was considered won, or brings a limit of the decision.
+// decided reports whether a considered rule determined the effect of the decision or added a limit to it.
 func decided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -83,17 +83,17 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints why rules that can give a grant give none.
+// printNoGrant prints for each rule with a conditional grant why an approval of the call gives no grant.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {
 			switch {
 			case c.GetName() != conditionCheck || c.GetHeld():
 			case known:
-				t.printf("no grant: this call alone would be approved, because %s gives a grant if %s; that is %s",
+				t.printf("no grant: an approval would be for this call only, because %s gives a grant only if %s, which is %s",
 					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
 			default:
-				t.printf("no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds", ruleName(r.GetRule()), c.GetWant())
+				t.printf("no grant: %s gives a grant only if %s: set --arg NAME=VALUE to check that", ruleName(r.GetRule()), c.GetWant())
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 
 const conditionCheck = "grant.where"
 
-// checkText returns a check in a few words, and why a condition can't be evaluated.
+// checkText returns a check in a few words. If a condition can't be evaluated, the text says why.
 func checkText(c *policyv1.Check) string {
 	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
 	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {

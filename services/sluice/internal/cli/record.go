@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camel returns a name of a record as the command line prints it, in the form that MCP and gRPC's JSON use. In the
-// journal's files it is `decision_id`.
+// camel returns a name in camel case, which the command line prints, as MCP and the JSON of gRPC do. In the journal's files
+// names have underscores, such as decision_id.
 func camel(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
@@ -27,7 +27,7 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// recordOf is a record as JSON: the fields of the journal with the names of camel.
+// recordOf is a record whose JSON has the fields of the journal's files, with names in camel case.
 type recordOf struct{ rec *gatewayv1.Record }
 
 // MarshalJSON implements [json.Marshaler].
@@ -56,7 +56,7 @@ func (r recordOf) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// printDetails prints all fields of records, one a line.
+// printDetails prints all fields of records, one field on each line.
 func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	for i, r := range records {
 		if i > 0 {
@@ -69,8 +69,8 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	return nil
 }
 
-// fields returns the names and values of a part of a record, with the names of its JSON, without empty values. A list
-// of parts has a row for each.
+// fields returns the names and values of the fields of a struct in a record. It leaves out fields with a zero value. The
+// names are those in the JSON output. A slice of structs has one row for each element.
 func fields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {
@@ -106,7 +106,7 @@ func words(value reflect.Value) string {
 	}
 	var pairs []string
 	for _, f := range fields(value) {
-		if strings.ContainsAny(f[1], ` ="`) { // otherwise it would look like another pair
+		if strings.ContainsAny(f[1], ` ="`) { // an unquoted value could look like another pair
 			f[1] = strconv.Quote(f[1])
 		}
 		pairs = append(pairs, f[0]+"="+f[1])

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// samples is the folder of a record with every field set: as the journal stores it, and as gRPC sends it.
+// samples is the folder with a record that has every field, in the form of the journal and in the form of gRPC.
 const samples = "../../../internal/journal/testdata/"
 
-// sample returns the record as gRPC sends it.
+// sample returns the record in the form of gRPC.
 func sample(t *testing.T) *gatewayv1.Record {
 	t.Helper()
 	raw, err := os.ReadFile(samples + "record.grpc.json")
@@ -31,8 +31,8 @@ func sample(t *testing.T) *gatewayv1.Record {
 	return rec
 }
 
-// A record printed as JSON equals the record in the journal's file, except for fields that are not sent and the
-// spelling of names.
+// A record that is printed as JSON equals the record in the journal's file, except for the checksum and the spelling of
+// names.
 func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any
@@ -43,7 +43,7 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	if err := json.Unmarshal(raw, &want); err != nil {
 		t.Fatal(err)
 	}
-	delete(want, "crc") // a checksum of the line's bytes
+	delete(want, "crc") // the checksum of the line in the file
 	respell(want)
 	var out bytes.Buffer
 	if err := (&tool{self: "sluice", out: &out}).printLine(recordOf{sample(t)}); err != nil {
@@ -57,7 +57,7 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	}
 }
 
-// The text for people has all fields of the JSON, with the same names.
+// The text output of a record has all fields of the JSON output, with the same names.
 func TestShowPrintsEverything(t *testing.T) {
 	t.Parallel()
 	rec := sample(t)
@@ -74,7 +74,7 @@ func TestShowPrintsEverything(t *testing.T) {
 	}
 	for name := range fields {
 		if !strings.Contains(text.String(), "\n"+name+" ") {
-			t.Errorf("it does not print %s", name)
+			t.Errorf("the text has no field %s", name)
 		}
 	}
 	for _, line := range []string{
@@ -86,12 +86,12 @@ func TestShowPrintsEverything(t *testing.T) {
 		"latencyMs         12.345",
 	} {
 		if !strings.Contains(text.String(), line+"\n") {
-			t.Errorf("there is no %s in\n%s", line, text.String())
+			t.Errorf("the line %q is not in\n%s", line, text.String())
 		}
 	}
 }
 
-// A count that a record does not have is not printed. A recovery counts lost outcomes, so there 1 is a number to print.
+// A count of 1 is printed only for the kinds of records that have a count, such as a recovery.
 func TestCountsArePrinted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

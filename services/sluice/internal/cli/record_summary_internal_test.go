@@ -11,7 +11,8 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// The summary of a decision fits a screen, even if all fields are set, hostile and repeated.
+// The summary of a decision fits a terminal of 80 columns and 24 lines, even if all fields are set, hostile, long and
+// repeated.
 func TestSummary_FitsAScreen(t *testing.T) {
 	t.Parallel()
 	full := sample(t)
@@ -40,7 +41,7 @@ func TestSummary_FitsAScreen(t *testing.T) {
 			}
 		}
 		if name == "one" && !strings.Contains(out.String(), ": at most 10 in 60.5s") {
-			t.Errorf("a limit is not as it was:\n%s", out.String())
+			t.Errorf("the limit is not in\n%s", out.String())
 		}
 		if !strings.Contains(out.String(), "decision  ") || !strings.Contains(out.String(), "--all prints every field") || !strings.Contains(out.String(), full.GetRule().GetDocument()) {
 			t.Errorf("%s:\n%s", name, out.String())

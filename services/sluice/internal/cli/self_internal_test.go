@@ -53,7 +53,7 @@ func TestSuggestedCommandsWorkWhereTheProgramRuns(t *testing.T) {
 				said = err.Error()
 			}
 			if got := out.String() + said; !strings.Contains(got, tt.want) {
-				t.Errorf("it said %q, want %q", got, tt.want)
+				t.Errorf("the command printed %q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func TestSetupKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// Two setups at once leave one CA, which signed all certificates, and one token each.
+// After concurrent setups in one folder there is one CA, which signed all certificates, and one token of each kind.
 func TestSetupsAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 5 {
@@ -121,7 +121,7 @@ func TestSetupMakesACertificateAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		ca   *pki.Authority // nil means the deployment's own
+		ca   *pki.Authority // nil means the CA of the folder
 		life time.Duration
 		kept bool
 	}{
@@ -154,7 +154,7 @@ func TestSetupMakesACertificateAnew(t *testing.T) {
 			}
 			setup(t, dir)
 			if kept := bytes.Equal(certPEM, read(t, dir, "gateway/gateway.pem")); kept != tt.kept {
-				t.Errorf("kept %v, want %v", kept, tt.kept)
+				t.Errorf("the certificate was not replaced: %v, want %v", kept, tt.kept)
 			}
 			if _, _, err := pki.Load(filepath.Join(dir, "gateway"), role); err != nil {
 				t.Errorf("the gateway can't load its certificate: %v", err)

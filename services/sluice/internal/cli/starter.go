@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// starterPolicy and agentsPolicy are the policies of the demo server and of the mesh's own agents if no policy is
-// configured.
+// starterPolicy and agentsPolicy are the policies for the demo server and for the mesh's own agents. `up` uses them if no
+// policy is configured.
 var (
 	//go:embed starter.yaml
 	starterPolicy string
@@ -22,6 +22,7 @@ var (
 	agentsPolicy string
 )
 
+// place is what `up` prints as JSON about a mesh that has started: its addresses, its files and its sandboxes.
 type place struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
@@ -34,17 +35,20 @@ type place struct {
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 }
 
-// welcome is what `up` prints about a mesh that has started: the addresses where commands look for it, the generated
-// tokens, whether the starter policy is unchanged, and what the kernel enforces for stdio servers.
+// welcome describes a mesh that has started, for the output of `up`.
 type welcome struct {
-	found     addresses
+	// found are the addresses at which commands look for the mesh.
+	found addresses
+	// generated are the roles of the generated tokens.
 	generated []string
-	starter   bool
+	// starter is true if the starter policy is in force and unchanged.
+	starter bool
+	// sandboxes says what the kernel enforces for stdio servers, by name.
 	sandboxes map[string]sandbox.Report
 }
 
-// welcome prints all addresses and the generated tokens. If the starter policy is in force and commands find their
-// tokens, it also prints commands to try. found are the addresses where commands look for the mesh.
+// welcome prints the addresses of the mesh and the generated tokens. If the starter policy is in force and commands find
+// their tokens, it also prints commands to try.
 func (t *tool) welcome(f *config.File, w welcome) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
@@ -63,7 +67,7 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		fmt.Fprintf(&b, "  MCP       %s\n", mcpURL(f, name))
 	}
 	if len(names) > 1 {
-		fmt.Fprintf(&b, "  MCP       %s   (all of them: tools are called <server>__<tool>)\n", mcpURL(f, ""))
+		fmt.Fprintf(&b, "  MCP       %s   (all servers: their tools are named <server>__<tool>)\n", mcpURL(f, ""))
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
 	for _, alike := range sandbox.Alike(w.sandboxes) {
@@ -84,22 +88,22 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 	if f.Listen != w.found.mcp {
 		entry = strings.TrimSuffix(entry, "}") + fmt.Sprintf(`,"env":{"SLUICE_URL":%q}}`, f.MCPScheme()+"://"+f.Listen)
 	}
-	fmt.Fprintf(&b, "For a client that only starts programs, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
+	fmt.Fprintf(&b, "For a client that supports only stdio, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
 	if w.starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
 		b.WriteString(t.firstSteps(f, w.found))
 	}
 	if len(generated) > 0 {
-		b.WriteString("\nPrograms of the same user can read these tokens, including agents on this machine.\n")
+		b.WriteString("\nAll programs of your user can read these tokens, including agents on this machine.\n")
 	}
 	if slices.Contains(generated, agentToken) {
-		b.WriteString("The agent's token names no owner: the holder of the operator's token decides on the agent's calls.\n")
+		b.WriteString("The agent's token names no owner, so the holder of the operator's token may approve the agent's calls.\n")
 	}
-	b.WriteString("Rate limits are counted in memory: they start again after a restart.\nStop with Ctrl-C.\n\n")
+	b.WriteString("Rate limits are counted in memory, so a restart resets them.\nStop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
 	return err
 }
 
-// firstSteps returns commands that show the mesh at work on the demo server.
+// firstSteps returns commands for a person to try on the demo server.
 func (t *tool) firstSteps(f *config.File, found addresses) string {
 	command := t.commandFor(f, found)
 	var b strings.Builder
@@ -108,9 +112,9 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 		{"call demo list_notes", "runs"},
 		{"call demo delete_note --arg id=1", "is denied, with a reason"},
 		{"call demo create_note --arg title=a --arg body=b", "runs four times a minute"},
-		{"approvals list", "what waits for a person: a refund would"},
-		{"decisions tail", "what happened, and why"},
-		{"policy explain --server demo --tool delete_note", "why a call would be refused"},
+		{"approvals list", "lists calls that wait for a person, such as a refund"},
+		{"decisions tail", "prints what happened, and why"},
+		{"policy explain --server demo --tool delete_note", "says why a call is denied"},
 	} {
 		fmt.Fprintf(&b, "  %s %-52s # %s\n", command, step[0], step[1])
 	}
@@ -120,7 +124,7 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 // addresses are the addresses of MCP and gRPC.
 type addresses struct{ mcp, grpc string }
 
-// commandFor returns how other commands must be called to find this mesh.
+// commandFor returns the beginning of a command line that finds this mesh: variables, the program and flags.
 func (t *tool) commandFor(f *config.File, found addresses) string {
 	command := t.self
 	if f.Listen != found.mcp {
@@ -138,7 +142,8 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig returns the configuration of MCP clients. Tokens that were not generated are placeholders.
+// clientConfig returns the configuration for MCP clients. It contains the agent's token if the token was generated, and
+// otherwise a placeholder.
 func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
 	token := "<your agent's token>"

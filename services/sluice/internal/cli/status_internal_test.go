@@ -8,7 +8,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// The status of an unavailable server differs from that of a healthy one.
+// The status of a server that could not be reached has its last error. The status of another server has none.
 func TestStatusShowsHowServersAre(t *testing.T) {
 	t.Parallel()
 	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{

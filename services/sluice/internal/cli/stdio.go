@@ -24,12 +24,12 @@ func (t *tool) stdio() *cobra.Command {
 	var server string
 	c := &cobra.Command{
 		Use:   "stdio",
-		Short: "Connect a client that can only start programs, over standard input and output",
+		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server) },
 	}
-	c.Flags().StringVar(&server, "server", "", "one server behind the mesh (default all of them)")
-	_ = c.RegisterFlagCompletionFunc("server", t.completeServer) // the flag exists
+	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
 		_ = t.checkFlags(c, nil) // help is printed whether or not the flags are valid
 		c.Long = t.stdioHelp()
@@ -38,44 +38,47 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help of the command. Its entries work from any folder, because they have the path of this
-// program, and that of the configuration or the data folder.
+// stdioHelp returns the help text of the command. Its entries work from any folder, because they contain the path of this
+// program and the path of the configuration or the data folder.
 func (t *tool) stdioHelp() string {
 	args, found := t.whereMesh()
-	note := "These entries are for the mesh of this folder, and work from any other folder."
+	note := "These entries are for the mesh of this folder, and work from any folder."
 	if !found {
-		note = "No mesh has run in this folder. Run this help in the folder of `up`, or with its --config\nor --data, to get paths that work from any folder."
+		note = "No mesh has run in this folder. To get entries that work from any folder, run this help\nin the folder of `up`, or with its --config or --data."
 	}
 	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
 }
 
-// stdioText returns the help with the entries of a client's configuration for all servers and for one.
+// stdioText returns the help text. all and one are the entries of a client's configuration for all servers and for one
+// server.
 func stdioText(all, one, note string) string {
 	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
-print the answers on standard output, one message a line. Errors go to standard error.
+print the answers on standard output, one message on each line. Errors are printed on
+standard error.
 
-The entry in a client's configuration for all servers behind the mesh, whose tools are
-then called SERVER__TOOL:
+The entry in a client's configuration for all servers behind the mesh. The names of
+their tools have the form SERVER__TOOL:
 
   {"mcpServers": {"sluice": ` + all + `}}
 
-And for one of them, with its own names:
+The entry for one server. The names of its tools are unchanged:
 
   {"mcpServers": {"demo": ` + one + `}}
 
 ` + note + `
 
-The mesh must be running, at SLUICE_URL or at the address of the configuration. A
-sluice.yaml in the folder is read only if --config names it. If the configuration
-has tokens for agents, set SLUICE_TOKEN in this entry to one of them. A session that
-the mesh no longer has is opened again.`
+The mesh must be running, at SLUICE_URL or at the address in the configuration. The
+command reads a sluice.yaml in the folder only if --config names the file. If the
+configuration has tokens for agents, set SLUICE_TOKEN in the entry to one of them. If
+the mesh no longer has the session, for example after a restart, the command opens
+another session.`
 }
 
-// whereMesh returns the flags with which a command finds the mesh of this folder from any other, and whether there is a
-// mesh.
+// whereMesh returns the flags with which a command in any folder finds the mesh of this folder. found is false if no mesh
+// has run in this folder.
 func (t *tool) whereMesh() (flags []string, found bool) {
 	config := t.config
-	if config == "" && localconfig.Usable(".") { // `up` in this folder uses it
+	if config == "" && localconfig.Usable(".") { // `up` in this folder uses the file
 		config = localconfig.Name
 	}
 	if config != "" {
@@ -84,17 +87,17 @@ func (t *tool) whereMesh() (flags []string, found bool) {
 	fromEnv, _ := app.Env("SLUICE_DATA")
 	data := cmp.Or(t.data, fromEnv)
 	if data == "" && config != "" {
-		return flags, found // the configuration names it
+		return flags, found // the configuration names the data folder
 	}
 	data = absolute(cmp.Or(data, ".sluice"))
 	_, err := os.Stat(filepath.Join(data, "tokens", agentToken))
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry returns the entry of a client's configuration that starts `stdio` with more arguments.
+// stdioEntry returns an entry of a client's configuration, as JSON, that starts `stdio` with flags and more arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.program()}
-	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // a container, where paths of the host mean nothing
+	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container the paths of the host don't exist
 		words, flags = strings.Fields(name), nil
 	}
 	entry := struct {
@@ -139,11 +142,11 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	}
 	cfg := relay.Config{URL: t.edgeURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
 	to := io.Writer(os.Stdout)
-	if term.IsTerminal(int(os.Stdout.Fd())) { // a person reads, not a program
+	if term.IsTerminal(int(os.Stdout.Fd())) { // t.out escapes control characters for the terminal
 		to = t.out
 	}
 	err = relay.Run(ctx, cfg, os.Stdin, to)
-	if errors.Is(err, context.Canceled) { // a signal, which is how clients end programs
+	if errors.Is(err, context.Canceled) { // clients end the program by a signal
 		return nil
 	}
 	return err

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// After Ctrl-C the command prints what the stop waits for, again when that changes, and nothing after the end.
+// After Ctrl-C the command prints which requests the stop waits for, prints them again when they change, and prints nothing
+// after the mesh has ended.
 func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,18 +33,18 @@ func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 		}()
 		synctest.Wait()
 		if asked.Load() != 0 {
-			t.Error("it speaks before the stop")
+			t.Error("the command asks for the requests before the stop")
 		}
 		stop()
 		time.Sleep(4 * stopEvery)
 		close(ended)
 		<-done
-		const again = "; Ctrl-C again ends it at once"
-		want := "Stopping: waiting for at most 30 s for requests that servers have not answered: files (2), web (1)" + again + "\n" +
-			"Stopping: waiting for at most 30 s for requests that servers have not answered: web (1)" + again + "\n" +
-			"Stopping: no request waits for a server; programs and the journal are closed" + again + "\n"
+		const again = "; press Ctrl-C again to stop at once"
+		want := "Stopping: waiting at most 30 s for requests that servers have not answered: files (2), web (1)" + again + "\n" +
+			"Stopping: waiting at most 30 s for requests that servers have not answered: web (1)" + again + "\n" +
+			"Stopping: no request waits for a server; closing programs and the journal" + again + "\n"
 		if out.String() != want {
-			t.Errorf("it says\n%s\nwant\n%s", out.String(), want)
+			t.Errorf("the command prints\n%s\nwant\n%s", out.String(), want)
 		}
 	})
 }
@@ -55,6 +56,6 @@ func TestUp_ThatEndsByItselfSaysNothingOfAStop(t *testing.T) {
 	close(ended)
 	(&tool{errOut: &out}).sayStopping(t.Context(), ended, func() map[string]int { return nil })
 	if out.String() != "" {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("the command prints %q", out.String())
 	}
 }

@@ -28,28 +28,28 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// hostile is an untrusted text: it clears a screen (ESC and its C1 form), restarts a line, reverses the direction of
-// text, and adds a line of its own with each kind of line break.
+// hostile is an untrusted text with control characters. It clears the screen by ESC and by its C1 form, returns to the
+// beginning of a line, reverses the direction of text, and begins another line with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
 // hostileDigest is the start of the digest in hostile answers.
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
-// approvalID is the id of an approval as people type it.
+// approvalID is the whole id of an approval.
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
-// X7, S2: no command passes hostile texts of a mesh to the terminal unescaped, and no such text makes a line of its
-// own, as a table or as JSON.
+// Case X7. Case S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in
+// either output format. A hostile text can't begin another line of the output.
 func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// These commands say where something is hidden in a file, but not what.
+	// These commands print the position of a problem in a file, but not the text there.
 	named := []string{"config check", "policy lint", "journal verify"}
-	// The output of these commands has no untrusted text. That of stdio is for programs.
+	// These commands print no untrusted text, or, like stdio, print for a program.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "stdio", "token show", "up", "version"}
 	for _, name := range leaves(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
-			t.Errorf("`%s` is not tried here: does it print what strangers write?", name)
+			t.Errorf("this test does not run `%s`: add it to hostileCalls, or to own if it prints no untrusted text", name)
 		}
 	}
 	dir := hostileMesh(t)
@@ -73,12 +73,12 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 						if i := strings.IndexFunc(printed, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
 							t.Errorf("%q reaches the terminal", printed[max(0, i-40):min(len(printed), i+20)])
 						}
-						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // results of call have lines
-							t.Errorf("a stranger made a line of its own in:\n%s", printed)
+						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // the text of a result may have several lines
+							t.Errorf("a hostile text begins a line in:\n%s", printed)
 						}
 					}
 					if named := slices.Contains(named, name) || line[0] == "__complete"; !named && !strings.Contains(out.String()+errOut.String(), "FORGED") {
-						t.Errorf("it exited with %d and printed nothing of the answers: %s%s", code, out.String(), errOut.String())
+						t.Errorf("the command exited with %d and did not print the hostile text: %s%s", code, out.String(), errOut.String())
 					}
 				})
 			}
@@ -130,8 +130,9 @@ func leaves(c *cobra.Command) []string {
 	return out
 }
 
-// hostileMesh starts a mesh whose strings are all hostile, over gRPC and MCP. It returns a folder with a configuration
-// for it, and one for a mesh that only fails.
+// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first, all strings are hostile. The second
+// answers with errors, whose texts are hostile. It returns a folder with the configurations sluice.yaml for the first and
+// sluice-fails.yaml for the second.
 func hostileMesh(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -170,7 +171,7 @@ func hostileMesh(t *testing.T) string {
 	return dir
 }
 
-// hostileRPC answers any method once, or fails.
+// hostileRPC answers a request of any gRPC method with one hostile message, or with an error if fails is true.
 func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	name, _ := grpc.MethodFromServerStream(ss)
 	if fails {
@@ -220,7 +221,7 @@ func fill(m protoreflect.Message, depth int) {
 func value(field protoreflect.FieldDescriptor) protoreflect.Value {
 	switch field.Kind() {
 	case protoreflect.StringKind:
-		if strings.HasSuffix(string(field.Name()), "_token") { // there is only one page
+		if strings.HasSuffix(string(field.Name()), "_token") { // lists have only one page
 			return protoreflect.ValueOfString("")
 		}
 		if name := string(field.Name()); strings.HasPrefix(name, "params") || name == "arguments_json" {
@@ -252,7 +253,7 @@ func value(field protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// hostileMCP answers any request of MCP, or fails.
+// hostileMCP answers a request of any MCP method with a hostile result, or with an error if fails is true.
 func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -263,7 +264,7 @@ func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	var text strings.Builder // with unescaped characters that JSON allows
+	var text strings.Builder // JSON that does not escape characters that JSON permits
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(hostile)

@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes sets the times of --since and --until in a filter. An empty text sets none.
+// setTimes sets the times of --since and --until in a filter. An empty text sets no time.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string
@@ -27,12 +27,12 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 		*one.into = timestamppb.New(at)
 	}
 	if filter.Since != nil && filter.Until != nil && !filter.Since.AsTime().Before(filter.Until.AsTime()) {
-		return fmt.Errorf("--since %s is not before --until %s: no record is of both", since, until)
+		return fmt.Errorf("--since %s is not before --until %s, so no record matches", since, until)
 	}
 	return nil
 }
 
-// timeOf reads a time of RFC 3339, or a time before now: a duration of Go, or whole days such as 7d.
+// timeOf parses a time of RFC 3339, or a duration before now: a duration of Go, or whole days such as 7d.
 func timeOf(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil

@@ -23,9 +23,10 @@ func (t *tool) tools() *cobra.Command {
 	return &cobra.Command{
 		Use:   "tools [SERVER]",
 		Short: "List the tools that the agent may see",
-		Long: `List the tools that the agent may see, of one server or of all. If a server returns no
-list, the command names it on standard error, prints the tools of the others, and exits
-with 1. A server that policy hides from the agent is named there, too, and is not a failure.`,
+		Long: `List the tools that the agent may see, of one server or of all servers. If a server returns
+no list, the command prints its name on standard error, prints the tools of the other servers,
+and exits with 1. It also prints the names of servers that policy hides from the agent, which
+is not a failure.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
@@ -45,39 +46,40 @@ with 1. A server that policy hides from the agent is named there, too, and is no
 	}
 }
 
-// listTimeout bounds the list of one server when all are listed.
+// listTimeout limits the requests to one server when the tools of all servers are listed.
 const listTimeout = 30 * time.Second
 
-// serverTools has the tools of a server, or the error of its list.
+// serverTools contains the tools of a server, or the error of the request for them.
 type serverTools struct {
 	server string
 	tools  []listedTool
 	err    error
 }
 
-// toolsOfEach lists the tools of all servers, [maxExamined] at a time.
+// toolsOfEach lists the tools of all servers, [maxExamined] servers concurrently.
 func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools {
 	out := make([]serverTools, len(servers))
 	var group errgroup.Group
 	group.SetLimit(maxExamined)
 	for i, server := range servers {
-		own := *t // each goroutine records whom it asks
+		own := *t // each goroutine records the target of its request
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
 			tools, err := own.toolsOf(ctx, server)
 			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("it gave no answer within %v", listTimeout)
+				err = fmt.Errorf("the server did not answer within %v", listTimeout)
 			}
 			out[i] = serverTools{server: server, tools: tools, err: err}
 			return nil
 		})
 	}
-	_ = group.Wait() // errors are in the answers
+	_ = group.Wait() // the errors are in out
 	return out
 }
 
-// printEvery prints the tools of the servers that listed them, and on standard error why others did not.
+// printEvery prints the tools of the servers that returned a list. On standard error it prints why the other servers did
+// not.
 func (t *tool) printEvery(found []serverTools) error {
 	all, failed := []listedTool{}, false
 	for _, f := range found {
@@ -92,7 +94,7 @@ func (t *tool) printEvery(found []serverTools) error {
 		case isAbsent(f.err):
 			_ = oneLine(t.errOut, "sluice: %v", f.err)
 		case f.err != nil:
-			_ = oneLine(t.errOut, "sluice: the tools of %s are not among these: %v; %s says what is wrong with it", f.server, f.err, t.command("doctor"))
+			_ = oneLine(t.errOut, "sluice: the tools of server %s are not listed: %v; %s finds the problem", f.server, f.err, t.command("doctor"))
 		}
 	}
 	if failed {
@@ -149,18 +151,18 @@ func (t *tool) printTools(all []listedTool) error {
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
 }
 
-// everyServer returns the servers to list if none is named.
+// everyServer returns the names of all servers, for a command without the name of a server.
 func (t *tool) everyServer(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, err
 	}
 	if _, err := t.secret(f, agentToken); err != nil {
-		return nil, err // without it no server can be asked
+		return nil, err // every request for a list needs the agent's token
 	}
 	names, err := t.serverNames(ctx)
 	if _, ok := errors.AsType[wrongRoleError](err); ok {
-		return nil, fmt.Errorf("%w; with the agent's token alone name a server: %s", err, t.command("tools SERVER"))
+		return nil, fmt.Errorf("%w; if you have only the agent's token, name a server: %s", err, t.command("tools SERVER"))
 	}
 	return names, err
 }

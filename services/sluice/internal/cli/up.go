@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// startTimeout bounds the time until every role serves.
+// startTimeout limits the time until every role serves.
 const startTimeout = 10 * time.Second
 
 // demoName is the name of the demo server that `up` serves.
@@ -37,14 +37,15 @@ func (t *tool) up() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
-		Long: `Run all roles of the mesh in one process. Without a configuration up serves a small
+		Long: `Run all roles of the mesh in one process. Without a configuration, up serves a small
 demo server under a starter policy, and creates tokens for an agent and an operator
 in the data folder.
 
-Without --config, up uses sluice.yaml of the working folder, if only its user can
-write the file and the folder. It then shows the programs, addresses and names of
-secrets that the file would use, and asks once for this content. Without a terminal,
-name the file with --config. Only up and config check look for this file.`,
+Without --config, up uses the file sluice.yaml in the working folder, if only its
+user can write the file and the folder. Before up uses the file, it shows the
+programs, addresses and names of secrets in the file and asks you to agree, once for
+each content of the file. Without a terminal, name the file with --config. Only up
+and config check look for this file.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
@@ -58,13 +59,13 @@ name the file with --config. Only up and config check look for this file.`,
 				f.Log.Level = level
 			}
 			if f.Apart() {
-				return errors.New("the configuration gives addresses to roles: start each role by its own program, or take `roles` out to run them in one process")
+				return errors.New("the configuration sets `roles`, which is for roles in separate processes: start each role by its own program, or remove `roles` to run them in one process")
 			}
 			if found != nil {
 				if err := t.agree(c.Context(), found); err != nil {
 					return err
 				}
-				t.config = f.Name() // for the commands that are printed
+				t.config = f.Name() // the commands that up prints name this file
 			}
 			at := addresses{mcp: f.Listen, grpc: f.GRPC}
 			if listen != "" {
@@ -122,7 +123,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 		defer cancel()
 		if err := mesh.WaitReady(ready); err != nil {
 			if ctx.Err() != nil {
-				return nil // a stop before readiness is not a failed start
+				return nil // the mesh was stopped before it was ready, which is not a failure
 			}
 			return err
 		}
@@ -137,11 +138,11 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	return err
 }
 
-// stopEvery is the interval of reports while the mesh stops.
+// stopEvery is the interval between reports while the mesh stops.
 const stopEvery = 5 * time.Second
 
-// sayStopping prints on standard error what a stop waits for, after ctx has ended, and again when that changes, until
-// ended is closed.
+// sayStopping waits until ctx ends. Then it prints on standard error which requests the stop waits for, and prints them
+// again when they change, until ended is closed.
 func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
@@ -164,19 +165,19 @@ func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight 
 }
 
 func stoppingText(inFlight map[string]int) string {
-	const again = "; Ctrl-C again ends it at once"
+	const again = "; press Ctrl-C again to stop at once"
 	if len(inFlight) == 0 {
-		return "Stopping: no request waits for a server; programs and the journal are closed" + again
+		return "Stopping: no request waits for a server; closing programs and the journal" + again
 	}
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(inFlight)) {
 		parts = append(parts, fmt.Sprintf("%s (%d)", name, inFlight[name]))
 	}
-	return "Stopping: waiting for at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
+	return "Stopping: waiting at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
-// ensureTokens adds tokens to the configuration so that an agent and an operator can call. It generates those that the
-// configuration lacks in the data folder, and returns their roles.
+// ensureTokens adds tokens of an agent and an operator to the configuration if it has no tokens of these roles. It stores
+// the generated tokens in the data folder, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -195,7 +196,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 	return generated, nil
 }
 
-// generatedToken returns a token that `up` generates, without its text.
+// generatedToken returns the token that `up` generates for a role, without its secret.
 func generatedToken(role string) config.Token {
 	token := config.Token{Name: "local-" + role, Tenant: "default", Subject: "local-" + role, Role: role}
 	if role == agentToken {
@@ -231,10 +232,11 @@ func ensureToken(file string) (string, error) {
 	return text, pki.WriteFile(file, []byte(text), 0o600)
 }
 
-// agentsName is the name of the server of the mesh's own agents if no server is configured.
+// agentsName is the name of the server for the mesh's own agents that `up` adds if no server is configured.
 const agentsName = "agents"
 
-// addDemo serves the demo server on loopback. It adds that server, and the mesh's own agents, to the configuration.
+// addDemo serves the demo server on loopback. It adds the demo server and the server for the mesh's own agents to the
+// configuration.
 func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -252,8 +254,8 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	return nil
 }
 
-// ensureStarterPolicy creates the starter policies as files that operators can edit, and does not change existing
-// files. It reports whether the demo server's policy is unchanged.
+// ensureStarterPolicy adds the starter policies to the configuration. It creates their files, which operators can edit,
+// and does not change existing files. It reports whether the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies

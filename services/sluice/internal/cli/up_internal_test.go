@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// start starts a mesh with this data folder, until ctx ends. ready is closed when the mesh serves, and ended receives
-// its error.
+// start runs a mesh with a data folder until ctx ends. ready is closed when the mesh serves. ended receives the error of
+// the command.
 func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
 	in, out := io.Pipe()
@@ -24,7 +24,7 @@ func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{
 	said, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(said)
-		_, _ = bufio.NewReader(in).ReadString('\n') // if the mesh ends first, ended says why
+		_, _ = bufio.NewReader(in).ReadString('\n') // if the mesh ends before it serves, ended receives the error
 	}()
 	go func() {
 		done <- errors.Join(root.ExecuteContext(ctx), out.Close())
@@ -32,7 +32,8 @@ func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{
 	return said, done
 }
 
-// A second mesh in a folder writes nothing there: if it wrote new tokens, it would lock out the callers of the first.
+// A second mesh with the same data folder ends without writing there. New tokens would lock out the callers of the first
+// mesh.
 func TestASecondMeshInAFolderWritesNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
@@ -47,15 +48,15 @@ func TestASecondMeshInAFolderWritesNothing(t *testing.T) {
 	}
 	_, second := start(ctx, t, data)
 	if err := <-second; !errors.Is(err, datadir.ErrInUse) {
-		t.Errorf("the second ended with %v", err)
+		t.Errorf("the second mesh ended with %v", err)
 	}
 	for _, made := range []string{"tokens", "policies"} {
 		if _, err := os.Stat(filepath.Join(data, made)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the second made %s: %v", made, err)
+			t.Errorf("the second mesh created %s: %v", made, err)
 		}
 	}
 	stop()
 	if err := <-first; err != nil {
-		t.Errorf("the first ended with %v", err)
+		t.Errorf("the first mesh ended with %v", err)
 	}
 }

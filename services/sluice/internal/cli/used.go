@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// useOf returns how the tools of a server were called, by name, according to the journal. A long search reports its
-// progress.
+// useOf returns how the tools of a server were called, by name, according to the journal. It reports its progress on
+// standard error every two seconds.
 func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -39,7 +39,7 @@ func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use,
 		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
-			fmt.Fprintf(t.errOut, "sluice: %d calls were read\n", n)
+			fmt.Fprintf(t.errOut, "sluice: read %d calls so far\n", n)
 		}
 	}
 }
@@ -50,12 +50,13 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent are the calls within the last minute that was read, by session: the callers' sessions, and those of all
-	// callers together, because limits count there, too.
+	// recent contains the times of the calls within the minute of the call that was read last, by session. A call counts
+	// for the session of its caller and for the session of each principal in the chain, as it does for limits.
 	recent map[string][]time.Time
 }
 
-// add adds a call. Calls come newest first. Names of methods other than tools/call are not tools.
+// add adds a call. It must be called with the newest call first. It ignores methods other than tools/call, whose names are
+// not names of tools.
 func (u usage) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return

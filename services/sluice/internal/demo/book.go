@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// note is one note. A note never changes after it is written.
+// note is one note. A note does not change after it is created.
 type note struct {
 	ID    string `json:"id" jsonschema:"the note's id, never given out twice"`
 	Title string `json:"title"`
@@ -21,12 +21,12 @@ var startingNotes = [...]note{
 	{Title: "Try a limit", Body: "Read one note again and again: a limit says when to come back, and lets you in then."},
 }
 
-// book is a bounded list of notes in the order in which they were written.
+// book is a bounded list of notes, in the order in which they were created.
 type book struct {
-	most int
+	most int // the maximum number of notes
 
 	mu    sync.RWMutex
-	last  uint64
+	last  uint64 // the number of the last note that was created
 	notes []note
 }
 
@@ -38,7 +38,7 @@ func newBook(most int) *book {
 	return b
 }
 
-// append writes a note. The caller must hold the lock or have the only reference to b.
+// append adds a note. The caller must hold the lock or have the only reference to b.
 func (b *book) append(title, body string) note {
 	b.last++
 	n := note{ID: "note-" + strconv.FormatUint(b.last, 10), Title: title, Body: body}
@@ -46,7 +46,7 @@ func (b *book) append(title, body string) note {
 	return n
 }
 
-// create writes a note. It fails if the book is full.
+// create adds a note. It returns an error if the book is full.
 func (b *book) create(title, body string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *book) remove(id string) (note, error) {
 	return n, nil
 }
 
-// page returns up to limit notes after the first offset ones, and the number of all notes.
+// page returns up to limit notes from an offset, and the number of all notes.
 func (b *book) page(offset, limit int) (notes []note, total int) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -91,7 +91,7 @@ func (b *book) page(offset, limit int) (notes []note, total int) {
 func (b *book) find(id string) (int, error) {
 	i := slices.IndexFunc(b.notes, func(n note) bool { return n.ID == id })
 	if i < 0 {
-		return 0, fmt.Errorf("there is no note %q: list_notes shows the ids", id)
+		return 0, fmt.Errorf("no note %q exists: call list_notes to see the ids", id)
 	}
 	return i, nil
 }

@@ -15,41 +15,40 @@ import (
 )
 
 const (
-	mostRecent = 1000 // calls in [Stats.Recent]
-	longest    = 128  // bytes stored of a text that the caller chose
+	mostRecent = 1000 // the maximum number of calls in [Stats.Recent]
+	longest    = 128  // the maximum length of a stored text of a caller, in bytes
 )
 
-// Stats counts what reached a server. A call is counted before its tool is looked up and before its arguments are
-// checked, so failed calls and calls of unknown tools are included.
+// Stats contains the counts of requests that reached a server. They include failed calls and calls of unknown tools.
 type Stats struct {
 	// Since is when the server was created.
 	Since time.Time `json:"since"`
-	// Posts counts all HTTP POSTs to /mcp, including those that the protocol layer refused before they became calls (no
-	// JSON-RPC, an unknown session). Always 0 over stdio.
+	// Posts counts all HTTP POST requests to /mcp, including requests that the protocol layer refused because they were
+	// no JSON-RPC or named an unknown session. It is 0 over stdio.
 	Posts uint64 `json:"posts"`
-	// Calls counts tool calls; it is the sum of Tools and Unknown.
+	// Calls counts tool calls. It is the sum of Tools and Unknown.
 	Calls uint64 `json:"calls"`
 	// Tools counts calls by tool. Every tool has an entry.
 	Tools map[string]uint64 `json:"tools"`
 	// Unknown counts calls of unknown tools.
 	Unknown uint64 `json:"unknown"`
-	// Recent has the last 1000 calls, oldest first.
+	// Recent contains the last 1000 calls, oldest first.
 	Recent []Call `json:"recent"`
 }
 
-// Call is one tool call as it arrived. It has no arguments, because everyone who reaches the port can read /stats.
+// Call is one tool call as it arrived. It has no arguments, because every client that reaches the port can read /stats.
 type Call struct {
 	// Tool is the requested name, cut after 128 bytes.
 	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
-	// Traceparent is the trace context of the call (W3C Trace Context, version 00): params._meta, otherwise the HTTP
-	// header. Empty without one. It is cut after 128 bytes and not checked.
+	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00): the value in params._meta, otherwise
+	// the value of the HTTP header. It may be empty. It is cut after 128 bytes and not checked.
 	Traceparent string `json:"traceparent,omitzero"`
 	// Header is the `traceparent` of the HTTP request; empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
 }
 
-// TraceID returns the 32 hexadecimal digits of the call's trace; empty without a valid one.
+// TraceID returns the 32 hexadecimal digits of the trace id in Traceparent, or "" if Traceparent is not valid.
 func (c Call) TraceID() string {
 	const dash1, dash2, length = 2, 35, 55
 	tp := c.Traceparent
@@ -67,7 +66,7 @@ type recorder struct {
 	posts   uint64
 	tools   map[string]uint64
 	unknown uint64
-	ring    []Call // when full, next is the oldest
+	ring    []Call // the last calls; when it is full, the oldest is at next
 	next    int
 }
 
@@ -75,14 +74,15 @@ func newRecorder(log *slog.Logger) *recorder {
 	return &recorder{log: log, since: time.Now(), tools: map[string]uint64{}}
 }
 
-// know adds an entry for a tool.
+// know adds an entry for a tool, so that calls of the tool don't count as unknown.
 func (r *recorder) know(tool string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tools[tool] = 0
 }
 
-// middleware counts each tools/call, then runs it if it is well formed, then logs it.
+// middleware returns a handler that counts each tools/call request, runs the request if its arguments are an object, and
+// logs the outcome.
 func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		call, ok := req.(*mcp.CallToolRequest)
@@ -101,8 +101,8 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// checkArguments refuses arguments that are not an object. The protocol requires an object, and the SDK (v1.8.0) panics
-// on null when it fills in a schema's defaults, which would end the process.
+// checkArguments returns an error if the arguments are not an object. MCP requires an object. The SDK (v1.8.0) panics on
+// null when it fills in the defaults of a schema, which would end the process.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil
@@ -137,7 +137,7 @@ func outcome(res mcp.Result, err error) string {
 func (r *recorder) add(c Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Only existing tools get an entry: otherwise callers could grow the map without limit.
+	// Only existing tools have an entry. Otherwise callers could grow the map without limit.
 	if _, ok := r.tools[c.Tool]; ok {
 		r.tools[c.Tool]++
 	} else {
@@ -163,7 +163,7 @@ func (r *recorder) stats() Stats {
 	return s
 }
 
-// countPosts counts POSTs before next serves them.
+// countPosts returns a handler that counts POST requests and passes all requests to next.
 func (r *recorder) countPosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodPost {
@@ -179,6 +179,6 @@ func (r *recorder) serveStats(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if err := json.MarshalWrite(w, r.stats()); err != nil {
-		r.log.WarnContext(req.Context(), "write statistics", "error", err)
+		r.log.WarnContext(req.Context(), "the statistics were not sent to the client", "error", err)
 	}
 }

@@ -30,7 +30,7 @@ func TestEveryCallThatArrivesIsCounted(t *testing.T) {
 	session := overHTTP(t, s, nil)
 	must(t, session, demo.GetNote, map[string]any{"id": "note-1"})
 	call(t, session, demo.GetNote, map[string]any{"id": "note-9"}) // the tool fails
-	call(t, session, demo.GetNote, nil)                            // the schema refuses it
+	call(t, session, demo.GetNote, nil)                            // the schema refuses the call
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "drop_everything"}); err == nil {
 		t.Error("a tool that does not exist was called")
 	}
@@ -81,7 +81,7 @@ func TestTheLastThousandCallsAreKept(t *testing.T) {
 		t.Fatalf("%d recent of %d calls, %d unknown; want 1000 of 1003, 1000", len(got.Recent), got.Calls, got.Unknown)
 	}
 	if first, last := got.Recent[0].Tool, got.Recent[999].Tool; first != long[:128] || last != demo.ListNotes {
-		t.Errorf("the oldest kept is %q, the newest %q", first, last)
+		t.Errorf("the oldest recent call is of %q, and the newest of %q", first, last)
 	}
 	if !slices.IsSortedFunc(got.Recent, func(a, b demo.Call) int { return a.Time.Compare(b.Time) }) {
 		t.Error("recent calls are not in the order of their times")
@@ -146,7 +146,7 @@ func TestEachCallIsLoggedOnce(t *testing.T) {
 	}
 	session := overStdio(t, s, nil)
 	call(t, session, demo.GetNote, map[string]any{"id": "note-1"})
-	_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "nope", Meta: mcp.Meta{"traceparent": traceA}}) // must fail
+	_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "nope", Meta: mcp.Meta{"traceparent": traceA}}) // fails, because the tool is unknown
 	call(t, session, demo.GetNote, map[string]any{"id": "note-9"})
 
 	type line struct {
@@ -185,7 +185,7 @@ func TestProgressIsToldToThoseWhoAsk(t *testing.T) {
 		},
 	}
 	session := overHTTP(t, newServer(t, nil), opts)
-	for range 22 { // 25 with the starting ones: steps of 3
+	for range 22 { // 25 notes with the starting notes, which are read in steps of 3
 		must(t, session, demo.CreateNote, map[string]any{"title": "Tea"})
 	}
 	must(t, session, demo.RunReport, nil)

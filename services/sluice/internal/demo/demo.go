@@ -1,6 +1,6 @@
-// Package demo is a small MCP server to put the mesh in front of: notes and a few accounts in memory, with tools of
-// every category from harmless to costly. Its tools really do what they say, so that a refusal makes a visible
-// difference. It counts every tool call that reaches it, so that a test can show that a refused call did not.
+// Package demo is a small MCP server for trying the mesh. It has notes and a few accounts in memory, and tools of every
+// category from harmless to costly. The tools change this data, so a refused call makes a visible difference. The server
+// counts every tool call that reaches it, so a test can show that a refused call did not reach the server.
 package demo
 
 import (
@@ -57,13 +57,13 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are the dependencies of a demo server. Each is required.
+// Deps are the dependencies of a demo server. Every field is required.
 type Deps struct {
-	// Log receives one line for each tool call. Over stdio it must not write to standard output.
+	// Log receives one line for each tool call. With stdio, the log must not write to standard output.
 	Log *slog.Logger
 }
 
-// Server is a demo server. All connections share its state, which ends with the process. Its methods are safe for
+// Server is a demo server. All connections share its state, which is lost when the process ends. Its methods are safe for
 // concurrent use.
 type Server struct {
 	cfg    Config
@@ -93,12 +93,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Handler serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as JSON at GET /stats.
-// It has no authentication, which is the gateway's task.
+// Handler returns a handler that serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as
+// JSON at GET /stats. The handler does not authenticate callers, which is the gateway's task.
 //
-// A request to a loopback address with a Host that is not loopback is refused with 403 (DNS rebinding), and so is a
-// POST that a browser sends for another site. A handler has sessions of its own; state and statistics belong to the
-// server.
+// The handler answers 403 to a request to a loopback address with a Host that is not loopback (DNS rebinding), and to a
+// POST that a browser sends for another site. Each handler has separate sessions. All handlers share the server's state
+// and statistics.
 func (s *Server) Handler() http.Handler {
 	endpoint := mcp.NewStreamableHTTPHandler(
 		func(*http.Request) *mcp.Server { return s.mcp },
@@ -110,14 +110,14 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", s.calls.countPosts(endpoint))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // the peer has disconnected
+		_, _ = io.WriteString(w, "ok\n") // an error means that the peer has disconnected
 	})
 	mux.HandleFunc("GET /stats", s.calls.serveStats)
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection, with a JSON-RPC message of at most 16 MiB on each line, until in or ctx ends. Both
-// are a normal end. It closes in and out. A line that is not JSON-RPC ends the connection with an error.
+// ServeStdio serves one connection until in or ctx ends, and then returns nil. Each line is a JSON-RPC message of at most
+// 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {
@@ -126,7 +126,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 	return nil
 }
 
-// Stats returns what has reached the server since it was created. The caller owns the result.
+// Stats returns the counts of requests since the server was created. The caller owns the result.
 func (s *Server) Stats() Stats {
 	return s.calls.stats()
 }

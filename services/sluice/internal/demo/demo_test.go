@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 
-// newServer creates a server with the default configuration and a change to it.
+// newServer creates a server with the default configuration, which change may modify. change may be nil.
 func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	t.Helper()
 	cfg := demo.DefaultConfig()
@@ -59,7 +59,7 @@ func connect(t *testing.T, over mcp.Transport, opts *mcp.ClientOptions) *mcp.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the test has made its assertions
+	t.Cleanup(func() { _ = session.Close() })
 	return session
 }
 
@@ -189,15 +189,15 @@ func TestFailedCallsSayWhyAndWhatToDo(t *testing.T) {
 	}{
 		"the book is full":              {demo.CreateNote, map[string]any{"title": "one more"}, "holds 3 notes; delete one with delete_note"},
 		"no room to save a report":      {demo.RunReport, map[string]any{"save": true}, "save the report: the book is full"},
-		"a note that is not there":      {demo.GetNote, map[string]any{"id": "note-9"}, `no note "note-9": list_notes`},
-		"nothing to delete":             {demo.DeleteNote, map[string]any{"id": "note-9"}, `no note "note-9": list_notes`},
+		"a note that does not exist":    {demo.GetNote, map[string]any{"id": "note-9"}, `no note "note-9" exists: call list_notes`},
+		"nothing to delete":             {demo.DeleteNote, map[string]any{"id": "note-9"}, `no note "note-9" exists: call list_notes`},
 		"a title that is missing":       {demo.CreateNote, map[string]any{"body": "x"}, "title"},
 		"an argument that is not known": {demo.GetNote, map[string]any{"id": "note-1", "x": 1}, `"x"`},
 		"a number for an amount":        {demo.Refund, map[string]any{"account": "ana", "amount": 5}, "amount"},
 		"an amount of nothing":          {demo.Refund, map[string]any{"account": "ana", "amount": "0.00"}, "not a sum of money above 0"},
 		"a negative amount":             {demo.Refund, map[string]any{"account": "ana", "amount": "-5"}, "amount"},
 		"more than there is":            {demo.Refund, map[string]any{"account": "ana", "amount": "1000.01"}, "nothing was moved"},
-		"an account that is not there":  {demo.Refund, map[string]any{"account": "eve", "amount": "1"}, `no customer account "eve"`},
+		"an account that doesn't exist": {demo.Refund, map[string]any{"account": "eve", "amount": "1"}, `no customer account "eve"`},
 		"a refund to the merchant":      {demo.Refund, map[string]any{"account": "merchant", "amount": "1"}, "no customer account"},
 	}
 	for name, tt := range tests {

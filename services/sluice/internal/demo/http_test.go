@@ -30,7 +30,7 @@ func serve(t *testing.T, s *demo.Server) string {
 	return web.URL + "/mcp"
 }
 
-// post sends one message like a program that knows HTTP but not MCP. Header lists names, each followed by its value.
+// post sends one message by plain HTTP. header contains names of HTTP headers, each followed by its value.
 func post(t *testing.T, url, body string, header ...string) (resp *http.Response, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -145,7 +145,7 @@ func TestAnIntegerBeyondDoublesLeavesWhole(t *testing.T) {
 		t.Errorf("fingerprint %s, want %s", got, want)
 	}
 	if first != second {
-		t.Errorf("the same notes gave two reports:\n%s\n%s", first, second)
+		t.Errorf("two reports on the same notes differ:\n%s\n%s", first, second)
 	}
 }
 

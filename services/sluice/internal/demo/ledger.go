@@ -37,16 +37,16 @@ func (l *ledger) accounts() []account {
 	return all
 }
 
-// refund moves cents from the merchant to the named customer, completely or not at all, and returns both accounts as
-// they are then.
+// refund moves cents from the merchant to a customer, and returns both accounts after that. If it returns an error, it has
+// moved nothing.
 func (l *ledger) refund(customer string, cents int64) (from, to account, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.cents[customer]; !ok || customer == merchant {
-		return account{}, account{}, fmt.Errorf("there is no customer account %q: list_accounts shows the accounts", customer)
+		return account{}, account{}, fmt.Errorf("no customer account %q exists: call list_accounts to see the accounts", customer)
 	}
 	if l.cents[merchant] < cents {
-		return account{}, account{}, fmt.Errorf("the merchant has %s, less than %s: nothing was moved",
+		return account{}, account{}, fmt.Errorf("the merchant has %s, which is less than %s: nothing was moved",
 			formatCents(l.cents[merchant]), formatCents(cents))
 	}
 	l.cents[merchant] -= cents
@@ -54,7 +54,7 @@ func (l *ledger) refund(customer string, cents int64) (from, to account, err err
 	return account{merchant, formatCents(l.cents[merchant])}, account{customer, formatCents(l.cents[customer])}, nil
 }
 
-// amountPattern is the form of an amount: at most 9 digits, and optionally two places.
+// amountPattern is the form of an amount: at most 9 digits, and optionally a point and two digits.
 const (
 	amountPattern = `^(0|[1-9][0-9]{0,8})(\.[0-9]{2})?$`
 	wholeDigits   = 9
@@ -71,7 +71,7 @@ func parseAmount(s string) (int64, error) {
 		digits(places) && len(places) == placeDigits
 	cents, err := strconv.ParseInt(whole+places, 10, 64)
 	if !wellFormed || err != nil || cents == 0 {
-		return 0, fmt.Errorf("amount %q is not a sum of money above 0: write a decimal such as 12.50", s)
+		return 0, fmt.Errorf("the amount %q is not a sum of money above 0: write a decimal such as 12.50", s)
 	}
 	return cents, nil
 }

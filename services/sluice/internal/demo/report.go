@@ -33,11 +33,11 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// progress receives how many of all notes have been read. An error stops the report.
+// progress reports how many of all notes have been read. An error stops the report.
 type progress func(ctx context.Context, done, all int) error
 
 const (
-	stepsOfReport = 10 // reports of progress, for any number of notes
+	stepsOfReport = 10 // the number of progress notifications for one report, at most
 	reportSchema  = `{
   "type": "object",
   "properties": {
@@ -62,7 +62,7 @@ const (
 }`
 )
 
-// writeReport reads the notes in order and returns at most top words.
+// writeReport returns a report on the notes, with at most top words.
 func writeReport(ctx context.Context, notes []note, top int, tell progress) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()
@@ -76,7 +76,7 @@ func writeReport(ctx context.Context, notes []note, top int, tell progress) (rep
 		}
 		done += len(part)
 		if err := tell(ctx, done, len(notes)); err != nil {
-			return report{}, fmt.Errorf("tell progress: %w", err)
+			return report{}, fmt.Errorf("send progress: %w", err)
 		}
 	}
 	r.Fingerprint = sum.Sum64()

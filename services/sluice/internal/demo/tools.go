@@ -9,17 +9,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The names of the tools, by what a call can do.
+// The names of the tools, grouped by what a call can do.
 const (
 	// ListNotes, GetNote and ListAccounts only read.
 	ListNotes    = "list_notes"
 	GetNote      = "get_note"
 	ListAccounts = "list_accounts"
-	// CreateNote writes: it adds a note and changes no other.
+	// CreateNote writes: it adds a note and changes no other note.
 	CreateNote = "create_note"
-	// RunReport executes: it computes, and its arguments decide whether it also writes.
+	// RunReport executes: it computes a report, and also writes a note if the caller asks for that.
 	RunReport = "run_report"
-	// DeleteNote destroys: the note can't be restored.
+	// DeleteNote destroys: a deleted note can't be restored.
 	DeleteNote = "delete_note"
 	// Refund is financial: each call moves money.
 	Refund = "refund"
@@ -90,8 +90,8 @@ func (s *Server) addCostlyTools() {
 	}, s.refund)
 }
 
-// addTool registers one tool. The SDK checks arguments against the tool's input schema before the handler runs, and
-// answers invalid ones with a failed call (isError).
+// addTool registers one tool. Before the handler runs, the SDK checks the arguments against the tool's input schema. It
+// answers invalid arguments with a failed call (isError).
 func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	s.calls.know(t.Name)
 	mcp.AddTool(s.mcp, &t, h)
@@ -190,8 +190,8 @@ func (s *Server) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInpu
 	return nil, refundOutput{Amount: formatCents(cents), From: from, To: to, Reason: in.Reason}, nil
 }
 
-// runReport writes its result itself: the SDK decodes the results of typed handlers, which would turn the fingerprint
-// into a double.
+// runReport encodes its result itself. The SDK decodes the results of typed handlers, and would turn the fingerprint into
+// a double.
 func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in runReportInput) (*mcp.CallToolResult, any, error) {
 	notes, _ := s.book.page(0, s.cfg.MaxNotes)
 	r, err := writeReport(ctx, notes, in.Top, progressTo(req))
@@ -215,7 +215,7 @@ func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in run
 	}, nil, nil
 }
 
-// progressTo reports progress to the caller, if the caller sent a progress token.
+// progressTo returns a function that notifies the caller of progress if the caller sent a progress token.
 func progressTo(req *mcp.CallToolRequest) progress {
 	token := req.Params.GetProgressToken()
 	return func(ctx context.Context, done, all int) error {

@@ -1,6 +1,6 @@
-// Package localconfig reads the configuration of the working folder of a command. The file may be untrusted: from a
-// cloned repository, or from a folder that several users write to. So the file is read only once, and only if no other
-// user can write it. The user's agreement to use it is stored for the folder and the content.
+// Package localconfig reads the configuration in the working folder of a command. The file may be untrusted: it may come
+// from a cloned repository, or several users may write to the folder. So the file is read only once, and only if no other
+// user can write it. The package also stores the digests of the files that the user has agreed to use.
 package localconfig
 
 import (
@@ -14,12 +14,12 @@ import (
 // Name is the name of the file.
 const Name = "sluice.yaml"
 
-// maxBytes bounds the file. A longer one is refused.
+// maxBytes is the maximum size of the file, in bytes. A larger file is refused.
 const maxBytes = 1 << 20
 
-// UntrustedError means that an existing file is not read.
+// UntrustedError is why an existing file was not read.
 type UntrustedError struct {
-	// Why says what is wrong with the file or its folder. Do says how to correct that; it may be empty.
+	// Why says what is wrong with the file or its folder. Do says how to correct it; may be empty.
 	Why, Do string
 }
 
@@ -31,7 +31,7 @@ func (e *UntrustedError) Error() string {
 	return text + "name a configuration with --config"
 }
 
-// Digest returns the identifier of this content in this folder, a SHA-256 of both, as 64 hexadecimal digits.
+// Digest returns the SHA-256 digest of a folder and the content of its file, as 64 hexadecimal digits.
 func Digest(folder string, content []byte) string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash does not fail
@@ -39,20 +39,19 @@ func Digest(folder string, content []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Agreed stores the digests that a user of this machine has agreed to. The zero value stores nothing.
+// Agreed stores the digests to which a user of this machine has agreed. The zero value stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed opens the store of the digests that the user has agreed to. It returns an error if the folder for the
-// user's configuration is not known.
+// OpenAgreed returns the digests to which the user has agreed. It returns an error if [os.UserConfigDir] does.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return Agreed{}, fmt.Errorf("find the folder of your configuration: %w", err)
+		return Agreed{}, fmt.Errorf("find the folder for your agreement to configurations: %w", err)
 	}
 	return Agreed{filepath.Join(dir, "sluice", "agreed")}, nil
 }
 
-// Has reports whether the user agreed to a digest. Only a file that this user alone can have created counts.
+// Has reports whether the user agreed to a digest. It returns false if another user may have written the agreement.
 func (a Agreed) Has(digest string) bool {
 	if a.dir == "" {
 		return false
@@ -71,11 +70,11 @@ func (a Agreed) Add(digest string) error {
 		return nil
 	}
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
-		return fmt.Errorf("remember the configuration: %w", err)
+		return fmt.Errorf("store your agreement to the configuration: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(a.dir, digest), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("remember the configuration: %w", err)
+		return fmt.Errorf("store your agreement to the configuration: %w", err)
 	}
 	return f.Close()
 }

@@ -16,7 +16,7 @@ import (
 
 const content = "listen: 127.0.0.1:0\n"
 
-// chown gives a path to another user. The test must run as root.
+// chown makes another user the owner of a path. It skips the test unless the test runs as root.
 func chown(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Lchown(path, 12345, -1); errors.Is(err, fs.ErrPermission) {
@@ -128,7 +128,7 @@ func TestDigest_TellsFoldersAndContentsApart(t *testing.T) {
 	}
 }
 
-// An agreement counts only if this user alone can write to its folder.
+// Has returns true only for a digest that was added, and only if no other user can write to the folder or the file.
 func TestAgreed(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
@@ -139,7 +139,7 @@ func TestAgreed(t *testing.T) {
 	}
 	one, two := localconfig.Digest("/a", nil), localconfig.Digest("/b", nil)
 	if agreed.Has(one) {
-		t.Error("something was agreed to before")
+		t.Error("an empty store has an agreement")
 	}
 	for range 2 {
 		if err := agreed.Add(one); err != nil {
@@ -147,21 +147,21 @@ func TestAgreed(t *testing.T) {
 		}
 	}
 	if !agreed.Has(one) || agreed.Has(two) || (localconfig.Agreed{}).Has(one) {
-		t.Error("what was agreed to is not what is remembered")
+		t.Error("the store does not have exactly the digest that was added")
 	}
 	folder := filepath.Join(home, "config", "sluice", "agreed")
 	chmod(t, folder, 0o770)
 	if agreed.Has(one) {
-		t.Error("a folder that others may write to is believed")
+		t.Error("an agreement in a folder that others may write to counts")
 	}
 	chmod(t, folder, 0o700)
 	chmod(t, filepath.Join(folder, one), 0o666)
 	if agreed.Has(one) {
-		t.Error("a file that others may write is believed")
+		t.Error("an agreement in a file that others may write counts")
 	}
 	chmod(t, filepath.Join(folder, one), 0o600)
 	chown(t, folder)
 	if agreed.Has(one) {
-		t.Error("a folder of another user is believed")
+		t.Error("an agreement in a folder of another user counts")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Read refuses an existing file: only on Unix is it known who may write it.
+// Read returns an [UntrustedError] if the file exists, because this package knows only on Unix who may write a file.
 func Read(folder string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(folder, Name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", Name, err)

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// othersWrite are the permissions of group and others to write. An access control list that lets another user write
-// shows in those of the group.
+// othersWrite contains the write permissions of the group and of others. If an access control list lets another user
+// write, the write permission of the group is set too.
 const othersWrite = 0o022
 
-// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist], and [UntrustedError] unless folder and
-// file belong to this process's user and no other user may write to them. The checks are made on open files, and a
-// symbolic link is not followed.
+// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist]; and [UntrustedError] unless the folder and
+// the file belong to this process's user and no other user may write to them. Read checks the open file, so the file can't
+// be replaced between check and use. It does not follow a symbolic link.
 func Read(folder string) ([]byte, error) {
 	file, err := open(folder)
 	if err != nil {
@@ -42,7 +42,7 @@ func Usable(folder string) bool {
 	return err == nil && file.Close() == nil
 }
 
-// open opens the file in a folder, and checks both.
+// open opens the file in a folder, and checks the file and the folder.
 func open(folder string) (*os.File, error) {
 	dir, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -65,14 +65,14 @@ func open(folder string) (*os.File, error) {
 	return file, nil
 }
 
-// checkOwner checks an open folder and an open file in it.
+// checkOwner checks the owners and the permissions of an open folder and of an open file in the folder.
 func checkOwner(dir, file int) error {
 	var folder, content unix.Stat_t
 	if err := unix.Fstat(dir, &folder); err != nil {
-		return fmt.Errorf("look at the folder of %s: %w", Name, err)
+		return fmt.Errorf("read the owner of the folder of %s: %w", Name, err)
 	}
 	if err := unix.Fstat(file, &content); err != nil {
-		return fmt.Errorf("look at %s: %w", Name, err)
+		return fmt.Errorf("read the owner of %s: %w", Name, err)
 	}
 	own := uint32(os.Geteuid())
 	switch {

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// maxAnswer bounds a message from the gateway, in bytes: the largest message that the gateway accepts from a
-	// server, with some more for the rest.
+	// maxAnswer is the maximum size of a message from the gateway, in bytes. It is the largest message that the gateway
+	// accepts from a server, and 1 MiB for what the gateway adds.
 	maxAnswer = 17 << 20
-	// leastWait and mostWait bound the wait before an ended stream is opened again. It doubles each time until an event
-	// arrives.
+	// leastWait and mostWait bound the wait before an ended stream is opened again. The wait doubles with each attempt
+	// until an event arrives.
 	leastWait = time.Second
 	mostWait  = 30 * time.Second
 )
@@ -37,8 +37,7 @@ type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send makes one HTTP request in a session. last is the id of the last event, from which a stream continues; empty for
-// none.
+// send makes one HTTP request in a session. last is the id of the event after which a stream continues; may be empty.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.cfg.URL, bytes.NewReader(body))
 	if err != nil {
@@ -65,11 +64,11 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 	return resp, nil
 }
 
-// drop closes a response without reading the rest.
+// drop closes the body of a response without reading the rest.
 func drop(resp *http.Response) { _ = resp.Body.Close() }
 
-// post sends a message in a session, and writes the answers. If the message opens a session, post stores the session.
-// It reports whether it wrote the answer to the message.
+// post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
+// session, post stores the session. It reports whether the JSON-RPC response to the message was among them.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {
@@ -92,7 +91,7 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// opened stores the session that an answer to initialize opens.
+// opened stores the session that the response to initialize opens. id is the Mcp-Session-Id of the HTTP response.
 func (r *Relay) opened(answer *message, id string) {
 	if id == "" {
 		return
@@ -102,6 +101,7 @@ func (r *Relay) opened(answer *message, id string) {
 	r.now = session{id: id, version: answer.Result.Version}
 }
 
+// read calls take with each JSON-RPC message in an HTTP response.
 func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -117,9 +117,9 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the answer: %w", err)
+		return fmt.Errorf("read the answer of the mesh: %w", err)
 	case len(body) > maxAnswer:
-		return fmt.Errorf("the answer has more than %d bytes", maxAnswer)
+		return fmt.Errorf("the answer of the mesh has more than %d bytes", maxAnswer)
 	case resp.StatusCode == http.StatusOK && kind == "application/json":
 		take(body)
 		return nil
@@ -130,7 +130,7 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	if json.Unmarshal(body, &m) == nil && m.Error.Kind() == '{' {
 		return &rpcError{m.Error}
 	}
-	return fmt.Errorf("the server there is not a mesh: %s, %q", resp.Status, kind)
+	return fmt.Errorf("the server at this URL is not a mesh: it answered %s with the content type %q; check SLUICE_URL", resp.Status, kind)
 }
 
 // events reads an event stream (HTML Standard, section 9.2) to its end.
@@ -144,12 +144,12 @@ func events(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session in place of one that has ended, with the client's own messages. The client is not notified,
-// because it has one session over its pipe for its whole life.
+// reopen opens a session in place of the session lost, which has ended. It sends the messages with which the client opened
+// its session. The client is not notified, because its session over the pipe continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now != lost { // another message has reopened it
+	if r.now != lost { // another message has opened a session already
 		return r.now, nil
 	}
 	if r.hello == nil {
@@ -170,7 +170,7 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 		return lost, &rpcError{m.Error}
 	case fresh.id == "" || fresh.version != lost.version:
 		r.leave(ctx, fresh)
-		return lost, errors.New("the mesh speaks another revision now; start the program again")
+		return lost, errors.New("the mesh now speaks another revision of MCP: restart this program")
 	}
 	if r.ready != nil {
 		told, err := r.send(ctx, http.MethodPost, r.ready, fresh, "")
@@ -190,13 +190,13 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	return fresh, nil
 }
 
-// leave ends a session.
+// leave ends a session by DELETE. It ignores errors, because the gateway ends an idle session itself.
 func (r *Relay) leave(ctx context.Context, in session) {
 	if in.id == "" {
 		return
 	}
 	if resp, err := r.send(ctx, http.MethodDelete, nil, in, ""); err == nil {
-		drop(resp) // without this, the session ends by itself later
+		drop(resp)
 	}
 }
 
@@ -206,7 +206,8 @@ func (r *Relay) listen(ctx context.Context) {
 	r.listenLocked(ctx)
 }
 
-// listenLocked starts to read the stream of the current session, and ends that of the session before.
+// listenLocked starts to read the GET stream of the current session, and ends the stream of the previous session. The
+// caller must hold r.mu.
 func (r *Relay) listenLocked(all context.Context) {
 	if r.listening != nil {
 		r.listening()
@@ -217,8 +218,8 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.hearing.Go(func() { r.hear(all, ctx, in) })
 }
 
-// hear writes the events of a session's stream until ctx ends or the server has no stream. It reopens an ended stream
-// after the last event. If the mesh no longer has the session, it opens another session.
+// hear writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. It reopens
+// an ended stream after the last event. If the mesh no longer has the session, hear opens another session.
 func (r *Relay) hear(all, ctx context.Context, in session) {
 	last, wait := "", leastWait
 	for {
@@ -229,7 +230,7 @@ func (r *Relay) hear(all, ctx context.Context, in session) {
 		if err == nil {
 			switch status := resp.StatusCode; {
 			case status == http.StatusOK:
-				_ = events(resp.Body, func(e sse.Event) { // after any end the stream is opened again
+				_ = events(resp.Body, func(e sse.Event) { // an ended stream is opened again, also after an error
 					last, wait = cmp.Or(e.LastEventID, last), leastWait
 					if e.Data != "" {
 						r.write([]byte(e.Data))
@@ -241,7 +242,7 @@ func (r *Relay) hear(all, ctx context.Context, in session) {
 					return
 				}
 			case status == http.StatusBadRequest:
-				last = "" // the event is not of this session
+				last = "" // the event belongs to another session
 			case status < http.StatusInternalServerError && status != http.StatusTooManyRequests:
 				drop(resp)
 				return // the server has no stream

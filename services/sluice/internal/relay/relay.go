@@ -1,6 +1,6 @@
-// Package relay connects a client of MCP that only starts programs to the mesh. It sends the client's messages, one on
-// each line, to an endpoint over Streamable HTTP, and writes the answers (MCP 2025-11-25, Transports). Messages are
-// passed on unchanged.
+// Package relay connects an MCP client to the mesh if the client supports only the stdio transport. It reads the client's
+// messages, one on each line, and sends them to an endpoint over Streamable HTTP. It writes the responses back (MCP
+// 2025-11-25, Transports). It does not change the messages.
 package relay
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxLine is the longest message that is accepted from the client, in bytes; it is the gateway's limit.
+	// maxLine is the maximum size of a message from the client, in bytes. It equals the gateway's limit.
 	maxLine = 4 << 20
 	// closeTimeout bounds the request that ends the session.
 	closeTimeout = 2 * time.Second
@@ -30,10 +30,10 @@ const (
 type Config struct {
 	// URL is the endpoint of a server behind the mesh, and Token the agent's token.
 	URL, Token string
-	// Client makes the requests. [tokenhttp.New] returns one that protects the token. It has no time limit of its own,
+	// Client makes the requests. Use [tokenhttp.New], which protects the token. The client must have no time limit,
 	// because calls may take long.
 	Client *http.Client
-	// Log receives what the client can't be notified of.
+	// Log receives failures about which the client can't get a response.
 	Log *slog.Logger
 }
 
@@ -43,14 +43,15 @@ type Relay struct {
 
 	out sync.Mutex // guards to
 	to  io.Writer
-	// lost is called when the client no longer reads.
+	// lost ends Run with an error when the client no longer reads.
 	lost context.CancelCauseFunc
 
 	mu sync.Mutex
-	// hello and ready are the client's messages that open a session again; nil before the client has sent them.
+	// hello and ready are the client's initialize request and initialized notification, which open a session again. They
+	// are nil until the client has sent them.
 	hello, ready []byte
-	now          session
-	// listening ends the stream of the current session. hearing waits for all streams.
+	now          session // the current session
+	// listening ends the GET stream of the current session. hearing waits for all GET streams.
 	listening context.CancelFunc
 	hearing   sync.WaitGroup
 }
@@ -58,7 +59,7 @@ type Relay struct {
 // session is the session that initialize opened; the zero value means no session.
 type session struct{ id, version string }
 
-// message has the parts of a message that the relay uses.
+// message contains the members of a JSON-RPC message that the relay uses.
 type message struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -68,21 +69,22 @@ type message struct {
 	Error jsontext.Value `json:"error,omitzero"`
 }
 
-// isRequest reports whether the message waits for an answer.
+// isRequest reports whether the message is a request, which needs a response.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
+// answers reports whether the message is the response to another message.
 func (m *message) answers(other *message) bool { return m.Method == "" && bytes.Equal(m.ID, other.ID) }
 
-// Run carries messages until from ends and all accepted requests have their answers, or until ctx ends or the client no
-// longer reads, which is the error. Then it ends the session.
+// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends before that,
+// if the client no longer reads, or if a line is too long. At the end, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.URL == "" || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
-		return errors.New("relay: every setting is required")
+		return errors.New("relay: every field of Config is required")
 	}
 	ctx, lost := context.WithCancelCause(ctx)
 	r := &Relay{cfg: cfg, to: to, lost: lost}
 	defer r.hearing.Wait()
-	defer lost(nil) // ends streams that are opened in the meantime
+	defer lost(nil) // ends GET streams that were opened meanwhile
 	lines := make(chan []byte)
 	go func() { // a read can't be interrupted: the goroutine stays if ctx ends
 		defer close(lines)
@@ -104,7 +106,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 			}
 			var m message
 			if json.Unmarshal(line, &m) != nil || !m.isRequest() || m.Method == "initialize" {
-				r.carry(ctx, line, &m) // later messages may depend on it
+				r.carry(ctx, line, &m) // later messages may depend on this message
 				continue
 			}
 			inFlight.Go(func() { r.carry(ctx, line, &m) })
@@ -112,7 +114,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	}
 }
 
-// readLines sends the lines of a client until the client's output ends.
+// readLines sends the client's lines to a channel until the client's output ends. It skips empty lines.
 func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	in := bufio.NewScanner(from)
 	in.Buffer(nil, maxLine)
@@ -133,7 +135,7 @@ func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	return in.Err()
 }
 
-// carry sends a message, and writes the answers. A request gets exactly one answer.
+// carry sends a message, and writes the messages in the HTTP response to the client. A request gets exactly one response.
 func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	in := r.begin(line, m)
 	answered, err := r.post(ctx, line, m, in)
@@ -143,13 +145,13 @@ func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 		}
 	}
 	if err == nil && m.isRequest() && !answered {
-		err = errors.New("the mesh ended its answer before it was complete")
+		err = errors.New("the mesh ended its answer before it was complete; the call may have run")
 	}
 	if err == nil || answered || ctx.Err() != nil {
 		return
 	}
 	if !m.isRequest() {
-		r.cfg.Log.WarnContext(ctx, "message not delivered", "mcp_method", m.Method, "error", err)
+		r.cfg.Log.WarnContext(ctx, "a message of the client was not delivered to the mesh", "mcp_method", m.Method, "error", err)
 		return
 	}
 	said, own := errors.AsType[*rpcError](err)
@@ -159,7 +161,7 @@ func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, said.raw))
 }
 
-// begin stores the messages that open a session, and returns the session that a message belongs to.
+// begin returns the current session. Before that, it stores the message if the message opens a session.
 func (r *Relay) begin(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +174,7 @@ func (r *Relay) begin(line []byte, m *message) session {
 	return r.now
 }
 
-// failure returns the JSON-RPC error that tells the client why there is no answer.
+// failure returns the JSON-RPC error for a request whose response did not arrive.
 func failure(err error) jsontext.Value {
 	raw, marshalErr := json.Marshal(struct {
 		Code    int    `json:"code"`
@@ -184,7 +186,8 @@ func failure(err error) jsontext.Value {
 	return raw
 }
 
-// write writes a message as one line. Line breaks are between tokens, where a space means the same.
+// write writes a message to the client as one line. It replaces line breaks, which JSON allows only between tokens, by
+// spaces.
 func (r *Relay) write(text []byte) {
 	line := append(bytes.Clone(bytes.TrimSpace(text)), '\n')
 	for i, c := range line[:len(line)-1] {
@@ -199,7 +202,7 @@ func (r *Relay) write(text []byte) {
 	}
 }
 
-// end ends the session.
+// end ends the current session and its GET stream.
 func (r *Relay) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

@@ -20,18 +20,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// mesh is an endpoint that answers like a gateway.
+// mesh is a fake of a gateway's endpoint.
 type mesh struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// live is the session that is known, and opened the number of sessions.
+	// live is the id of the current session, and opened the number of sessions so far.
 	live   string
 	opened int
 	posts  []string
 	gets   []http.Header
 	ended  []string
-	// stream is the content of a session's stream; empty without a stream.
+	// stream is the content of a session's GET stream. If it is empty, the mesh has no GET stream.
 	stream string
 }
 
@@ -94,7 +94,7 @@ func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "<html>")
 		case strings.Contains(text, `"id"`) && strings.Contains(text, `"method"`):
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`) // the answer that call waits for
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`) // the response to call
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -107,7 +107,7 @@ func (m *mesh) forget() {
 	m.live = "gone"
 }
 
-// client is a client that has started the relay.
+// client is an MCP client that has started the relay.
 type client struct {
 	t     *testing.T
 	in    *io.PipeWriter
@@ -153,15 +153,15 @@ const (
 	call  = `{"jsonrpc":"2.0","id":2,"method":"tools/call"}`
 )
 
-// A client's messages arrive unchanged, in the session that the client opened. The answers come back one on each line.
-// When the client ends, so does the session.
+// The client's messages arrive unchanged in the session that the client opened, and each response is one line. When the
+// client ends, the session is ended.
 func TestMessagesAreCarried(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	c := start(t, m.URL, "token")
 	c.say(hello)
 	if got := <-c.lines; got != `{"jsonrpc":"2.0", "id":0,"result":{"protocolVersion":"2025-11-25"}}` {
-		t.Errorf("greeted with %s", got)
+		t.Errorf("initialize was answered with %s", got)
 	}
 	c.say("")
 	c.say(ready)
@@ -180,19 +180,19 @@ func TestMessagesAreCarried(t *testing.T) {
 	}
 	c.say(`{"jsonrpc":"2.0","id":9,"method":"page"}`)
 	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":9,"error":{"code":-32603,"message":"`) || !strings.Contains(got, "502") {
-		t.Errorf("a proxy's page became %s", got)
+		t.Errorf("the error page of a proxy became %s", got)
 	}
 	c.say(`{"jsonrpc":"2.0","id":10,"method":"html"}`)
-	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"the server there is not a mesh`) {
-		t.Errorf("another's page became %s", got)
+	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"the server at this URL is not a mesh`) {
+		t.Errorf("the page of another server became %s", got)
 	}
 	c.say(`{"jsonrpc":"2.0","id":11,"method":"half"}`)
 	if got := []string{<-c.lines, <-c.lines}; !strings.HasPrefix(got[1], `{"jsonrpc":"2.0","id":11,"error":{"code":-32603,"message":"the mesh ended its answer`) {
-		t.Errorf("half an answer became %s", got)
+		t.Errorf("a stream without the response became %s", got)
 	}
 	_ = c.in.Close()
 	if err := <-c.ended; err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("Run returned %v", err)
 	}
 	want := []string{ready, call, `{"jsonrpc":"2.0","id":3,"method":"stream"}`, `{"jsonrpc":"2.0","id":7,"result":{}}`}
 	if !slices.Equal(m.posts[:4], want) || !slices.Equal(m.ended, []string{"s1"}) {
@@ -200,7 +200,8 @@ func TestMessagesAreCarried(t *testing.T) {
 	}
 }
 
-// A session that the mesh no longer has is opened again once, with the client's own messages.
+// If the mesh no longer has the session, the relay opens one other session for several requests, with the client's own
+// messages.
 func TestASessionIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -222,11 +223,11 @@ func TestASessionIsOpenedAnew(t *testing.T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if told := strings.Count(strings.Join(m.posts, "\n"), "notifications/initialized"); m.opened != 2 || told != 2 {
-		t.Errorf("%d sessions were opened, %d told that they are in use", m.opened, told)
+		t.Errorf("%d sessions were opened, and %d initialized notifications were sent", m.opened, told)
 	}
 }
 
-// The client receives the events of a server's stream, also after the stream was reopened.
+// The client receives the events of the GET stream, also after the stream has ended and was opened again.
 func TestAStreamIsHeard(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -237,17 +238,17 @@ func TestAStreamIsHeard(t *testing.T) {
 	c.say(ready)
 	for range 2 {
 		if got := <-c.lines; got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
-			t.Errorf("heard %s", got)
+			t.Errorf("received %s", got)
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if first, next := m.gets[0], m.gets[1]; first.Get("Last-Event-ID") != "" || next.Get("Last-Event-ID") != "6" || next.Get("Mcp-Session-Id") != "s1" || next.Get("Mcp-Protocol-Version") != "2025-11-25" {
-		t.Errorf("it listened with %v and %v", first, next)
+		t.Errorf("the headers of the GET requests are %v and %v", first, next)
 	}
 }
 
-// A client that only listens receives the events of a session that replaced a forgotten one.
+// A client that sends no request receives the events of the session that replaced an ended session.
 func TestAStreamIsHeardInANewSession(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -262,18 +263,18 @@ func TestAStreamIsHeardInANewSession(t *testing.T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if last := m.gets[len(m.gets)-1]; m.opened != 2 || last.Get("Mcp-Session-Id") != "s2" {
-		t.Errorf("%d sessions were opened, the last heard is %s", m.opened, last.Get("Mcp-Session-Id"))
+		t.Errorf("%d sessions were opened, and the last GET request is of session %s", m.opened, last.Get("Mcp-Session-Id"))
 	}
 }
 
-// The client gets an error for each message that can't be delivered, and the relay continues.
+// The client gets an error for each request that can't be delivered, and the relay continues.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
 	stranger := start(t, m.URL, "another")
 	stranger.say(hello)
 	if got := <-stranger.lines; !strings.Contains(got, `"id":0,"error":{"code":-32600,"message":"who are you"`) {
-		t.Errorf("another session got %s", got)
+		t.Errorf("with another token: %s", got)
 	}
 	early := start(t, m.URL, "token")
 	early.say(call)
@@ -288,8 +289,8 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// The relay ends when it is cancelled, when its client no longer reads, and when the client writes a line that is too
-// long.
+// Run returns an error when it is cancelled, when the client no longer reads, and when the client writes a line that is
+// too long.
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -306,10 +307,10 @@ func TestItEnds(t *testing.T) {
 		t.Errorf("without a reader: %v", err)
 	}
 	if err := relay.Run(t.Context(), cfg, strings.NewReader(strings.Repeat("x", 5<<20)), io.Discard); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
-		t.Errorf("too long a line: %v", err)
+		t.Errorf("with a line that is too long: %v", err)
 	}
 	if err := relay.Run(t.Context(), relay.Config{}, strings.NewReader(""), io.Discard); err == nil {
-		t.Error("it runs without settings")
+		t.Error("Run accepts an empty Config")
 	}
 	eventually.Holds(t, "the session is ended", func() bool {
 		m.mu.Lock()
@@ -318,7 +319,7 @@ func TestItEnds(t *testing.T) {
 	})
 }
 
-// A client gets the reason why its token was not sent, and nothing is retried.
+// If the token may not be sent, the client gets an error with the reason.
 func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int64
@@ -336,6 +337,6 @@ func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
 		}
 	}
 	if n := elsewhere.Load(); n != 0 {
-		t.Errorf("%d requests went to where the redirect refers", n)
+		t.Errorf("%d requests went to the target of the redirect", n)
 	}
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// maxTarget bounds the part of a redirect's target that is shown, in bytes.
+// maxTarget is the maximum length of an untrusted text in a message, in bytes.
 const maxTarget = 200
 
-// RefusedError is why a request was not made, or a redirect not followed. The token reached no other machine.
+// RefusedError says why a request was not made or a redirect was not followed. The token was not sent.
 type RefusedError struct{ why string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts these roots, or the system's if roots is nil. cleartextTo is another host to which
-// the caller permits the token without TLS; empty for none. Errors of the client wrap a [RefusedError] if the token may
-// not go where the request asks.
+// New returns a client that trusts the given roots, or the system's roots if roots is nil. The client sends the token
+// without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may not be sent to
+// the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token
@@ -39,8 +39,7 @@ func base() *http.Transport {
 	return new(http.Transport)
 }
 
-// transport makes requests without TLS to loopback addresses and to one host that the caller named, and with TLS to
-// all.
+// transport makes requests without TLS to loopback addresses and to the host cleartextTo, and with TLS to all hosts.
 type transport struct {
 	plain, cleartext, secure *http.Transport
 	cleartextTo              string
@@ -69,12 +68,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// over returns the transport for a URL, or the error if the token may not go there.
+// over returns the transport for a URL, or a [RefusedError] if the token may not be sent to the URL.
 func (t *transport) over(u *url.URL) (*http.Transport, error) {
 	switch {
 	case u.User != nil:
-		return nil, &RefusedError{"the token is not sent, because the URL of the mesh holds a user name or a password: " +
-			"give http://HOST:PORT or https://HOST:PORT, and the token as SLUICE_TOKEN"}
+		return nil, &RefusedError{"the token is not sent, because the URL of the mesh contains a user name or a password: " +
+			"write http://HOST:PORT or https://HOST:PORT, and set SLUICE_TOKEN to the token"}
 	case u.Scheme == "https":
 		return t.secure, nil
 	case u.Scheme == "http" && loopback.Host(u.Hostname()):
@@ -82,13 +81,13 @@ func (t *transport) over(u *url.URL) (*http.Transport, error) {
 	case u.Scheme == "http" && t.cleartextTo != "" && u.Hostname() == t.cleartextTo:
 		return t.cleartext, nil
 	case u.Scheme == "http":
-		return nil, &RefusedError{fmt.Sprintf("the token is not sent to %q, because http shows it to all who read the network: "+
-			"use https there (listen_tls, or behind_proxy with a proxy that speaks TLS), or a loopback address such as "+
-			"http://127.0.0.1:%s at the end of a tunnel; if only the mesh can read that network, "+
+		return nil, &RefusedError{fmt.Sprintf("the token is not sent to %q, because with http everyone on the network can read it: "+
+			"use https (listen_tls, or behind_proxy with a proxy that speaks TLS), or a loopback address such as "+
+			"http://127.0.0.1:%s at the end of a tunnel; if you trust the network, "+
 			"--token-in-cleartext-to %s accepts the risk", cut(u.Host), portOf(u), cut(u.Hostname()))}
 	default:
-		return nil, &RefusedError{fmt.Sprintf("the token is not sent: the URL of the mesh begins with https://, or with http:// "+
-			"on this machine, and not with %q", cut(u.Scheme))}
+		return nil, &RefusedError{fmt.Sprintf("the token is not sent, because the URL of the mesh begins with %q: it must begin with https://, or with http:// "+
+			"on this machine", cut(u.Scheme))}
 	}
 }
 
@@ -99,15 +98,16 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// redirected returns an error that names the target of a redirect, without the parts that may be secret.
+// redirected returns an error that names the target of a redirect. It leaves out the user, the query and the fragment of
+// the target, which may contain secrets.
 func redirected(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {
 		to.User, to.RawQuery, to.Fragment = nil, "", ""
 		target = cut(to.String())
 	}
-	return &RefusedError{fmt.Sprintf("%s answers %s and refers to %q: no redirect is followed with a token. "+
-		"If the mesh is there, give that address as SLUICE_URL", cut(from.Scheme+"://"+from.Host), resp.Status, target)}
+	return &RefusedError{fmt.Sprintf("%s answered %s, which redirects to %q: no redirect is followed with a token. "+
+		"If the mesh has that address, set SLUICE_URL to it", cut(from.Scheme+"://"+from.Host), resp.Status, target)}
 }
 
 func cut(text string) string { return text[:min(len(text), maxTarget)] }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// leaks counts the requests that bring a token.
+// leaks is a server that counts the requests with a token.
 type leaks struct {
 	*httptest.Server
 	n atomic.Int64
@@ -30,7 +30,7 @@ func newLeaks(t *testing.T) *leaks {
 	return l
 }
 
-// send posts with a token, as all commands do.
+// send makes a POST request with a token, as the commands do.
 func send(t *testing.T, client *http.Client, url string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("{}"))
@@ -41,7 +41,8 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 	return client.Do(req)
 }
 
-// The proxy of the environment represents an attacker on the network: it sees each request that is made without TLS.
+// Without TLS the client sends the token to loopback addresses only, whatever a URL looks like. The proxy in the
+// environment represents an attacker on the network, who would see each other request without TLS.
 func TestNew_TokenGoesWithoutTLSToLoopbackAlone(t *testing.T) {
 	proxy := newLeaks(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
@@ -81,7 +82,7 @@ func TestNew_LoopbackIsReachedWithoutAProxy(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if n := mesh.n.Load(); n != int64(i+1) {
-			t.Errorf("%s: the token came %d times, want %d", host, n, i+1)
+			t.Errorf("%s: the token arrived %d times, want %d", host, n, i+1)
 		}
 	}
 }
@@ -124,7 +125,8 @@ func TestNew_NoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-// The name is another machine's. The expected error is that nothing answers there, not a refusal.
+// The client may send the token without TLS to exactly the named host. The host does not exist, so the request fails, but
+// not with a refusal.
 func TestNew_CleartextGoesToTheNamedHostAlone(t *testing.T) {
 	proxy := newLeaks(t)
 	t.Setenv("HTTP_PROXY", proxy.URL)
@@ -137,7 +139,7 @@ func TestNew_CleartextGoesToTheNamedHostAlone(t *testing.T) {
 			resp, err := send(t, tokenhttp.New(nil, named), "http://"+host+":1/mcp")
 			if err == nil {
 				_ = resp.Body.Close()
-				t.Errorf("%s, with %q named: it was sent", host, named)
+				t.Errorf("%s, with %q named: the request was sent", host, named)
 			}
 			if _, refused := errors.AsType[*tokenhttp.RefusedError](err); refused != want {
 				t.Errorf("%s, with %q named: %v, want a refusal: %t", host, named, err, want)

@@ -1,5 +1,5 @@
-// Package fakeslack is a fake of Slack for tests, with the parts of its Web API and of Socket Mode that Sluice uses. It
-// listens on the loopback interface.
+// Package fakeslack is a fake of Slack for tests. It implements the methods of the Web API and the events of Socket Mode
+// that Sluice uses, and listens on the loopback interface.
 package fakeslack
 
 import (
@@ -26,14 +26,14 @@ const (
 type Message struct {
 	// TS is the timestamp that identifies the message.
 	TS string
-	// Text and Blocks are those that were sent last.
+	// Text and Blocks are the newest content of the message.
 	Text   string
 	Blocks []Block
 	// Changes is how often the message was changed.
 	Changes int
 }
 
-// Block is a block of a message, with the fields that tests read.
+// Block is a block of a message. It has only the fields that tests read.
 type Block struct {
 	Type string `json:"type"`
 	Text struct {
@@ -59,7 +59,7 @@ func (m *Message) Button(action string) string {
 	return ""
 }
 
-// Whisper is an ephemeral message.
+// Whisper is an ephemeral message, which only User sees.
 type Whisper struct{ User, Text string }
 
 // Server is a running fake.
@@ -95,7 +95,7 @@ func Start(t testing.TB) *Server {
 // API returns the address of the fake's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail makes the next calls that post or change a message fail.
+// Fail makes the next calls of methods that post or change a message fail.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Server) Whispers() []Whisper {
 	return append([]Whisper(nil), s.whispers...)
 }
 
-// Acks returns how many presses were acknowledged.
+// Acks returns how many presses the client has acknowledged.
 func (s *Server) Acks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) Heard() bool {
 	return s.socket != nil
 }
 
-// Press sends a press of a button to the connected client.
+// Press sends a button press to the connected client. action and value are those of the button.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -155,7 +155,7 @@ func (s *Server) Cut() {
 	s.socket = nil
 }
 
-// api handles a method of the Web API, and checks the token.
+// api returns a handler for a method of the Web API. The handler checks the token.
 func (s *Server) api(token string, answer func(*http.Request) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if got := r.FormValue("token"); got != token && r.Header.Get("Authorization") != "Bearer "+token {
