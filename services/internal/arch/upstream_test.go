@@ -24,12 +24,12 @@ var alone = map[string]map[string][]string{
 		"Request{":  {forwards},
 	},
 	"net/http": {
-		"Client": nil, "DefaultClient": nil, "Transport": {"gateway/internal/wire/"}, "DefaultTransport": nil,
+		"Client": nil, "DefaultClient": nil, "Transport": {"gateway/internal/httpclient/"}, "DefaultTransport": nil,
 		"Get": nil, "Head": nil, "Post": nil, "PostForm": nil, "NewRequest": nil, "NewRequestWithContext": nil,
 	},
-	module + "gateway/internal/wire": {"New": {upstream + "/streamable/"}},
-	"net":                            {"Dialer": {"gateway/internal/wire/"}, "Dial": nil, "DialTimeout": nil, "DialTCP": nil, "DialUnix": nil},
-	"os/exec":                        {"Command": nil, "CommandContext": nil, "Cmd": nil},
+	module + "gateway/internal/httpclient": {"New": {upstream + "/streamable/"}},
+	"net":                                  {"Dialer": {"gateway/internal/httpclient/"}, "Dial": nil, "DialTimeout": nil, "DialTCP": nil, "DialUnix": nil},
+	"os/exec":                              {"Command": nil, "CommandContext": nil, "Cmd": nil},
 }
 
 // TestThereIsOneWayToAnUpstream checks that all traffic to a server goes through a session of package upstream, and
@@ -68,7 +68,7 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 			return true
 		})
 	})
-	for _, file := range []string{forwards, replies, "gateway/gateway.go", "gateway/internal/wire/dial.go", upstream + "/streamable/streamable.go"} {
+	for _, file := range []string{forwards, replies, "gateway/gateway.go", "gateway/internal/httpclient/dial.go", upstream + "/streamable/streamable.go"} {
 		if !said[file] {
 			t.Errorf("%s does not reach a server any more: change this test", file)
 		}

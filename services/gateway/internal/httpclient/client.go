@@ -1,6 +1,6 @@
-// Package wire sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to other
+// Package httpclient sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to other
 // goroutines, and never connects to an address that cannot be meant by a configuration. It knows nothing about MCP.
-package wire
+package httpclient
 
 import (
 	"bufio"

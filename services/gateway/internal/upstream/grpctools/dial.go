@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 )
 
 const (
@@ -45,7 +45,7 @@ func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 		}
 		creds = credentials.NewTLS(cfg)
 	}
-	dial := wire.Dial(host)
+	dial := httpclient.Dial(host)
 	conn, err := grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }),

@@ -14,10 +14,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 const (
@@ -118,7 +118,7 @@ func (s *Transport) shownPath(at *url.URL) string {
 func (s *Transport) unreached(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
-	if refused, ok := errors.AsType[*wire.ProxyError](err); ok {
+	if refused, ok := errors.AsType[*httpclient.ProxyError](err); ok {
 		text, lasts = fmt.Sprintf("the proxy of the server answered %d (%s.proxy)", refused.Status, key), refused.Status < 500
 		if refused.Status == http.StatusProxyAuthRequired {
 			text = "the proxy of the server refuses the gateway: HTTP 407; look at the credentials in " + key + ".proxy"
@@ -127,7 +127,7 @@ func (s *Transport) unreached(err error) error {
 		text = "the proxy of the server can't be reached (" + key + ".proxy)"
 	} else if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		text, lasts = "the server's certificate can't be verified: "+untrusted(err, key), true
-	} else if s.hint != "" && errors.Is(err, wire.ErrUnreached) {
+	} else if s.hint != "" && errors.Is(err, httpclient.ErrUnreached) {
 		text = "the server can't be reached; " + s.hint
 	}
 	if text == "" {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
@@ -110,8 +110,8 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 }
 
 // field returns the Cookie header of a request: the configured cookies, followed by the cookies of the session.
-func (c *cookies) field(configured string) wire.Field {
-	out := wire.Field{Name: "Cookie", Value: configured}
+func (c *cookies) field(configured string) httpclient.Field {
+	out := httpclient.Field{Name: "Cookie", Value: configured}
 	if c == nil {
 		return out
 	}

@@ -10,11 +10,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
@@ -82,19 +82,19 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 }
 
 // appendFields appends the headers that requests in a session have. None of them comes from a client's headers.
-func (state *agreed) appendFields(fields []wire.Field, req upstream.Request) []wire.Field {
-	fields = append(fields, wire.Field{Name: headerSession, Value: state.session}, wire.Field{Name: headerVersion, Value: state.version}, wire.Field{Name: headerTrace, Value: req.TraceParent})
+func (state *agreed) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
+	fields = append(fields, httpclient.Field{Name: headerSession, Value: state.session}, httpclient.Field{Name: headerVersion, Value: state.version}, httpclient.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
 		fields = append(fields, said(req)...)
 	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read the revision
-		fields = append(fields, wire.Field{Name: headerMethod, Value: req.Method()})
+		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields
 }
 
 // fields appends the headers that requests in a session have, including the cookies.
-func (c *conn) fields(fields []wire.Field, state *agreed, req upstream.Request) []wire.Field {
+func (c *conn) fields(fields []httpclient.Field, state *agreed, req upstream.Request) []httpclient.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
@@ -117,13 +117,13 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if req.Kind() == jsonrpc.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	var space [5]wire.Field
+	var space [5]httpclient.Field
 	resp, err := c.server.wire.Send(ctx, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
 		state.cookies.take(resp.Header)
 		return resp, nil
-	case errors.Is(err, wire.ErrNeverSent):
+	case errors.Is(err, httpclient.ErrNeverSent):
 		return nil, c.server.neverSent(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
@@ -135,7 +135,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 // neverSent classifies the error of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
 	err = s.unreached(err)
-	if errors.Is(err, wire.ErrUnreached) {
+	if errors.Is(err, httpclient.ErrUnreached) {
 		return fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, s.name, err)
 	}
 	return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, s.name, err)

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 // Case U1. Checks that endless output of a server, instead of an answer or before it, is cut off after a limit, for
@@ -45,7 +45,7 @@ func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 		"empty events":               {stream, strings.Repeat("\n", 100), upstream.MaxStream + slack},
 		"large events":               {stream, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + strings.Repeat("x", 1<<20) + `"}}` + "\n\n", upstream.MaxStream + slack},
 	} {
-		for way, blanks := range map[string]int{"a small request": 0, "a large request": wire.MaxRequest} {
+		for way, blanks := range map[string]int{"a small request": 0, "a large request": httpclient.MaxRequest} {
 			t.Run(name+" for "+way, func(t *testing.T) {
 				t.Parallel()
 				url, sent := endless(t, tt.begin, tt.again)

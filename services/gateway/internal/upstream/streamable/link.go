@@ -12,12 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 const (
@@ -42,7 +42,7 @@ type link struct {
 	end   context.CancelCauseFunc
 	ended chan struct{}
 	// post is the head of the requests that post messages.
-	post *wire.Head
+	post *httpclient.Head
 	// cookies are the cookies of the session.
 	cookies *cookies
 	// has is the memory for the message that is being read.
@@ -66,7 +66,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
 	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
-	resp, err := s.wire.Send(l.all, s.get, []wire.Field{l.cookies.field(s.cookie)}, nil)
+	resp, err := s.wire.Send(l.all, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
 	if err != nil {
 		l.end(err)
 		return nil, s.neverSent(err)
@@ -119,7 +119,7 @@ func (l *link) serve(version string) {
 // endpoint returns the head of the requests that post messages to the endpoint that a server names. The endpoint must
 // have the scheme, host and port of the configured address, because a server must not send the gateway's credentials to
 // another address.
-func (s *Transport) endpoint(place string) (*wire.Head, error) {
+func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
 		return nil, errors.New("the endpoint is invalid, or on another host than the configured address")
@@ -222,7 +222,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	switch {
 	case err == nil:
 		l.cookies.take(resp.Header)
-	case errors.Is(err, wire.ErrNeverSent):
+	case errors.Is(err, httpclient.ErrNeverSent):
 		return l.server.neverSent(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %s", upstream.ErrTimeout, l.server.name)

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 // openTimeout is how long a server may take to answer whether it has a stream.
@@ -59,7 +59,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)

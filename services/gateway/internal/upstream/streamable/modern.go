@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 // Headers of every request of 2026-07-28, in addition to its revision (MCP 2026-07-28, Transports, Request Headers).
@@ -48,13 +48,13 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // said returns the headers that repeat parts of a request's body.
-func said(req upstream.Request) []wire.Field {
-	out := []wire.Field{{Name: headerMethod, Value: req.Method()}}
+func said(req upstream.Request) []httpclient.Field {
+	out := []httpclient.Field{{Name: headerMethod, Value: req.Method()}}
 	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {
-		out = append(out, wire.Field{Name: headerName, Value: mcp.EncodeHeader(name)})
+		out = append(out, httpclient.Field{Name: headerName, Value: mcp.EncodeHeader(name)})
 	}
 	for _, f := range req.Mirrored {
-		out = append(out, wire.Field{Name: f.Name, Value: mcp.EncodeHeader(f.Value)})
+		out = append(out, httpclient.Field{Name: f.Name, Value: mcp.EncodeHeader(f.Value)})
 	}
 	return out
 }

@@ -17,10 +17,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
@@ -60,7 +60,7 @@ type Transport struct {
 	hint string
 	// post is the head of requests that send messages, remove of requests that end sessions, and get of requests for
 	// streams.
-	post, remove, get *wire.Head
+	post, remove, get *httpclient.Head
 	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
 	url     *url.URL
 	headers http.Header
@@ -83,7 +83,7 @@ type Transport struct {
 	// time.
 	newer atomic.Int64
 	// wire follows no redirects, because addresses may come only from the configuration.
-	wire *wire.Wire
+	wire *httpclient.Wire
 	log  *slog.Logger
 	upstream.ListChanged
 }
@@ -139,8 +139,8 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 }
 
 // way returns the HTTP client for the server. Its errors contain no credentials.
-func (c *Config) way(u *url.URL) (*wire.Wire, error) {
-	var opts wire.Options
+func (c *Config) way(u *url.URL) (*httpclient.Wire, error) {
+	var opts httpclient.Options
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)
 		if err != nil {
@@ -157,12 +157,12 @@ func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 		}
 		opts.Proxy = proxy
 	}
-	return wire.New(u, opts)
+	return httpclient.New(u, opts)
 }
 
 // head returns the encoded head of requests to a server with one HTTP method.
-func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
-	return wire.NewHead(&http.Request{
+func head(method string, u *url.URL, headers http.Header) (*httpclient.Head, error) {
+	return httpclient.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
 	})
 }
