@@ -17,12 +17,12 @@ var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 // isAbsent reports whether the caller gets the answer that a server does not exist: either no server of this name is
 // configured, or policy hides it from the caller. Both cases take the same steps, so that the caller cannot distinguish
 // them by time.
-func (e *Edge) isAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
+func (f *front) isAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	if !serverName.MatchString(server) {
 		return true
 	}
-	hidden := e.visibility.IsHidden(ctx, c.Principal, server, c.Stale)
-	_, configured := e.targets[server]
+	hidden := f.Visibility.IsHidden(ctx, c.Principal, server, c.Stale)
+	_, configured := f.Servers[server]
 	return hidden || !configured
 }
 

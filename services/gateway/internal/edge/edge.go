@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -31,7 +30,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -77,24 +75,13 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	cfg        Config
-	deps       Deps
-	front      *httpserver.Server
-	dispatcher *dispatch.Dispatcher
-	targets    map[string]*servers.Server
-	limits     jsonrpc.Limits
-	inFlight   *inflight.Load
-	visibility *visibility.Visibility
-	// insiders are the ids of the sessions that services of the mesh have for principals, and visits counts the requests
-	// of those services.
+	*front
+
+	deps    Deps
+	http    *httpserver.Server
+	servers map[string]*servers.Server
+	// insiders are the ids of the sessions that services of the mesh have for principals.
 	insiders *lru.Recent[session.Key, string]
-	standIns standIns
-	tasks    *tasks.Store
-	taskIDs  *tasks.IDs
-	visits   visits
-	pieces   intake.Pieces
-	// news notifies of servers whose list of tools has changed.
-	news broadcast.News
 }
 
 // New returns an edge.
@@ -111,52 +98,57 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Edge{
-		cfg: cfg, deps: deps, targets: make(map[string]*servers.Server, len(deps.Servers)),
-		limits: jsonrpc.DefaultLimits(), inFlight: load, insiders: newInsiders(), standIns: newStandIns(),
-	}
-	e.front, err = httpserver.New(cfg.HTTP, httpserver.Deps{
-		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: e.panicked, Meters: deps.Meters, Log: deps.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
+	all, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.News)
 	for name, server := range deps.Servers {
-		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.Tell}
-		if e.targets[name], err = servers.New(name, server, with); err != nil {
+		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Tell}
+		if all[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
-	}
-	if e.tasks, err = tasks.NewStore(); err != nil {
-		return nil, err
-	}
-	if e.taskIDs, err = tasks.NewIDs(deps.Secret); err != nil {
-		return nil, err
 	}
 	remembered, err := session.AnswersRoom()
 	if err != nil {
 		return nil, err
 	}
-	if e.visibility, err = visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log}); err != nil {
+	visible, err := visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log})
+	if err != nil {
 		return nil, err
 	}
-	e.dispatcher, err = dispatch.New(dispatch.Deps{
-		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: e.visibility, Catalogue: deps.Catalogue, Remembered: remembered,
-		Limits: e.limits, Version: cfg.Version, Panicked: e.panicked,
+	newest, err := newStateless(deps.Secret)
+	if err != nil {
+		return nil, err
+	}
+	limits := jsonrpc.DefaultLimits()
+	f := &front{frontDeps: frontDeps{
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: limits,
+		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
+		Sessionful: func(x *exchange) handler { return v2025{x} },
+		Stateless:  func(x *exchange) handler { return &v2026{exchange: x, stateless: newest} },
+	}}
+	newest.front = f
+	f.Dispatcher, err = dispatch.New(dispatch.Deps{
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
+		Limits: limits, Version: cfg.Version, Panicked: f.panicked,
 		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &Edge{front: f, deps: deps, servers: all, insiders: newInsiders()}
+	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
+		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.panicked, Meters: deps.Meters, Log: deps.Log,
 	})
 	return e, err
 }
 
 // Discover lists every server for the catalog, and again on a schedule, until ctx ends.
 func (e *Edge) Discover(ctx context.Context) error {
-	servers.Discover(ctx, e.targets, func() bool { return e.deps.Revision() != "" })
+	servers.Discover(ctx, e.servers, func() bool { return e.deps.Revision() != "" })
 	return nil
 }
 
 // Spoken returns the revisions that a server was found to speak, the newest first; nil if none is known.
 func (e *Edge) Spoken(server string) []string {
-	if s, ok := e.targets[server]; ok {
+	if s, ok := e.servers[server]; ok {
 		return s.Versions()
 	}
 	return nil
@@ -164,7 +156,7 @@ func (e *Edge) Spoken(server string) []string {
 
 // Faults returns the known reasons why elements of a server's lists are left out; nil for an unknown server.
 func (e *Edge) Faults(server string) []*gatewayv1.ListFault {
-	if s, ok := e.targets[server]; ok {
+	if s, ok := e.servers[server]; ok {
 		return s.Faults()
 	}
 	return nil
@@ -188,7 +180,7 @@ func (e *Edge) Handler() http.Handler {
 		})
 	}
 	mux.HandleFunc("/", notFound)
-	return e.front.Guard(mux)
+	return e.http.Guard(mux)
 }
 
 // notFound answers a request to any other path with the paths that exist. It names no server, because callers are not
@@ -226,7 +218,7 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 // end ends a session that its client has deleted.
 func (e *Edge) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	id, ok := single(r.Header, mcp.HeaderSession)
-	if !ok || e.deps.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
+	if !ok || e.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
 		e.refuseHTTP(w, r, c, unknownSession())
 		return
 	}

@@ -94,7 +94,7 @@ func (x *exchange) aim(ctx context.Context) (server string, edits []jsonrpc.Edit
 	if err != nil {
 		return "", nil, unaimed(x.Message.Method, err)
 	}
-	if found := x.protocol.viewOf(x.targets[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
+	if found := x.protocol.viewOf(x.Servers[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
 		_, rest, _ := joint.Cut(x.Message.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
@@ -122,12 +122,12 @@ func unaimed(method string, err error) *refusal.Refusal {
 
 // at returns the exchange of the same message with one of the servers.
 func (x *exchange) at(server string) *exchange {
-	y := &exchange{Edge: x.Edge, header: x.header, finally: x.finally, hub: x.Session}
+	y := &exchange{front: x.front, header: x.header, finally: x.finally, hub: x.Session}
 	y.Exchange = dispatch.Exchange{
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
 	}
-	if y.Server = x.targets[server]; y.Server != nil { // a stored answer may belong to all servers together
+	if y.Server = x.Servers[server]; y.Server != nil { // a stored answer may belong to all servers together
 		y.Timeout, y.Discovery = y.Server.Timeout, y.Server.Own()
 	}
 	y.Addressing = aggregated{y}
@@ -148,7 +148,7 @@ func (x *exchange) to(server string, edits ...jsonrpc.Edit) (*exchange, *refusal
 	}
 	defer end()
 	y := x.at(server)
-	if y.Message, err = jsonrpc.Parse(raw, x.limits); err != nil {
+	if y.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
 		return nil, unparsed(err)
 	}
 	return y, nil
@@ -157,7 +157,7 @@ func (x *exchange) to(server string, edits ...jsonrpc.Edit) (*exchange, *refusal
 // answeredMember sends a client's answer to the server of the request. An answer that no request waits for is dropped.
 func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.ID())
-	if _, configured := x.targets[server]; ok && configured {
+	if _, configured := x.Servers[server]; ok && configured {
 		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
 			return x.Refuse(ctx, refused)
@@ -195,7 +195,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 		x.noteAll(ctx)
 	case mcp.MethodProgress:
 		server, token, ok := joint.CutID(m.ProgressToken.Of(m.Raw))
-		if _, configured := x.targets[server]; !ok || !configured {
+		if _, configured := x.Servers[server]; !ok || !configured {
 			break
 		}
 		y, refused := x.to(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})

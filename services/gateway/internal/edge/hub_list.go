@@ -70,7 +70,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	defer all.Wait() // runs after cancel
 	ctx, cancel := context.WithTimeout(ctx, foundWithin)
 	defer cancel()
-	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
+	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
 		s := &reached{exchange: x.at(server), part: aggregate.Part{Server: server}}
 		var err error
 		if s.access, err = s.Access(ctx); err != nil {
@@ -80,7 +80,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 			continue
 		}
 		if aggregate.FieldOf(x.Message.Method) == "" { // otherwise the server itself is asked, and that request is counted
-			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
+			if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
 			}
 		}
@@ -156,7 +156,7 @@ func noCursor() *refusal.Refusal {
 
 // list sets the server's part to the tools that the caller may see.
 func (s *reached) list(ctx context.Context) *refusal.Refusal {
-	seen, err := s.visibility.View(ctx, s.Viewer(), s.found, s.access.Revision)
+	seen, err := s.Visibility.View(ctx, s.Viewer(), s.found, s.access.Revision)
 	if err != nil {
 		return dispatch.Unfiltered(err)
 	}
@@ -313,7 +313,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
-		if s.Message, err = aggregate.NextPage(s.Message, next, s.limits); err != nil {
+		if s.Message, err = aggregate.NextPage(s.Message, next, s.Limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}

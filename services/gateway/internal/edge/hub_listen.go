@@ -36,7 +36,7 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
-		used, changed := x.Session.Members.Opened.Wait(), x.news.Wait()
+		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
 		for server, id := range x.Session.Members.All() {
 			if heard[id] || !x.hasOpened(server, id) {
 				continue
@@ -64,7 +64,7 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 
 // hasOpened reports whether the session with the member's server is open, so that the server can send something.
 func (x *exchange) hasOpened(server, id string) bool {
-	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, server))
+	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, server))
 	if err != nil {
 		return false
 	}
@@ -75,14 +75,14 @@ func (x *exchange) hasOpened(server, id string) bool {
 // lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
 func (x *exchange) lists(ctx context.Context) string {
 	var servers []aggregate.Lists
-	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
+	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
 		access, err := x.at(server).Access(ctx)
 		if err != nil {
 			return ""
 		}
 		if access.MayCall {
 			servers = append(servers, aggregate.Lists{
-				Server: server, Changes: x.protocol.viewOf(x.targets[server]).Changes(), Methods: access.Methods,
+				Server: server, Changes: x.protocol.viewOf(x.Servers[server]).Changes(), Methods: access.Methods,
 				PromptsAlike: access.PromptsAlike, ResourcesAlike: access.ResourcesAlike, Revision: access.Revision,
 			})
 		}
@@ -105,7 +105,7 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 // hearMember forwards what one server sends to the client's stream. It opens the server's stream again after it has
 // ended.
 func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
-	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), true)
+	sess, ctx, done, err := x.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), true)
 	if err != nil {
 		return // the session has just been closed
 	}
@@ -130,7 +130,7 @@ func (x *exchange) hearOnce(ctx context.Context, out *dispatch.Relay, passed fun
 	if !x.mayHear(ctx) {
 		return dispatch.ErrStale
 	}
-	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
 		return err
 	}
 	defer x.Slot.Leave()

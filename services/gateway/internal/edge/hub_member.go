@@ -16,7 +16,7 @@ import (
 // is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.Server.Touch()
-	has, err := x.inFlight.Enter(x.Principal, x.ServerName)
+	has, err := x.InFlight.Enter(x.Principal, x.ServerName)
 	if err != nil {
 		full := tooMuchInFlight(err)
 		full.IsProtocolError = false // the client's own message was accepted
@@ -36,7 +36,7 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := keyOf(x.Caller, x.ServerName)
 	use := func(id string) error {
-		sess, used, err := x.deps.Sessions.Use(id, key)
+		sess, used, err := x.Sessions.Use(id, key)
 		if err == nil {
 			x.in(sess)
 			done = used
@@ -54,7 +54,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	}
 	err = x.hub.Members.Use(name, use, func() (string, error) {
 		sess := x.newMember(key, access)
-		return sess.ID, x.deps.Sessions.Add(sess)
+		return sess.ID, x.Sessions.Add(sess)
 	})
 	switch {
 	case err == nil:
@@ -85,7 +85,7 @@ func (x *exchange) existing() (done func(), ok bool) {
 	if !known {
 		return nil, false
 	}
-	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
 		return nil, false // the member session has ended
 	}

@@ -30,7 +30,7 @@ type hubGreeting struct {
 
 // openHub opens an aggregate session. A server is not contacted before it is used.
 func (x *exchange) openHub(ctx context.Context) dispatch.Response {
-	done, err := x.deps.Sessions.Opening(x.Slot.Of.Accounts)
+	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, notOpened(err))
 	}
@@ -48,7 +48,7 @@ func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 	if err != nil {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
-	if err := x.deps.Sessions.Add(sess); err != nil {
+	if err := x.Sessions.Add(sess); err != nil {
 		return x.Refuse(ctx, notOpened(err))
 	}
 	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}

@@ -31,7 +31,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
+	_, ctx, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
 		return x.Refuse(ctx, tooManySubscriptions())
 	}
@@ -53,7 +53,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for {
-		used, changed := x.Session.Members.Opened.Wait(), x.news.Wait()
+		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
 			begins := h.begins(x.Session.Members.All())
 			if begins {

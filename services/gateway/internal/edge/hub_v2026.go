@@ -87,14 +87,14 @@ func (x *v2026) answersItself() func(context.Context) dispatch.Response {
 
 func (*v2026) viewOf(of *servers.Server) *discovery.Server { return of.Discovery() }
 
-func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
+func (x *v2026) forMember(y *exchange) protocol { return &v2026{exchange: y, stateless: x.stateless} }
 
 // meet finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
 // the URL of all servers, because a request about a task does not name its server.
 func (x *v2026) meet(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
-		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
+		if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error

@@ -1,11 +1,9 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -91,7 +89,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 				return opened.done(), nil
 			}
 			ask(handle, insideReady)
-			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
+			if sess, done, err := e.Sessions.Use(handle, key); err == nil {
 				if sess.Ready.Load() { // otherwise the next call opens another session
 					e.insiders.Put(key, handle)
 				}
@@ -116,33 +114,6 @@ func insideHeader(handle string) http.Header {
 	return h
 }
 
-// insideAnswer is the response to a caller inside the gateway.
-type insideAnswer struct {
-	dispatch.Response
-
-	// whole is the body in one piece; nil if there is none, or if it is too large.
-	whole    []byte
-	tooLarge bool
-}
-
-// inside handles a message that no MCP client has sent: it comes from a service of the mesh on behalf of a principal,
-// or from a task.
-func (x *exchange) inside(message []byte) insideAnswer {
-	x.finally = &x.steps
-	var resp dispatch.Response
-	defer func() { x.end(resp) }()
-	resp = x.handle(bytes.NewReader(message), int64(len(message)))
-	return collect(resp)
-}
-
-// collect copies the body of a response, because the memory of the body is used again once the message is done.
-func collect(resp dispatch.Response) insideAnswer {
-	out := insideAnswer{Response: resp}
-	out.whole, out.tooLarge = resp.Copy(dispatch.MaxCallback)
-	out.Body = nil
-	return out
-}
-
 func (a insideAnswer) done() Done {
 	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
@@ -150,26 +121,6 @@ func (a insideAnswer) done() Done {
 func newInsiders() *lru.Recent[session.Key, string] {
 	return lru.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
 }
-
-// visits counts the running errands and calls of tasks. The zero value has none. It is safe for concurrent use.
-type visits struct {
-	mu     sync.Mutex
-	closed bool
-	open   sync.WaitGroup
-}
-
-// enter counts an errand. It returns false if the gateway is shutting down.
-func (v *visits) enter() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.closed {
-		return false
-	}
-	v.open.Add(1)
-	return true
-}
-
-func (v *visits) leave() { v.open.Done() }
 
 // Drain lets [Edge.Ask] return [ErrStopping] from now on. It waits until the running errands and calls of tasks have
 // ended, or ctx has.

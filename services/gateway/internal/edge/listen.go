@@ -5,17 +5,13 @@ import (
 	"errors"
 	"net/http"
 	"sync"
-	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
@@ -25,24 +21,6 @@ const (
 	// methodListen is the method under which client streams are counted.
 	methodListen = "listen"
 )
-
-// listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
-// Listening for Messages from the Server). A session has one: a client that has lost it opens another, and may continue
-// after the last event that it received.
-func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	to := sse.NewWriter(w, r.Header)
-	x := e.exchange(r, c, to)
-	x.Message, x.Received = new(jsonrpc.Message), time.Now()
-	m := v2025{x}
-	x.speak(m)
-	defer func() { x.end(dispatch.Response{}) }()
-	resp, has := m.listens(r.Method)
-	if !has {
-		e.notAllowed(w, r)
-		return
-	}
-	to.Answer(resp)
-}
 
 // listens forwards the stream until it ends. has is false if there is no stream.
 func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
@@ -55,17 +33,17 @@ func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 		return dispatch.Response{}, false
 	}
 	var err error
-	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, tooMuchInFlight(err)), true
 	}
-	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, used, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
 		return x.Refuse(ctx, unknownSession()), true
 	}
 	used = sync.OnceFunc(used)
 	x.leaves = used
 	x.in(sess)
-	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
+	if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
 		return x.Refuse(ctx, refused), true
 	}
@@ -82,7 +60,7 @@ func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 	case !has:
 		return dispatch.Response{}, false
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), false)
+	_, ctx, done, err := x.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), false)
 	if err != nil { // the session has just been closed
 		return x.Refuse(x.ClientCtx, unknownSession()), true
 	}
@@ -102,7 +80,7 @@ func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 	if !ok {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(x.ClientCtx, x.Session.ID, keyOf(x.Caller, x.ServerName), true)
+	_, ctx, done, err := x.Sessions.Listen(x.ClientCtx, x.Session.ID, keyOf(x.Caller, x.ServerName), true)
 	if err != nil { // the session has just been closed, or has too many streams
 		return x.Refuse(x.ClientCtx, unknownSession())
 	}
@@ -158,7 +136,7 @@ func (x v2025) listen(ctx context.Context, after string) (resp dispatch.Response
 	if opened {
 		return dispatch.Response{}, true
 	}
-	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
+	x.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
 		return dispatch.Response{}, false
 	}

@@ -34,7 +34,7 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	done, err := x.deps.Sessions.Opening(x.Slot.Of.Accounts)
+	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, notOpened(err))
 	}
@@ -170,7 +170,7 @@ func (x v2025) newSession(up *upstream.Session, version string, access visibilit
 		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
-	return sess, x.deps.Sessions.Add(sess)
+	return sess, x.Sessions.Add(sess)
 }
 
 // abandon closes a session with a server that no client will use.
@@ -178,7 +178,7 @@ func (x v2025) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {
-		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.ServerName, "error", upstream.ForLog(err))
+		x.Log.DebugContext(ctx, "server did not end the session", "server", x.ServerName, "error", upstream.ForLog(err))
 	}
 }
 

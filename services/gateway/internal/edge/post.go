@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
@@ -21,51 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
-
-// exchange is one message of an authenticated caller while it is handled.
-type exchange struct {
-	*Edge
-	dispatch.Exchange
-
-	// header is the headers of the message.
-	header http.Header
-	// span is the span of the message; nil before the message is read.
-	span trace.Span
-	// leaves releases the session; nil before there is one. finally are more steps to take once the message is answered; a
-	// message to one of many servers has those of the message that it came in, whose steps field holds them.
-	leaves  func()
-	finally *finally
-	steps   finally
-	// hub is the aggregate session to which this exchange with one server belongs; nil if there is none.
-	hub *session.Session
-	// protocol is what depends on the family of the message's revision.
-	protocol protocol
-}
-
-type finally []func()
-
-func (f *finally) add(step func()) { *f = append(*f, step) }
-
-func (f *finally) run() {
-	for _, step := range *f {
-		defer step() // the last one runs first, and the others run even if one panics
-	}
-	*f = nil
-}
-
-// post handles one message over HTTP.
-func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	to := sse.NewWriter(w, r.Header)
-	x := e.exchange(r, c, to)
-	var resp dispatch.Response
-	defer func() { x.end(resp) }()
-	resp = x.handle(r.Body, r.ContentLength)
-	to.Answer(resp)
-}
 
 // end releases what a message has used, once it is answered with resp.
 func (x *exchange) end(resp dispatch.Response) {
@@ -82,50 +38,38 @@ func (x *exchange) end(resp dispatch.Response) {
 	x.steps.run()
 }
 
-// exchange returns the exchange of a request over HTTP.
-func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *exchange {
-	x := e.newExchange(r.Context(), c, r.PathValue("server"), r.Header, to)
-	x.finally = &x.steps
-	return x
-}
-
 // newExchange returns the exchange of a message to a server. Its client ends with ctx.
-func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
-	x := &exchange{Edge: e, header: header}
-	x.Exchange = dispatch.Exchange{Dispatcher: e.dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
+func (f *front) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
+	x := &exchange{front: f, header: header}
+	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
 	x.Addressing = dispatch.Direct{Exchange: &x.Exchange}
 	return x
-}
-
-// refuseHTTP refuses and records a request of an authenticated caller that has no message.
-func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
-	to := sse.NewWriter(w, nil)
-	to.Answer(e.exchange(r, c, to).Refuse(r.Context(), refused))
 }
 
 // handle handles the message in body, and returns its answer. size is the size of the message in bytes; -1 if it is not
 // known.
 func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 	ctx := x.ClientCtx
-	x.speak(v2025{x})
+	sessions := x.Sessionful(x)
+	x.speak(sessions)
 	var err error
-	if x.Slot, err = x.inFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, tooMuchInFlight(err))
 	}
 	if refused := x.read(body, size); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	parent, _ := single(x.header, "Traceparent")
-	ctx, x.span = spans.Serve(ctx, x.deps.Tracer, x.Message, spans.Client(x.Message, parent, x.deps.Propagator), x.cfg.TrustParent)
+	ctx, x.span = spans.Serve(ctx, x.Tracer, x.Message, spans.Client(x.Message, parent, x.Propagator), x.TrustParent)
 	spans.Message(x.span, x.Message, x.Place())
 	x.ClientCtx = ctx
 	if refused := x.check(); refused != nil {
 		return x.refuseVersion(ctx, refused)
 	}
 	if x.isModern() {
-		return (&v2026{exchange: x}).post(ctx)
+		return x.Stateless(x).post(ctx)
 	}
-	return v2025{x}.post(ctx)
+	return sessions.post(ctx)
 }
 
 // read reads and parses the body.
@@ -136,7 +80,7 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if !isJSON(x.header) {
 		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}
-	body, err := x.pieces.ReadAll(x.Slot.Reader(from), size, x.limits.Bytes)
+	body, err := x.pieces.ReadAll(x.Slot.Reader(from), size, x.Limits.Bytes)
 	x.Received, x.Size = time.Now(), len(body)
 	switch {
 	case errors.Is(err, inflight.ErrFull):
@@ -164,7 +108,7 @@ func (x *exchange) resolve() *refusal.Refusal {
 	if x.isAbsent(x.ClientCtx, x.Caller, x.ServerName) {
 		return unknownServer(x.ServerName)
 	}
-	x.Server = x.targets[x.ServerName]
+	x.Server = x.Servers[x.ServerName]
 	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
 	x.Server.Touch()
 	return nil
@@ -176,7 +120,7 @@ func (x *exchange) isToAll() bool { return x.ServerName == "" }
 // parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because the
 // ids of servers' requests get the names of the servers there.
 func (x *exchange) parseLimits() jsonrpc.Limits {
-	l := x.limits
+	l := x.Limits
 	if x.isToAll() {
 		l.IDBytes *= 2
 	}

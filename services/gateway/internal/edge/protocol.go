@@ -35,3 +35,10 @@ type protocol interface {
 	// openMember sets how a new member session is opened with the server.
 	openMember(sess *session.Session, access visibility.Access)
 }
+
+// handler is the protocol of a message that has not been read yet.
+type handler interface {
+	protocol
+	// post carries out the message.
+	post(ctx context.Context) dispatch.Response
+}

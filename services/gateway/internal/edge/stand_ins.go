@@ -17,10 +17,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
+
+// stateless is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
+type stateless struct {
+	front   *front
+	states  standIns
+	tasks   *tasks.Store
+	taskIDs *tasks.IDs
+}
+
+// newStateless returns the protocol. secret is a secret of this gateway that stays the same after a restart.
+func newStateless(secret []byte) (*stateless, error) {
+	s := &stateless{states: newStandIns()}
+	var err error
+	if s.tasks, err = tasks.NewStore(); err != nil {
+		return nil, err
+	}
+	s.taskIDs, err = tasks.NewIDs(secret)
+	return s, err
+}
 
 // standIns makes the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
 // server and client, with a secret of this gateway: no table is needed, and two callers never share an id. It is safe
@@ -49,11 +69,11 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 		name, version := x.Message.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
-	id := x.standIns.handle(of)
-	x.standIns.mu.Lock()
-	defer x.standIns.mu.Unlock()
+	id := x.states.handle(of)
+	x.states.mu.Lock()
+	defer x.states.mu.Unlock()
 	use := func() error {
-		sess, done, err := x.deps.Sessions.Use(id, key)
+		sess, done, err := x.Sessions.Use(id, key)
 		if err == nil {
 			x.done = sync.OnceFunc(done)
 			x.in(sess)
@@ -67,7 +87,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	x.endpoint().connect(sess)
-	err := x.deps.Sessions.Add(sess)
+	err := x.Sessions.Add(sess)
 	if err == nil {
 		err = use()
 	}

@@ -65,7 +65,7 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 		Resources: asked.Resources && x.scope.Has("resources/list"),
 		URIs:      x.subscribed(ctx, asked.URIs),
 	}
-	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
+	_, listening, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
 		return x.Refuse(ctx, tooManySubscriptions())
 	}
@@ -83,9 +83,9 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 		if err != nil || uri == "" {
 			continue // no resource has such a URI
 		}
-		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
+		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.Limits)
 		counted := pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}
-		if x.deps.Pipeline.Pass(counted) != nil {
+		if x.Pipeline.Pass(counted) != nil {
 			return out
 		}
 		if err == nil && x.Decide(ctx, m, false) == nil {

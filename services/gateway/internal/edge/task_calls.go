@@ -57,27 +57,27 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 	if !waits {
 		return
 	}
-	a, refused := x.deps.Pipeline.Approval(ctx, x.Acting(), approval)
-	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.visits.enter() {
+	a, refused := x.Pipeline.Approval(ctx, x.Acting(), approval)
+	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.exchange.visits.enter() {
 		return // a gateway that is stopping makes no more calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if !t.Begin(cancel) { // another request makes the call
 		cancel()
-		x.visits.leave()
+		x.exchange.visits.leave()
 		return
 	}
-	e, by := x.Edge, x.Caller
+	s, by := x.stateless, x.Caller
 	go func() {
-		defer e.visits.leave()
+		defer s.front.visits.leave()
 		defer cancel()
 		defer func() {
 			if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
-				e.panicked(ctx, panicked)
+				s.front.panicked(ctx, panicked)
 				t.End(tasks.Failed, tasks.Outcome{Error: noTaskAnswer})
 			}
 		}()
-		e.makeTask(ctx, by, t, approval)
+		s.makeTask(ctx, by, t, approval)
 	}()
 }
 
@@ -85,9 +85,9 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
 // makeTask makes the call of a task by its approval, for a caller who owns it.
-func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+func (s *stateless) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
-	x := e.newExchange(ctx, by, t.Server, t.Header, new(dispatch.Callback))
+	x := s.front.newExchange(ctx, by, t.Server, t.Header, new(dispatch.Callback))
 	x.Hold, x.Resumes = new(time.Duration), approval
 	came := x.inside(t.Message)
 	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
@@ -96,7 +96,7 @@ func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task
 			approval, expires = why.Approval.ID, why.Approval.Expires
 		}
 		if !t.Wait(approval, expires) {
-			e.withdraw(ctx, by, t, approval)
+			s.withdraw(ctx, by, t, approval)
 		}
 		return
 	}
@@ -116,12 +116,12 @@ func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task
 }
 
 // withdraw ends the approval of a cancelled task, unless another task waits for it.
-func (e *Edge) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
-	if e.tasks.IsAwaited(approval, t) {
+func (s *stateless) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+	if s.tasks.IsAwaited(approval, t) {
 		return
 	}
 	// An open approval runs nothing by itself.
-	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil {
-		e.deps.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
+	if err := s.front.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil {
+		s.front.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}
 }

@@ -93,7 +93,7 @@ func (x *v2026) unbind() *refusal.Refusal {
 	}
 	m := x.Message
 	if err == nil {
-		m, err = jsonrpc.Parse(raw, x.limits)
+		m, err = jsonrpc.Parse(raw, x.Limits)
 	}
 	if err != nil {
 		return noTask()

@@ -84,7 +84,7 @@ func (x v2025) findSession() *refusal.Refusal {
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
-	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
 	if err != nil {
 		return unknownSession()
 	}

@@ -29,6 +29,7 @@ import (
 // v2026 is a message of 2026-07-28.
 type v2026 struct {
 	*exchange
+	*stateless
 
 	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
 	scope visibility.Access
@@ -44,14 +45,6 @@ type v2026 struct {
 	leg leg
 	// done releases the caller's state.
 	done func()
-}
-
-// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the revision is
-// agreed on in the body.
-func (x *exchange) isModern() bool {
-	head, _ := single(x.header, mcp.HeaderVersion)
-	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
-		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
 }
 
 // post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
@@ -276,7 +269,7 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	if at := answer.SupportedVersions; at.Present() {
 		var said []string
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
-			x.deps.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
+			x.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
 		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
 		if err != nil { // impossible: they are constants
@@ -318,9 +311,6 @@ func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.A
 func without(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
-
-// spoken returns the revisions that the gateway speaks.
-func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.Supported()...) }
 
 // statusOf returns the HTTP status of an answer of 2026-07-28: the server's, if MCP defines that status for errors,
 // otherwise 200 (MCP 2026-07-28, Transports).

@@ -38,3 +38,14 @@ func (x *exchange) refuseVersion(ctx context.Context, why *refusal.Refusal) disp
 	}
 	return x.RefusedResponse(ctx, why)
 }
+
+// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the revision is
+// agreed on in the body.
+func (x *exchange) isModern() bool {
+	head, _ := single(x.header, mcp.HeaderVersion)
+	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
+		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
+}
+
+// spoken returns the revisions that the gateway speaks.
+func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.Supported()...) }

@@ -1,0 +1,53 @@
+package edge
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
+)
+
+// post handles one message over HTTP.
+func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
+	to := sse.NewWriter(w, r.Header)
+	x := e.exchange(r, c, to)
+	var resp dispatch.Response
+	defer func() { x.end(resp) }()
+	resp = x.handle(r.Body, r.ContentLength)
+	to.Answer(resp)
+}
+
+// exchange returns the exchange of a request over HTTP.
+func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *exchange {
+	x := e.newExchange(r.Context(), c, r.PathValue("server"), r.Header, to)
+	x.finally = &x.steps
+	return x
+}
+
+// refuseHTTP refuses and records a request of an authenticated caller that has no message.
+func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
+	to := sse.NewWriter(w, nil)
+	to.Answer(e.exchange(r, c, to).Refuse(r.Context(), refused))
+}
+
+// listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
+// Listening for Messages from the Server). A session has one: a client that has lost it opens another, and may continue
+// after the last event that it received.
+func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
+	to := sse.NewWriter(w, r.Header)
+	x := e.exchange(r, c, to)
+	x.Message, x.Received = new(jsonrpc.Message), time.Now()
+	m := v2025{x}
+	x.speak(m)
+	defer func() { x.end(dispatch.Response{}) }()
+	resp, has := m.listens(r.Method)
+	if !has {
+		e.notAllowed(w, r)
+		return
+	}
+	to.Answer(resp)
+}
