@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -75,7 +75,7 @@ type Found struct {
 	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
 	// mirrors are the arguments that clients without sessions must repeat in headers, by tool.
-	mirrors map[string][]mirror.Binding
+	mirrors map[string][]paramheaders.Binding
 	// At is the time at which the server was asked.
 	At time.Time
 }
@@ -208,7 +208,7 @@ func (s *Server) Insist(ctx context.Context) *Found {
 }
 
 // Mirrors returns the arguments of a tool that a call repeats in headers, according to the last result.
-func (s *Server) Mirrors(tool string) []mirror.Binding {
+func (s *Server) Mirrors(tool string) []paramheaders.Binding {
 	if found := s.Last(); found != nil {
 		return found.mirrors[tool]
 	}
@@ -364,10 +364,10 @@ func namesOf(list *jsonrpc.Answer) (out []string) {
 }
 
 // mirrors returns the bindings of the tools in a list, by the name of the tool.
-func mirrors(list *jsonrpc.Answer) map[string][]mirror.Binding {
-	out := make(map[string][]mirror.Binding)
+func mirrors(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
+	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
-		if bindings := mirror.Of(t.Definition.Of(list.Raw)); bindings != nil {
+		if bindings := paramheaders.Of(t.Definition.Of(list.Raw)); bindings != nil {
 			out[t.Name] = bindings
 		}
 	}

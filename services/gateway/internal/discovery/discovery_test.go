@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -134,9 +134,9 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 			if diff := cmp.Diff(tt.asked, s.asked); diff != "" {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
-			var mirrors []mirror.Binding
+			var mirrors []paramheaders.Binding
 			if tt.want != "" { // clients without sessions may use the server, whichever revision it speaks
-				mirrors = []mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
+				mirrors = []paramheaders.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {
 				t.Errorf("heads say (-want +got):\n%s", diff)

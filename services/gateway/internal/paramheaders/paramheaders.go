@@ -1,6 +1,6 @@
-// Package mirror finds the arguments of a tool that its calls repeat in HTTP headers (MCP 2026-07-28, Transports,
+// Package paramheaders finds the arguments of a tool that its calls repeat in HTTP headers (MCP 2026-07-28, Transports,
 // Custom Headers from Tool Parameters). These are the arguments whose schema contains `x-mcp-header`.
-package mirror
+package paramheaders
 
 import (
 	"bytes"

@@ -1,11 +1,11 @@
-package mirror_test
+package paramheaders_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 )
 
 // BenchmarkFields measures the most expensive arguments: a tool with the maximum number of headers, each for an
@@ -19,12 +19,12 @@ func BenchmarkFields(b *testing.B) {
 	for range 14 {
 		schema, arguments = `"o":{"type":"object","properties":{`+schema+`}}`, `{"o":`+arguments+`}`
 	}
-	bindings := mirror.Of(tool(schema))
+	bindings := paramheaders.Of(tool(schema))
 	if len(bindings) != 64 {
 		b.Fatalf("%d bindings", len(bindings))
 	}
 	for b.Loop() {
-		if _, err := mirror.Fields([]byte(arguments), bindings, func(string) string { return "" }); err != nil {
+		if _, err := paramheaders.Fields([]byte(arguments), bindings, func(string) string { return "" }); err != nil {
 			b.Fatal(err)
 		}
 	}

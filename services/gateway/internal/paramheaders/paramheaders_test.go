@@ -1,4 +1,4 @@
-package mirror_test
+package paramheaders_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -19,11 +19,11 @@ func TestBindings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, properties string
-		want             []mirror.Binding
+		want             []paramheaders.Binding
 	}{
 		{"none", `"a":{"type":"string"}`, nil},
 		{"two, one of them deep", `"o":{"type":"object","properties":{"b":{"type":"integer","x-mcp-header":"Size"}}},"a":{"type":"string","x-mcp-header":"Region"}`,
-			[]mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-Region"}, {Path: []string{"o", "b"}, Header: "Mcp-Param-Size"}}},
+			[]paramheaders.Binding{{Path: []string{"a"}, Header: "Mcp-Param-Region"}, {Path: []string{"o", "b"}, Header: "Mcp-Param-Size"}}},
 		{"of an object", `"a":{"type":"object","x-mcp-header":"A"}`, nil},
 		{"of a number", `"a":{"type":"number","x-mcp-header":"A"}`, nil},
 		{"no field's name", `"a":{"type":"string","x-mcp-header":"A: b"}`, nil},
@@ -34,12 +34,12 @@ func TestBindings(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, mirror.Of(tool(tt.properties))); diff != "" {
+			if diff := cmp.Diff(tt.want, paramheaders.Of(tool(tt.properties))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
-	if got := mirror.Of([]byte(`{"name":"t","inputSchema":"x-mcp-header"}`)); got != nil {
+	if got := paramheaders.Of([]byte(`{"name":"t","inputSchema":"x-mcp-header"}`)); got != nil {
 		t.Errorf("a definition without a schema has %v", got)
 	}
 }
@@ -48,7 +48,7 @@ func TestBindings(t *testing.T) {
 // arguments.
 func TestFields(t *testing.T) {
 	t.Parallel()
-	bindings := mirror.Of(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
+	bindings := paramheaders.Of(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
 	a, n := "Mcp-Param-A", "Mcp-Param-N"
 	type head = map[string]string
 	for _, tt := range []struct {
@@ -79,9 +79,9 @@ func TestFields(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := mirror.Fields([]byte(tt.arguments), bindings, func(header string) string { return tt.head[header] })
+			got, err := paramheaders.Fields([]byte(tt.arguments), bindings, func(header string) string { return tt.head[header] })
 			if tt.want == nil {
-				if !errors.Is(err, mirror.ErrMismatch) {
+				if !errors.Is(err, paramheaders.ErrMismatch) {
 					t.Errorf("got %v, %v, want a mismatch", got, err)
 				}
 				return
@@ -99,12 +99,12 @@ func FuzzFields(f *testing.F) {
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")
 	f.Add(`"a":{"properties":{"b":{"type":"boolean","x-mcp-header":"A"}}}`, `{"a":{"b":true}}`, "=?base64?dHJ1ZQ==?=")
 	f.Fuzz(func(t *testing.T, properties, arguments, field string) {
-		bindings := mirror.Of(tool(properties))
-		got, err := mirror.Fields([]byte(arguments), bindings, func(string) string { return field })
+		bindings := paramheaders.Of(tool(properties))
+		got, err := paramheaders.Fields([]byte(arguments), bindings, func(string) string { return field })
 		if err != nil {
 			return
 		}
-		again, err := mirror.Fields([]byte(arguments), bindings, func(header string) string {
+		again, err := paramheaders.Fields([]byte(arguments), bindings, func(header string) string {
 			for _, h := range got {
 				if h.Name == header {
 					return mcp.EncodeHeader(h.Value)
