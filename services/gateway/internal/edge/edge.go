@@ -18,7 +18,6 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
@@ -30,6 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -56,7 +56,7 @@ type Deps struct {
 	Sessions *session.Store
 	Servers  map[string]servers.Config
 	// Catalogue receives the lists of servers.
-	Catalogue *catalogue.Reporter
+	Catalogue *toolreport.Reporter
 	// Room is the memory budget for answers until clients have read them.
 	Room *room.Room
 	// Secret is a secret of this gateway that stays the same after a restart.

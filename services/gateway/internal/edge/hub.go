@@ -19,8 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
+// hub is a message to the URL of all servers.
+type hub struct{ *exchange }
+
+// member is the message of a hub to one of the servers.
+type member struct{ *exchange }
+
 // routeHub handles a message to all servers.
-func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
+func (x hub) routeHub(ctx context.Context) dispatch.Response {
 	switch x.Message.Kind {
 	case jsonrpc.Response:
 		return x.answeredMember(ctx)
@@ -32,7 +38,7 @@ func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
 }
 
 // answerHub answers a request, or sends it to the server that it names.
-func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
+func (x hub) answerHub(ctx context.Context) dispatch.Response {
 	do := x.itself()
 	if do == nil {
 		return x.toMember(ctx)
@@ -47,7 +53,7 @@ func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 }
 
 // itself returns the function with which the gateway answers the request; nil if a server answers it.
-func (x *exchange) itself() func(context.Context) dispatch.Response {
+func (x hub) itself() func(context.Context) dispatch.Response {
 	switch m := x.Message; {
 	case m.Method == mcp.MethodToolsList:
 		return x.listHub
@@ -61,7 +67,7 @@ func (x *exchange) itself() func(context.Context) dispatch.Response {
 }
 
 // toMember sends a request to the server that it names.
-func (x *exchange) toMember(ctx context.Context) dispatch.Response {
+func (x hub) toMember(ctx context.Context) dispatch.Response {
 	server, edits, why := x.aim(ctx)
 	if why != nil {
 		return x.Refuse(ctx, why)
@@ -86,7 +92,7 @@ func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 }
 
 // aim returns the server that the request names, and the edits that replace the combined names by the server's own.
-func (x *exchange) aim(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
+func (x hub) aim(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.Message.Method, x.Message.Raw)
 	if err == nil && x.isAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
@@ -121,7 +127,7 @@ func unaimed(method string, err error) *refusal.Refusal {
 }
 
 // at returns the exchange of the same message with one of the servers.
-func (x *exchange) at(server string) *exchange {
+func (x hub) at(server string) member {
 	y := &exchange{front: x.front, header: x.header, finally: x.finally, hub: x.Session}
 	y.Exchange = dispatch.Exchange{
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
@@ -132,30 +138,30 @@ func (x *exchange) at(server string) *exchange {
 	}
 	y.Addressing = aggregated{y}
 	y.speak(x.protocol.forMember(y))
-	return y
+	return member{y}
 }
 
 // to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
-func (x *exchange) to(server string, edits ...jsonrpc.Edit) (*exchange, *refusal.Refusal) {
+func (x hub) to(server string, edits ...jsonrpc.Edit) (member, *refusal.Refusal) {
 	raw, err := jsonrpc.Splice(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Hold(len(raw)) {
-		return nil, tooMuchInFlight(err)
+		return member{}, tooMuchInFlight(err)
 	}
 	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(raw))
 	if err != nil {
-		return nil, unreadable() // the caller has disconnected
+		return member{}, unreadable() // the caller has disconnected
 	}
 	defer end()
 	y := x.at(server)
 	if y.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
-		return nil, unparsed(err)
+		return member{}, unparsed(err)
 	}
 	return y, nil
 }
 
 // answeredMember sends a client's answer to the server of the request. An answer that no request waits for is dropped.
-func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
+func (x hub) answeredMember(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
 		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
@@ -177,7 +183,7 @@ func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 }
 
 // notifyHub sends a notification to the servers that it concerns.
-func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
+func (x hub) notifyHub(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
 	if !mcp.AlwaysPasses(m.Method) && !roots {
@@ -211,7 +217,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 }
 
 // noteAll sends the notification to every server that the session has used.
-func (x *exchange) noteAll(ctx context.Context) {
+func (x hub) noteAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for server := range x.Session.Members.All() {

@@ -45,7 +45,7 @@ const (
 
 // reached is a server on which policy may allow the caller something.
 type reached struct {
-	*exchange
+	member
 
 	access visibility.Access
 	// found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
@@ -61,7 +61,7 @@ type reached struct {
 
 // reached returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
 // servers of which nothing is known.
-func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
+func (x hub) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
 	}
@@ -71,7 +71,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, foundWithin)
 	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
-		s := &reached{exchange: x.at(server), part: aggregate.Part{Server: server}}
+		s := &reached{member: x.at(server), part: aggregate.Part{Server: server}}
 		var err error
 		if s.access, err = s.Access(ctx); err != nil {
 			return nil, dispatch.PolicyUnavailable()
@@ -122,7 +122,7 @@ func (s *reached) find(ctx context.Context) {
 
 // listHub answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
 // sessions with servers.
-func (x *exchange) listHub(ctx context.Context) dispatch.Response {
+func (x hub) listHub(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
 		return x.Refuse(ctx, noCursor())
 	}
@@ -209,7 +209,7 @@ func around(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 
 // gather answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
 // server whose rules do not allow the list is left out.
-func (x *exchange) gather(ctx context.Context) dispatch.Response {
+func (x hub) gather(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
@@ -335,7 +335,7 @@ func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 }
 
 // joinLists answers with one list made of the parts of all servers.
-func (x *exchange) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
+func (x hub) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {
 		members = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`

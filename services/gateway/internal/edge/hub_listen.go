@@ -23,7 +23,7 @@ const (
 
 // hearHub forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
 // notifies the client of lists that differ from those of which the client was last notified.
-func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
+func (x hub) hearHub(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -63,7 +63,7 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 }
 
 // hasOpened reports whether the session with the member's server is open, so that the server can send something.
-func (x *exchange) hasOpened(server, id string) bool {
+func (x hub) hasOpened(server, id string) bool {
 	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, server))
 	if err != nil {
 		return false
@@ -73,7 +73,7 @@ func (x *exchange) hasOpened(server, id string) bool {
 }
 
 // lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
-func (x *exchange) lists(ctx context.Context) string {
+func (x hub) lists(ctx context.Context) string {
 	var servers []aggregate.Lists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
 		access, err := x.at(server).Access(ctx)
@@ -91,7 +91,7 @@ func (x *exchange) lists(ctx context.Context) string {
 }
 
 // guarded runs do in a goroutine and logs its panic. net/http recovers in the goroutines of requests only.
-func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
+func (x hub) guarded(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
 			if panicked := recover(); panicked != nil {
@@ -104,7 +104,7 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 
 // hearMember forwards what one server sends to the client's stream. It opens the server's stream again after it has
 // ended.
-func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
+func (x member) hearMember(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), true)
 	if err != nil {
 		return // the session has just been closed
@@ -126,7 +126,7 @@ func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id st
 }
 
 // hearOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
-func (x *exchange) hearOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
+func (x member) hearOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.mayHear(ctx) {
 		return dispatch.ErrStale
 	}

@@ -14,7 +14,7 @@ import (
 
 // enter counts the message as a request to its server, and puts it into the member session with that server, until left
 // is called.
-func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
+func (x member) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.Server.Touch()
 	has, err := x.InFlight.Enter(x.Principal, x.ServerName)
 	if err != nil {
@@ -33,7 +33,7 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 
 // member puts the message into the member session with its server. If there is none yet, it creates one; the server's
 // own session is opened with the first request.
-func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
+func (x member) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := keyOf(x.Caller, x.ServerName)
 	use := func(id string) error {
 		sess, used, err := x.Sessions.Use(id, key)
@@ -68,7 +68,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 
 // newMember returns a member session of the aggregate session. Records name all of these by the digest of the aggregate
 // session.
-func (x *exchange) newMember(key session.Key, access visibility.Access) *session.Session {
+func (x member) newMember(key session.Key, access visibility.Access) *session.Session {
 	hub := x.hub
 	id, _ := session.NewID()
 	sess := &session.Session{
@@ -80,7 +80,7 @@ func (x *exchange) newMember(key session.Key, access visibility.Access) *session
 }
 
 // existing puts the message into the member session with its server. It returns false if there is none.
-func (x *exchange) existing() (done func(), ok bool) {
+func (x member) existing() (done func(), ok bool) {
 	id, known := x.hub.Members.All()[x.ServerName]
 	if !known {
 		return nil, false

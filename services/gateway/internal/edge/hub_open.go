@@ -29,7 +29,7 @@ type hubGreeting struct {
 }
 
 // openHub opens an aggregate session. A server is not contacted before it is used.
-func (x *exchange) openHub(ctx context.Context) dispatch.Response {
+func (x hub) openHub(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, notOpened(err))
@@ -54,7 +54,7 @@ func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}
 }
 
-func (x *exchange) newHub(version string) *session.Session {
+func (x hub) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
@@ -66,7 +66,7 @@ func (x *exchange) newHub(version string) *session.Session {
 
 // abilitiesForMany returns the client's capabilities that all servers may use together. It excludes the context in
 // sampling, because a model would see there what other servers have sent.
-func (x *exchange) abilitiesForMany() []mcp.Ability {
+func (x hub) abilitiesForMany() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {
 		out[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
@@ -75,7 +75,7 @@ func (x *exchange) abilitiesForMany() []mcp.Ability {
 }
 
 // greetHub returns the answer to initialize.
-func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
+func (x hub) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
 	out := hubGreeting{Version: "2.0", ID: x.ID()}
 	r := &out.Result
 	r.ProtocolVersion, r.ServerInfo = sess.Version, x.Info()

@@ -23,10 +23,11 @@ import (
 // lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends with its
 // client, its token or the gateway, or when the caller's state is evicted for another caller's.
 func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
+	all0 := hub{x.exchange}
 	asked, refused := x.wants()
 	var servers []*reached
 	if refused == nil {
-		servers, refused = x.reached(ctx)
+		servers, refused = all0.reached(ctx)
 	}
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -42,7 +43,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
-	was := x.lists(ctx) // before the client learns of its subscription and lists again
+	was := all0.lists(ctx) // before the client learns of its subscription and lists again
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
@@ -57,11 +58,11 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
 			begins := h.begins(x.Session.Members.All())
 			if begins {
-				x.guarded(&all, func() { h.run(ctx) })
+				all0.guarded(&all, func() { h.run(ctx) })
 			}
 			return begins
 		})
-		if now := x.lists(ctx); now != "" {
+		if now := all0.lists(ctx); now != "" {
 			for _, method := range aggregate.Changed(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
@@ -82,7 +83,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 
 // granted returns a hearing for each server, and the subscription of all together: what the server offers and policy
 // allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
-func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted) (hears []*hearing, all wanted) {
+func (x *v2026) granted(ctx context.Context, servers []*reached, asked wanted) (hears []*hearing, all wanted) {
 	byServer := make(map[string][]string)
 	for _, uri := range asked.URIs {
 		if server, own, ok := joint.CutURI(uri); ok {
@@ -94,14 +95,14 @@ func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted
 	var judging sync.WaitGroup
 	places := make(chan struct{}, maxGathering)
 	for _, s := range servers {
-		h := &hearing{hub: x, server: s.ServerName}
+		h := &hearing{hub: hub{x.exchange}, server: s.ServerName}
 		offers := func(capability string) bool { return s.found == nil || s.offers(capability) }
 		h.Prompts = asked.Prompts && offers("prompts") && s.access.Has("prompts/list")
 		h.Resources = asked.Resources && offers("resources") && s.access.Has("resources/list")
 		hears = append(hears, h)
 		if uris := byServer[s.ServerName]; len(uris) > 0 && offers("resources") {
 			places <- struct{}{}
-			x.guarded(&judging, func() {
+			hub{x.exchange}.guarded(&judging, func() {
 				defer func() { <-places }()
 				left, refused := s.enter(ctx)
 				if refused != nil {
@@ -127,7 +128,7 @@ func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted
 type hearing struct {
 	upstream.Wanted
 
-	hub    *exchange
+	hub    hub
 	server string
 }
 

@@ -38,18 +38,18 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	x.allows(visibility.Access{}, x.abilitiesForMany())
+	x.allows(visibility.Access{}, hub{x.exchange}.abilitiesForMany())
 	if refused := x.standIn(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	x.leaves = x.done
-	return x.answerHub(ctx)
+	return hub{x.exchange}.answerHub(ctx)
 }
 
 // discoverHub answers server/discover with what all servers offer together, as far as the caller may use it. It
 // contacts no server.
 func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
-	servers, refused := x.reached(ctx)
+	servers, refused := hub{x.exchange}.reached(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}

@@ -14,7 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 

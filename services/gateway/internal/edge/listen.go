@@ -94,7 +94,7 @@ func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 	alive.Go(func() { out.KeepOpen(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.Send(upstream.Event{ID: id}, message) != nil {
+		if err != nil || message == nil || !x.mayHearFrom(ctx, stream.Server) || out.Send(upstream.Event{ID: id}, message) != nil {
 			break
 		}
 	}
@@ -141,10 +141,4 @@ func (x v2025) listen(ctx context.Context, after string) (resp dispatch.Response
 		return dispatch.Response{}, false
 	}
 	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
-}
-
-// mayHear reports whether the caller may get what the server sends now.
-func (x *exchange) mayHear(ctx context.Context) bool {
-	access, err := x.Access(ctx)
-	return err == nil && access.MayCall && !x.Revoked()
 }

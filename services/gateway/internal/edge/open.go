@@ -7,21 +7,18 @@ import (
 	"strconv"
 	"time"
 
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
-	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
@@ -43,7 +40,7 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 	switch {
 	case errors.Is(err, errVersion):
 		return x.RefusedResponse(ctx, x.notSpoken(x.Message.Version))
-	case errors.Is(err, catalogue.ErrAway):
+	case errors.Is(err, toolreport.ErrAway):
 		return x.Refuse(ctx, x.Undiscovered(ctx, err))
 	case err != nil:
 		return x.Refuse(ctx, x.ServerFailed(ctx, opened, err))
@@ -137,25 +134,6 @@ func greeting(answer *jsonrpc.Answer, version string, access visibility.Access) 
 	return edits
 }
 
-// errVersion means that client and server agreed on a revision that the gateway does not speak.
-var errVersion = errors.New("the server speaks a protocol version that is not supported here")
-
-// notOpened returns the refusal of a session that could not be opened.
-func notOpened(err error) *refusal.Refusal {
-	switch {
-	case errors.Is(err, session.ErrTooMany):
-		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
-		if full := quota.Why(err); full != "" {
-			refused.Message = full + " (session.max_per_principal); end some of them, or wait until one is idle."
-		}
-		return refused
-	case errors.Is(err, errVersion):
-		return &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION, Message: errVersion.Error() + "."}
-	default:
-		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
-	}
-}
-
 func (x v2025) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, errVersion
@@ -179,18 +157,5 @@ func (x v2025) abandon(up *upstream.Session) {
 	defer cancel()
 	if err := up.Close(ctx); err != nil {
 		x.Log.DebugContext(ctx, "server did not end the session", "server", x.ServerName, "error", upstream.ForLog(err))
-	}
-}
-
-// serverCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
-// are the gateway's own.
-func serverCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
-	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(access), extensions...)
-}
-
-// mayUse returns a function that reports whether the caller may use a method. Every caller may list tools.
-func mayUse(access visibility.Access) func(method string) bool {
-	return func(method string) bool {
-		return method == mcp.MethodToolsList || access.Has(method)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -51,15 +51,17 @@ func (x v2025) endpoint() endpoint {
 // allServers is the URL of all servers.
 type allServers struct{ v2025 }
 
-func (x allServers) open(ctx context.Context) dispatch.Response { return x.openHub(ctx) }
+func (x allServers) open(ctx context.Context) dispatch.Response { return hub{x.exchange}.openHub(ctx) }
 
-func (x allServers) route(ctx context.Context) dispatch.Response { return x.routeHub(ctx) }
+func (x allServers) route(ctx context.Context) dispatch.Response {
+	return hub{x.exchange}.routeHub(ctx)
+}
 
 // mayListen refuses nothing, because each server's stream is decided when the server sends something.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
-	return x.hearHub(ctx), true
+	return hub{x.exchange}.hearHub(ctx), true
 }
 
 // post handles a message that opens a session, or one in a session.
@@ -138,7 +140,7 @@ func (v2025) IsOwnTask() bool { return false }
 
 func (x v2025) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
-		call.Mirrored = mirror.Say(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
+		call.Mirrored = paramheaders.Say(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
 	}
 	return call, nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -226,7 +226,7 @@ func (x *v2026) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal
 		return unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
+	if x.mirrored, err = paramheaders.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
 	x.Discovery.Renew(servers.RenewAfter) // the tool's schema may have changed
