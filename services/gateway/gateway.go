@@ -34,7 +34,6 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
@@ -44,6 +43,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
@@ -256,7 +256,7 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	reporter, err := catalogue.New(s.deps.Catalogue, s.deps.Log)
+	reporter, err := toolreport.New(s.deps.Catalogue, s.deps.Log)
 	if err != nil {
 		return err
 	}

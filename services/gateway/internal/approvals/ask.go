@@ -10,9 +10,9 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -87,7 +87,7 @@ func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
 func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
-	if errors.Is(err, catalogue.ErrRefused) {
+	if errors.Is(err, toolreport.ErrRefused) {
 		return &refusal.Refusal{
 			Code:    commonv1.Code_CODE_QUARANTINED,
 			Message: "the server lists a tool twice, or its list is too long, so that it is not known what this call would run; an operator reads `sluice catalog servers`.",

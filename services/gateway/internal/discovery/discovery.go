@@ -17,12 +17,12 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -66,7 +66,7 @@ type Found struct {
 	List *jsonrpc.Answer
 	// Version is the negotiated revision of MCP, and Known is the catalog's response to the list.
 	Version string
-	Known   *catalogue.Known
+	Known   *toolreport.Known
 	// Aliases are the names of the tools in a list of all servers.
 	Aliases joint.Aliases
 	// Joint is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
@@ -104,7 +104,7 @@ type Deps struct {
 	Server *upstream.Server
 	// Room is the memory budget that is used until answers are read.
 	Room      *room.Room
-	Catalogue *catalogue.Reporter
+	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must return at once.
 	Changed func()
 }
@@ -171,13 +171,13 @@ func (s *Server) Hung() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// Untold returns an error that wraps [catalogue.ErrAway] if there is no result because the catalog did not accept the
+// Untold returns an error that wraps [toolreport.ErrAway] if there is no result because the catalog did not accept the
 // server's list. In that case a list of a session does not count as accepted either, although no operator has to accept
 // it.
 func (s *Server) Untold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.found == nil && errors.Is(s.err, catalogue.ErrAway) {
+	if s.found == nil && errors.Is(s.err, toolreport.ErrAway) {
 		return s.err
 	}
 	return nil
@@ -250,7 +250,7 @@ func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 }
 
 // Found returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
-// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [catalogue.ErrAway].
+// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrAway].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -346,7 +346,7 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if found.Joint, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
 		return nil, err
 	}
-	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
+	found.Known, err = s.deps.Catalogue.Of(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
 	return found, err
 }
 

@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -90,7 +90,7 @@ func viewWith(t *testing.T, s upstream.Transport, version string, takes *catalog
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := catalogue.New(takes, slog.New(slog.DiscardHandler))
+	told, err := toolreport.New(takes, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 		s, takes := &web{speaks: []string{"2025-11-25"}}, new(cataloguetest.Catalogue)
 		view := viewWith(t, s, "", takes)
 		takes.Fail(errors.New("the disk is full"))
-		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, catalogue.ErrAway) || !errors.Is(view.Untold(), catalogue.ErrAway) {
+		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrAway) || !errors.Is(view.Untold(), toolreport.ErrAway) {
 			t.Errorf("the catalog fails: %v, %v", err, view.Untold())
 		}
 		takes.Fail(nil)

@@ -7,11 +7,11 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -29,12 +29,12 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*catalogue.Known, error) {
+func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Known, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
-	return x.Deps.Catalogue.Of(ctx, catalogue.List{Server: x.ServerName, Version: version, To: x.Principal}, answer, age)
+	return x.Deps.Catalogue.Of(ctx, toolreport.List{Server: x.ServerName, Version: version, To: x.Principal}, answer, age)
 }
 
 // discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
@@ -102,7 +102,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, err
 		}
 		if known.Refused {
-			return nil, catalogue.ErrRefused
+			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
 			if x.Discovery.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list

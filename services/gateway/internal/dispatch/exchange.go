@@ -12,7 +12,6 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
@@ -23,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
@@ -45,7 +45,7 @@ type Deps struct {
 	Sessions   *session.Store
 	Visibility *visibility.Visibility
 	// Catalogue receives the lists of servers.
-	Catalogue *catalogue.Reporter
+	Catalogue *toolreport.Reporter
 	// Remembered is the memory budget for the answers that clients may continue to read after they have lost their
 	// connection.
 	Remembered *room.Room

@@ -8,10 +8,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
@@ -51,7 +51,7 @@ func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	out := attempt.Listing{Revision: t.access.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, servers.RenewAfter} {
 		found, err := t.Discovery.Found(ctx, age)
-		if errors.Is(err, catalogue.ErrAway) {
+		if errors.Is(err, toolreport.ErrAway) {
 			return out, err
 		}
 		if err != nil {

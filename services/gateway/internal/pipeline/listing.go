@@ -7,9 +7,9 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
 // judge asks policy about a call, with the known definition of the called tool. If no definition is known, and policy
@@ -39,7 +39,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 
 // unidentified returns the refusal of a call whose tool definition is not known.
 func unidentified(err error) *refusal.Refusal {
-	if errors.Is(err, catalogue.ErrAway) {
+	if errors.Is(err, toolreport.ErrAway) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}

@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -45,7 +45,7 @@ type Config struct {
 type Deps struct {
 	// Room is the memory budget for the server's lists while they are read.
 	Room      *room.Room
-	Catalogue *catalogue.Reporter
+	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must return at once.
 	Changed func()
 }

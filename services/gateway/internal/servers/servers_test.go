@@ -14,12 +14,12 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -88,7 +88,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reporter, err := catalogue.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
+	reporter, err := toolreport.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package catalogue_test
+package toolreport_test
 
 import (
 	"bytes"
@@ -15,18 +15,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-var page = catalogue.List{Server: "files", Version: "2025-11-25", To: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
+var page = toolreport.List{Server: "files", Version: "2025-11-25", To: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
 
-func newReporter(tb testing.TB) (*catalogue.Reporter, *cataloguetest.Catalogue) {
+func newReporter(tb testing.TB) (*toolreport.Reporter, *cataloguetest.Catalogue) {
 	tb.Helper()
 	told := new(cataloguetest.Catalogue)
-	r, err := catalogue.New(told, slog.New(slog.DiscardHandler))
+	r, err := toolreport.New(told, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestAListIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, told := newReporter(t)
-		ask := func(l catalogue.List, tools string, age time.Duration) *catalogue.Known {
+		ask := func(l toolreport.List, tools string, age time.Duration) *toolreport.Known {
 			known, err := r.Of(t.Context(), l, listOf(t, tools), age)
 			if err != nil {
 				t.Fatal(err)
@@ -124,11 +124,11 @@ func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
 	told.Fail(status.Error(codes.Unavailable, "away"))
-	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
+	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrAway) {
 		t.Errorf("unavailable: %v", err)
 	}
 	told.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
-	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
+	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrAway) {
 		t.Errorf("busy: %v", err)
 	}
 	told.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())

@@ -1,7 +1,7 @@
-// Package catalogue reports the tool lists of servers to the catalog of the policy service. It caches the catalog's
+// Package toolreport reports the tool lists of servers to the catalog of the policy service. It caches the catalog's
 // responses, which contain the digests of the tools' definitions. A tool whose definition was not reported cannot be
 // called.
-package catalogue
+package toolreport
 
 import (
 	"context"
