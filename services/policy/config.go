@@ -39,7 +39,7 @@ type Config struct {
 }
 
 // baseConfig returns the service's part of the configuration, without tokens, paths, servers and store.
-func bare(f *config.File) Config {
+func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
 	}
@@ -47,7 +47,7 @@ func bare(f *config.File) Config {
 
 // FromFile returns the service's part of the configuration, with its tokens resolved and hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
-	cfg := bare(f)
+	cfg := baseConfig(f)
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil {
 		return Config{}, fmt.Errorf("stores.policy: %w", err)
@@ -129,10 +129,10 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// people returns the holders of the configured tokens. Tokens come from the configuration alone, so the list is
+// approvers returns the holders of the configured tokens. Tokens come from the configuration alone, so the list is
 // complete.
-func (c *Config) people() *engine.People {
-	out := &engine.People{OwnersMay: c.OwnerMayApprove}
+func (c *Config) approvers() *engine.Approvers {
+	out := &engine.Approvers{OwnersMayApprove: c.OwnerMayApprove}
 	for _, r := range c.Tokens {
 		t := r.GetToken()
 		who := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
@@ -140,7 +140,7 @@ func (c *Config) people() *engine.People {
 		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
 			out.Deciders = append(out.Deciders, who)
 		case authv1.TokenRole_TOKEN_ROLE_AGENT:
-			out.Callers = append(out.Callers, engine.Owned{Principal: who, Owner: t.GetOwner()})
+			out.Callers = append(out.Callers, engine.OwnedAgent{Principal: who, Owner: t.GetOwner()})
 		}
 	}
 	return out

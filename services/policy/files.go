@@ -22,7 +22,7 @@ import (
 var extensions = []string{".yaml", ".yml", ".json"}
 
 // compile parses and compiles documents. A set that it returns with warnings may be used.
-func (c *Config) compile(documents []*policyv1.Document, people *engine.People) (*engine.Set, strictyaml.Errors, error) {
+func (c *Config) compile(documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
@@ -94,19 +94,19 @@ func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(p
 // Lint checks documents that are to be active together, without checking who can approve. The documents load if no
 // finding is an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
-	return lint(bare(new(config.Default())), documents, nil)
+	return lint(baseConfig(new(config.Default())), documents, nil)
 }
 
 // LintFor checks documents that are to be active together under a configuration. It resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
-	cfg := bare(f)
+	cfg := baseConfig(f)
 	for _, t := range f.Auth.Tokens {
 		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
-	return lint(cfg, documents, cfg.people())
+	return lint(cfg, documents, cfg.approvers())
 }
 
-func lint(cfg Config, documents []*policyv1.Document, people *engine.People) []*policyv1.Finding {
+func lint(cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {
 	_, warnings, err := cfg.compile(documents, people)
 	out := findings(err)
 	for _, w := range warnings {
@@ -145,17 +145,17 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 // LintDocuments implements policyv1.PolicyServiceServer. Only operators of the installation, who may see all tokens,
 // get findings about who can approve.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
-	var people *engine.People
-	if runsAll(authn.CallerOf(ctx)) {
-		people = s.people
+	var people *engine.Approvers
+	if operatesInstallation(authn.CallerOf(ctx)) {
+		people = s.approvers
 	}
 	return &policyv1.LintDocumentsResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
 }
 
 // ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.
 func (s *Service) ApplyDocuments(ctx context.Context, _ *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
-	if authn.CallerOf(ctx).Tenant() != home {
-		return nil, toStatus(errTenant)
+	if authn.CallerOf(ctx).Tenant() != homeTenant {
+		return nil, toStatus(errOtherTenant)
 	}
 	return nil, toStatus(fmt.Errorf("%w: %s", errInFiles, strings.Join(s.cfg.Paths, ", ")))
 }

@@ -16,11 +16,11 @@ func ownerOf(who engine.Subject) owner { return owner{who.Caller.Tenant, who.Cal
 // FilterTools implements policyv1.PolicyServiceServer. The decision about a list takes as long as decisions about
 // thousands of calls, so only a few lists are decided at a time, and fewer for each principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
-	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
+	set, who, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	done, err := s.lists.Take(ctx, ownerOf(who))
+	done, err := s.listSlots.Take(ctx, ownerOf(who))
 	if err != nil {
 		return nil, err
 	}
@@ -44,37 +44,37 @@ func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject
 }
 
 // listedKinds maps the methods of lists and notifications to the kind of names in them.
-var told = map[string]engine.Listed{
-	"prompts/list":                    engine.ListedPrompt,
-	"resources/list":                  engine.ListedResource,
-	"resources/templates/list":        engine.ListedTemplate,
-	"notifications/resources/updated": engine.ListedUpdate,
+var listedKinds = map[string]engine.EntryKind{
+	"prompts/list":                    engine.EntryPrompt,
+	"resources/list":                  engine.EntryResource,
+	"resources/templates/list":        engine.EntryTemplate,
+	"notifications/resources/updated": engine.EntryUpdate,
 }
 
 // FilterNames implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
 func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequest) (*policyv1.FilterNamesResponse, error) {
-	set, who, err := s.judge(ctx, "", req.GetSubject())
+	set, who, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	kind, known := told[req.GetMethod()]
+	kind, known := listedKinds[req.GetMethod()]
 	if !known { // validation accepts no other method
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
 	if len(req.GetNames()) > 1 { // a decision about one name takes as long as a decision about a call
-		done, err := s.lists.Take(ctx, ownerOf(who))
+		done, err := s.listSlots.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
 		}
 		defer done()
 	}
 	resp := &policyv1.FilterNamesResponse{PolicyRevision: set.Revision(), Visible: make([]bool, len(req.GetNames()))}
-	facts := set.known.servers[req.GetServer()].OfServer()
+	facts := set.catalog.servers[req.GetServer()].OfServer()
 	for i, name := range req.GetNames() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		resp.Visible[i] = set.Shows(who, req.GetServer(), kind, name, facts)
+		resp.Visible[i] = set.ShowsEntry(who, req.GetServer(), kind, name, facts)
 	}
 	return resp, nil
 }

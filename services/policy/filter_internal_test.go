@@ -67,7 +67,7 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
 	synctest.Test(t, func(t *testing.T) {
-		done := takeAll(t, s.lists)
+		done := takeAll(t, s.listSlots)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
 		defer cancel()
 		if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.DeadlineExceeded) {
@@ -89,7 +89,7 @@ func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
 	synctest.Test(t, func(t *testing.T) {
-		done := takeAll(t, s.conditions)
+		done := takeAll(t, s.conditionSlots)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
 		defer cancel()
 		pay := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"arguments":{"sum":1}}`}}

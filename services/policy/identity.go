@@ -20,9 +20,9 @@ import (
 const (
 	// heartbeatInterval is the interval at which a watcher gets a message although nothing has changed. It is below the
 	// 500 ms that the contracts promise.
-	beat = 400 * time.Millisecond
+	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if a request has none.
-	defaultPage = 100
+	defaultPageSize = 100
 )
 
 var (
@@ -47,7 +47,7 @@ func (*identity) CreateToken(context.Context, *identityv1.CreateTokenRequest) (*
 // RevokeToken implements identityv1.IdentityServiceServer.
 func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
 	named := func(t *identityv1.Token) bool { return t.GetName() == req.GetName() }
-	if !slices.ContainsFunc(i.seenBy(ctx), named) {
+	if !slices.ContainsFunc(i.visibleTokens(ctx), named) {
 		return nil, &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: fmt.Errorf("token %q: %w", req.GetName(), errUnknownToken)}
 	}
 	return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: errConfigured}
@@ -56,9 +56,9 @@ func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenR
 // ListTokens implements identityv1.IdentityServiceServer.
 func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
 	earlier := func(t *identityv1.Token) bool { return t.GetName() <= req.GetPageToken() }
-	tokens := slices.DeleteFunc(i.seenBy(ctx), earlier)
+	tokens := slices.DeleteFunc(i.visibleTokens(ctx), earlier)
 	slices.SortFunc(tokens, func(a, b *identityv1.Token) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	size := cmp.Or(int(req.GetPageSize()), defaultPage)
+	size := cmp.Or(int(req.GetPageSize()), defaultPageSize)
 	resp := &identityv1.ListTokensResponse{Tokens: tokens}
 	if len(tokens) > size {
 		resp.Tokens = tokens[:size]
@@ -69,9 +69,9 @@ func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensReq
 
 // visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
 // caller is an operator of the installation.
-func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
+func (i *identity) visibleTokens(ctx context.Context) []*identityv1.Token {
 	caller := authn.CallerOf(ctx)
-	all := runsAll(caller)
+	all := operatesInstallation(caller)
 	var tokens []*identityv1.Token
 	for _, r := range i.records {
 		if all || r.GetToken().GetTenant() == caller.Tenant() {
@@ -82,14 +82,14 @@ func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
 }
 
 // operatesInstallation reports whether a caller is an operator of the installation.
-func runsAll(caller *authn.Caller) bool {
-	return caller.Tenant() == home && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+func operatesInstallation(caller *authn.Caller) bool {
+	return caller.Tenant() == homeTenant && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
 // WatchTokens implements identityv1.IdentityServiceServer.
 func (i *identity) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.ServerStreamingServer[identityv1.WatchTokensResponse]) error {
 	resp := &identityv1.WatchTokensResponse{Set: &identityv1.TokenSet{Tokens: i.records}}
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
 		if err := stream.Send(resp); err != nil {

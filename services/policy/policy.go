@@ -29,21 +29,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
-	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
+	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
-const home = "default"
+const homeTenant = "default"
 
 // Errors that toStatus maps to a gRPC code and a reason.
 var (
 	errNoPolicy       = errors.New("no policy is active because the documents did not load: see the log of the policy service")
 	errNoRevision     = errors.New("this revision is not stored: the policies come from files, so only the active revision is stored")
 	errTooOld         = errors.New("the requested revision is not active here yet")
-	errSubject        = errors.New("only operators may name a subject: for a service, the subject is the principal in the request's metadata")
+	errSubjectNamed   = errors.New("only operators may name a subject: for a service, the subject is the principal in the request's metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
-	errTenant         = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
+	errOtherTenant    = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
 	errInFiles        = errors.New("the policies come from files: change those")
 	errAttest         = errors.New("only services may request a signed decision: operators ask about other principals")
 	errParams         = errors.New("params_json can't be read")
@@ -67,18 +67,18 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// people lists the token holders who may approve calls, and the token holders whose calls may need an approval.
-	people *engine.People
-	store  *store.Store
-	dir    *datadir.Dir // nil if the store is PostgreSQL
+	// approvers lists the token holders who may approve calls, and the token holders whose calls may need an approval.
+	approvers *engine.Approvers
+	store     *store.Store
+	dir       *datadir.Dir // nil if the store is PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
 	// epochLeases are the periods for which gateways may reuse cached decisions. boot is a random text that differs
 	// after each start. opened is the time of the start.
-	leases *lease.Register
-	boot   string
-	opened time.Time
+	epochLeases *epochlease.Register
+	boot        string
+	opened      time.Time
 	// changing is held while active is replaced.
 	changing sync.Mutex
 	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the
@@ -87,14 +87,14 @@ type Service struct {
 	version int64
 	inStore sync.Mutex
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
-	heard atomic.Pointer[time.Time]
+	lastRead atomic.Pointer[time.Time]
 	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
-	lists *fairqueue.Turns[owner]
+	listSlots *fairqueue.Turns[owner]
 	// callerReportSlots limits how many lists that servers sent to callers are received at a time.
 	// gatewayReportSlots does the same for lists that gateways requested themselves, which thus never wait for callers.
-	reports, whole *fairqueue.Turns[owner]
+	callerReportSlots, gatewayReportSlots *fairqueue.Turns[owner]
 	// conditionSlots limits how many calls whose arguments are evaluated are decided at a time.
-	conditions *fairqueue.Turns[owner]
+	conditionSlots *fairqueue.Turns[owner]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -103,7 +103,7 @@ type activeSet struct {
 	// number differs for every set that was active; later sets have greater numbers.
 	number uint64
 	// catalog is the tool catalog. revision identifies the documents and the catalog.
-	known    *known
+	catalog  *catalogSnapshot
 	revision string
 	// documents are the documents that Set was compiled from.
 	documents []*policyv1.Document
@@ -135,14 +135,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, people: cfg.people(), changes: newSignal(), leases: lease.New(), boot: rand.Text(),
-		lists: fairqueue.ForProcessor[owner](), reports: reports, whole: whole, conditions: fairqueue.ForProcessor[owner](),
+		cfg: cfg, deps: deps, approvers: cfg.approvers(), changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
+		listSlots: fairqueue.ForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.ForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	set, warnings, err := cfg.compile(documents, s.people)
+	set, warnings, err := cfg.compile(documents, s.approvers)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
@@ -159,14 +159,14 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	}
 	s.opened = time.Now() // from now on no other process uses a SQLite store
 	began := s.opened
-	servers, err := s.readOn(ctx)
+	servers, err := s.readChanges(ctx)
 	if err != nil {
 		return err
 	}
-	set.known = newKnown().with(s.version, s.settings, servers...)
-	set.revision = revisionOf(set.Set, set.known)
+	set.catalog = newCatalogSnapshot().with(s.version, s.settings, servers...)
+	set.revision = revisionOf(set.Set, set.catalog)
 	s.active.Store(set)
-	s.heard.Store(&began)
+	s.lastRead.Store(&began)
 	return nil
 }
 
@@ -195,7 +195,7 @@ func (s *Service) Run(ctx context.Context) error {
 // Register implements rpc.Service.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	policyv1.RegisterPolicyServiceServer(r, s)
-	policyv1.RegisterCatalogServiceServer(r, catalogue{Service: s})
+	policyv1.RegisterCatalogServiceServer(r, catalogServer{Service: s})
 	identityv1.RegisterIdentityServiceServer(r, &identity{records: s.cfg.Tokens})
 }
 
@@ -204,18 +204,18 @@ func (s *Service) Health(context.Context) error {
 	if s.active.Load() == nil {
 		return errNoPolicy
 	}
-	return s.fresh()
+	return s.checkFresh()
 }
 
 // DecideCall implements policyv1.PolicyServiceServer.
 func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
+	set, who, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
-	if set.Evaluates(call) || req.GetAttest() != nil { // signing parses the params a second time
-		done, err := s.conditions.Take(ctx, ownerOf(who))
+	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // signing parses the params a second time
+		done, err := s.conditionSlots.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
 		}
@@ -227,7 +227,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
 		}
-	} else if again := set.Again(call, decided); again.Alike {
+	} else if again := set.Cacheability(call, decided); again.Cacheable {
 		resp.Keeping = &policyv1.Keeping{Epoch: s.epoch(set), BySession: again.BySession}
 	}
 	return resp, nil
@@ -235,13 +235,13 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 
 // ExplainCall implements policyv1.PolicyServiceServer.
 func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequest) (*policyv1.ExplainCallResponse, error) {
-	set, who, err := s.judge(ctx, "", req.GetSubject())
+	set, who, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
 	out := packExplanation(set, set.Explain(call), &call.Facts)
-	if !readsDocuments(authn.CallerOf(ctx)) {
+	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		withholdRules(out)
 	}
 	return out, nil
@@ -249,17 +249,17 @@ func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequ
 
 // CheckServer implements policyv1.PolicyServiceServer.
 func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequest) (*policyv1.CheckServerResponse, error) {
-	set, who, err := s.judge(ctx, "", req.GetSubject())
+	set, who, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	reach := set.Reach(who, req.GetServer())
+	reach := set.Access(who, req.GetServer())
 	resp := &policyv1.CheckServerResponse{
-		CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision(),
-		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike, CouldList: reach.Lists,
+		CouldAllow: reach.CouldAllow, HidesNone: reach.HidesNone, PolicyRevision: set.Revision(),
+		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike, CouldList: reach.CouldList,
 	}
 	for _, method := range req.GetMethods() {
-		if set.Could(who, req.GetServer(), method, set.known.servers[req.GetServer()].OfServer()) {
+		if set.CouldAllow(who, req.GetServer(), method, set.catalog.servers[req.GetServer()].OfServer()) {
 			resp.Methods = append(resp.Methods, method)
 		}
 	}
@@ -268,12 +268,12 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 
 // resolve returns the set that decides a request, and the subject of the request. The subject is the principal that a
 // service asserts, or the principal that an operator names. A service may not name a subject, and an operator must.
-func (s *Service) judge(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
+func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	set := s.active.Load()
 	if set == nil {
 		return nil, engine.Subject{}, errNoPolicy
 	}
-	if err := s.fresh(); err != nil {
+	if err := s.checkFresh(); err != nil {
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
@@ -294,13 +294,13 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	case caller == nil:
 		return nil, engine.Subject{}, errors.New("the call has no caller")
 	case caller.Person == nil && named != nil:
-		return nil, engine.Subject{}, errSubject
+		return nil, engine.Subject{}, errSubjectNamed
 	case caller.Person == nil:
 		named = caller.Principal
 	case named == nil:
 		return nil, engine.Subject{}, errSubjectMissing
-	case caller.Tenant() != home && !ofTenant(named, caller.Tenant()):
-		return nil, engine.Subject{}, errTenant
+	case caller.Tenant() != homeTenant && !ofTenant(named, caller.Tenant()):
+		return nil, engine.Subject{}, errOtherTenant
 	}
 	who, err := unpackSubject(named)
 	return set, who, err
@@ -321,7 +321,7 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.NotFound, Reason: "REVISION_UNKNOWN", Err: err}
 	case errors.Is(err, errStale), errors.Is(err, sqlstore.ErrAway):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: err}
-	case errors.Is(err, errServer):
+	case errors.Is(err, errUnknownServer):
 		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
 	case errors.Is(err, catalog.ErrUnknown):
 		return &rpc.Error{Code: codes.NotFound, Reason: "TOOL_UNKNOWN", Err: err}
@@ -329,21 +329,21 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.NotFound, Reason: "DEFINITION_UNKNOWN", Err: err}
 	case errors.Is(err, catalog.ErrChanged):
 		return &rpc.Error{Code: codes.Aborted, Reason: "TOOL_CHANGED", Err: err}
-	case errors.Is(err, errOff):
+	case errors.Is(err, errPinningOff):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "PINNING_OFF", Err: err}
-	case errors.Is(err, errList):
+	case errors.Is(err, errInvalidList):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIST_INVALID", Err: err}
-	case errors.Is(err, errDuplicate):
+	case errors.Is(err, errDuplicateTool):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: err}
-	case errors.Is(err, lease.ErrDisorder):
+	case errors.Is(err, epochlease.ErrDisorder):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LEASE_DISORDER", Err: err}
 	case errors.Is(err, errTooLong):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "LIST_TOO_LONG", Err: err}
 	case errors.Is(err, errTooOld):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
-	case errors.Is(err, errSubject):
+	case errors.Is(err, errSubjectNamed):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
-	case errors.Is(err, errTenant):
+	case errors.Is(err, errOtherTenant):
 		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
 	case errors.Is(err, errInFiles):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}

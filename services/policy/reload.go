@@ -13,7 +13,7 @@ import (
 const (
 	// rescanInterval is the interval at which the documents are read. They are compared by content, so that an atomic
 	// rename and the links of a Kubernetes ConfigMap are noticed as well as a write in place.
-	rescan = 500 * time.Millisecond
+	rescanInterval = 500 * time.Millisecond
 	// maxRejected is the largest number of findings about documents that do not load. It is limited because each
 	// watcher gets the findings with every heartbeat.
 	maxRejected = 100
@@ -26,7 +26,7 @@ type fingerprint [sha256.Size]byte
 // the old set stays active. A change counts when two scans in a row read the same documents, because a partly written
 // file, or a mix of old and new files, could be a policy that the operator did not write.
 func (s *Service) watch(ctx context.Context) error {
-	tick := time.NewTicker(rescan)
+	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
 	s.warn(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
@@ -63,11 +63,11 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	old := s.active.Load()
-	next := &activeSet{Set: old.Set, number: old.number + 1, known: old.known, revision: old.revision, documents: documents, activated: old.activated}
+	next := &activeSet{Set: old.Set, number: old.number + 1, catalog: old.catalog, revision: old.revision, documents: documents, activated: old.activated}
 	if err == nil {
 		var set *engine.Set
-		if set, next.warnings, err = s.cfg.compile(documents, s.people); err == nil {
-			next.Set, next.revision = set, revisionOf(set, next.known)
+		if set, next.warnings, err = s.cfg.compile(documents, s.approvers); err == nil {
+			next.Set, next.revision = set, revisionOf(set, next.catalog)
 		}
 	}
 	switch {

@@ -68,7 +68,7 @@ default: deny
 			unused = append(unused, entry)
 			continue
 		}
-		fmt.Fprintf(&out, "%s  # %s, %s%s\n", begin, enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), because(t))
+		fmt.Fprintf(&out, "%s  # %s, %s%s\n", begin, enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), evidenceNote(t))
 		begin = ""
 		if used != nil {
 			fmt.Fprintf(&out, "  # calls: %d, callers: %d, at most %d in a minute, the last on %s\n", use.Calls, use.Callers, use.Busiest, use.Last.UTC().Format(time.DateOnly))
@@ -85,7 +85,7 @@ default: deny
 }
 
 // evidenceNote returns, for a comment, the words of a definition that weighed most for the tool's category.
-func because(t ClassifiedTool) string {
+func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {
 			return safetext.Line(": " + e.GetMeaning() + ": " + strconv.Quote(e.GetQuote()))

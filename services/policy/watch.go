@@ -36,7 +36,7 @@ func (a *activeSet) reaches(activation string) bool {
 
 // withheldFinding returns the finding that callers of other tenants get instead of the findings about the
 // installation's documents.
-func notYours() *policyv1.Finding {
+func withheldFinding() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
 		Message: "newer policy documents do not load; callers of the tenant \"default\" see the reasons with `sluice status`",
@@ -45,8 +45,8 @@ func notYours() *policyv1.Finding {
 
 // mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Only services
 // and people of the tenant "default" may, because the documents belong to the installation.
-func readsDocuments(caller *authn.Caller) bool {
-	return caller != nil && (caller.Tenant() == home || caller.Person == nil && caller.Principal == nil)
+func mayReadDocuments(caller *authn.Caller) bool {
+	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
 // describe returns the set as a message for a caller. Only operators of the installation get the suggestions of
@@ -56,12 +56,12 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
 	}
 	switch {
-	case !readsDocuments(caller):
+	case !mayReadDocuments(caller):
 		if len(a.rejected) > 0 {
-			out.Rejected = []*policyv1.Finding{notYours()}
+			out.Rejected = []*policyv1.Finding{withheldFinding()}
 		}
 		return out
-	case caller.Person == nil || runsAll(caller):
+	case caller.Person == nil || operatesInstallation(caller):
 		return out
 	}
 	out.Rejected = make([]*policyv1.Finding, len(a.rejected))
@@ -76,8 +76,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 // and returns the active revision. Older revisions are not stored, because the documents come from files.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
-	if !readsDocuments(caller) {
-		return nil, toStatus(errTenant)
+	if !mayReadDocuments(caller) {
+		return nil, toStatus(errOtherTenant)
 	}
 	set := s.active.Load()
 	if set == nil {
@@ -86,7 +86,7 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	if want := cmp.Or(req.GetRevision(), set.Revision()); want != set.Revision() {
 		return nil, toStatus(fmt.Errorf("%s: %w", want, errNoRevision))
 	}
-	if err := s.settle(ctx, set); err != nil {
+	if err := s.waitForOlderLeases(ctx, set); err != nil {
 		return nil, err
 	}
 	return &policyv1.GetRevisionResponse{Revision: set.describe(caller), Documents: set.documents}, nil
@@ -96,14 +96,14 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 // call is decided by an older revision any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
 		changed := s.changes.wait()
 		resp := new(policyv1.WatchRevisionResponse)
 		if set := s.active.Load(); set != nil {
 			if caller != nil && caller.Person != nil {
-				if err := s.settle(stream.Context(), set); err != nil {
+				if err := s.waitForOlderLeases(stream.Context(), set); err != nil {
 					return err
 				}
 			}

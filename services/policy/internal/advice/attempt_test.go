@@ -51,7 +51,7 @@ type principal struct {
 }
 
 // standings are the standings in stories; empty is callable.
-var standings = map[string]engine.Standing{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
+var standings = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
 // spelled checks the words that would otherwise count as unknown values.
 func (a *attempt) spelled(t *testing.T) {
@@ -107,7 +107,7 @@ func (a *attempt) call(i int) engine.Call {
 	call := engine.Call{
 		Server: a.Call.Server, Tool: a.Call.Name, Subject: engine.Subject{Caller: caller},
 		Facts: engine.Facts{
-			Standing: standings[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
+			Status: standings[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
 			Tags: a.Tool.Tags, Hints: a.Tool.Hints, Believed: a.Tool.Believed, Sure: !a.Tool.Unsure,
 		},
 	}

@@ -47,7 +47,7 @@ func TestRecommendedRule(t *testing.T) {
 		set := compiled(t, advice.For("notes", "tool", c).GetRecommendedRule())
 		call := engine.Call{
 			Server: "notes", Tool: "tool", Subject: engine.Subject{Caller: engine.Principal{Tenant: "t", Name: "ana", Session: "s"}},
-			Facts: engine.Facts{Standing: engine.Callable},
+			Facts: engine.Facts{Status: engine.Callable},
 		}
 		d := set.Decide(call)
 		got := int64(ask)

@@ -82,13 +82,13 @@ func (s *shelf) report(r catalog.Report, definitions ...string) catalog.Outcome 
 }
 
 // stands returns the state of a definition.
-func (s *shelf) stands(text string) engine.Standing {
+func (s *shelf) stands(text string) engine.Status {
 	s.t.Helper()
 	l := read(s.t, text)
-	return s.server.Facts(l.Name, l.Digest[:], s.set).Standing
+	return s.server.Facts(l.Name, l.Digest[:], s.set).Status
 }
 
-func (s *shelf) want(want engine.Standing, text string) {
+func (s *shelf) want(want engine.Status, text string) {
 	s.t.Helper()
 	if got := s.stands(text); got != want {
 		s.t.Errorf("%s is %s, want %s", text, got, want)
@@ -162,9 +162,9 @@ func TestNothingIsAcceptedByItself(t *testing.T) {
 		s.report(whole, get)
 		want := engine.Changed
 		digest := read(t, get).Digest
-		got := s.server.Facts("get", digest[:], s.set).Standing
+		got := s.server.Facts("get", digest[:], s.set).Status
 		if name == "an empty digest" {
-			got = s.server.Facts("get", nil, s.set).Standing
+			got = s.server.Facts("get", nil, s.set).Status
 		}
 		if got != want {
 			t.Errorf("%s: %s", name, got)
@@ -175,7 +175,7 @@ func TestNothingIsAcceptedByItself(t *testing.T) {
 	s.want(engine.Changed, tool("get", "Reads."))
 	s.report(whole, tool("get", "Reads."))
 	s.want(engine.Callable, tool("get", "Reads."))
-	if (*catalog.Server)(nil).Facts("get", nil, first).Standing != engine.Unlisted {
+	if (*catalog.Server)(nil).Facts("get", nil, first).Status != engine.Unlisted {
 		t.Error("a server that nobody has seen has tools")
 	}
 }
@@ -343,15 +343,15 @@ func TestPinsThatAreOff(t *testing.T) {
 	s.want(engine.Callable, tool("never", "Listed."))
 	s.report(whole, tool("get", "Reads."))
 	l := read(t, tool("get", "Reads."))
-	if f := s.server.Facts("get", l.Digest[:], s.set); f.Standing != engine.Callable || f.Category != "read" || f.Risk != "low" || f.Believed || f.Hints != nil {
+	if f := s.server.Facts("get", l.Digest[:], s.set); f.Status != engine.Callable || f.Category != "read" || f.Risk != "low" || f.Believed || f.Hints != nil {
 		t.Errorf("facts: %+v", f)
 	}
 	next, err := s.server.Halt("get", true, catalog.By{Who: "ana", Why: "it lies"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := next.Facts("get", l.Digest[:], s.set); f.Standing != engine.Quarantined {
-		t.Errorf("a stopped tool is %s", f.Standing)
+	if f := next.Facts("get", l.Digest[:], s.set); f.Status != engine.Quarantined {
+		t.Errorf("a stopped tool is %s", f.Status)
 	}
 }
 

@@ -40,7 +40,7 @@ func (t *Tool) Held(d *Definition) Class {
 // Facts returns the facts about a tool with the definition that has the digest. s may be nil, for a server without
 // reports.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
-	f := engine.Facts{Standing: s.standing(name, digest, set.Mode)}
+	f := engine.Facts{Status: s.standing(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
 		return f
 	}
@@ -63,9 +63,9 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 // s may be nil, for a server without reports.
 func (s *Server) OfServer() engine.Facts {
 	if s != nil && s.Stop != nil {
-		return engine.Facts{Standing: engine.Quarantined}
+		return engine.Facts{Status: engine.Quarantined}
 	}
-	return engine.Facts{Standing: engine.Callable}
+	return engine.Facts{Status: engine.Callable}
 }
 
 // nameOf returns names[value-1], or "" if there is no such name. The values of the contracts' enumerations begin with
@@ -84,7 +84,7 @@ func (t *Tool) of(digest []byte) *Definition {
 	return t.Of(Digest(digest))
 }
 
-func (s *Server) standing(name string, digest []byte, mode Mode) engine.Standing {
+func (s *Server) standing(name string, digest []byte, mode Mode) engine.Status {
 	var t *Tool
 	if s != nil {
 		t = s.Tools[name]

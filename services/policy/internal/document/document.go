@@ -73,7 +73,7 @@ type Set struct {
 
 // ParseSet parses documents that are to be active together. If people is not nil, it also checks whether calls can be
 // approved. The error is a [strictyaml.Errors] with every problem of every file.
-func ParseSet(files []File, people *engine.People) (*Set, error) {
+func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
 	owners := make(map[string]string)
@@ -102,7 +102,7 @@ func ParseSet(files []File, people *engine.People) (*Set, error) {
 
 // parse parses one document. It also returns the reader, which has the positions of the rules. The error is a
 // [strictyaml.Errors].
-func parse(file string, text []byte, people *engine.People) (*reader, engine.Document, error) {
+func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
 		return nil, engine.Document{}, err
@@ -119,7 +119,7 @@ func parse(file string, text []byte, people *engine.People) (*reader, engine.Doc
 	}
 	d := r.document(&f)
 	if people != nil && len(r.problems) == 0 {
-		for _, fault := range people.Faults(&d) {
+		for _, fault := range people.Check(&d) {
 			r.fault(fault, &f)
 		}
 	}
@@ -170,14 +170,14 @@ func (r *reader) document(f *form) engine.Document {
 	r.filled("tools", f.Tools == nil || len(f.Tools) > 0, "remove it")
 	r.filled("rules", f.Rules == nil || len(f.Rules) > 0, "remove it")
 	r.rules(f, &d)
-	for _, fault := range d.Faults() {
+	for _, fault := range d.Check() {
 		r.fault(fault, f)
 	}
 	return d
 }
 
 // addParseError reports a problem that package engine found in the document.
-func (r *reader) fault(fault engine.Fault, f *form) {
+func (r *reader) fault(fault engine.ParseError, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
 			fault.Suggestion = "the document can't have the file's name: add name"

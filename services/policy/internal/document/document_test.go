@@ -215,7 +215,7 @@ func FuzzParse(f *testing.F) {
 		subject := engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "x"}}
 		for _, r := range d.Rules {
 			if r.Tool != "" && r.Action == engine.ActionDeny && d.Server == "" {
-				if got := set.Decide(engine.Call{Server: "s", Tool: r.Tool, Subject: subject, Facts: engine.Facts{Standing: engine.Callable}}); got.Effect != engine.Deny {
+				if got := set.Decide(engine.Call{Server: "s", Tool: r.Tool, Subject: subject, Facts: engine.Facts{Status: engine.Callable}}); got.Effect != engine.Deny {
 					t.Errorf("an entry denies %q, and it is let through: %+v", r.Tool, got)
 				}
 			}

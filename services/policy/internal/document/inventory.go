@@ -14,7 +14,7 @@ func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 		if err != nil {
 			continue
 		}
-		for _, fault := range inventory.Faults(&d) {
+		for _, fault := range inventory.Check(&d) {
 			at := fault.Field
 			if fault.Rule >= 0 {
 				at = r.places[fault.Rule]

@@ -43,15 +43,15 @@ func messages(t testing.TB) (out []message) {
 }
 
 // some are people of whom few may decide.
-var some = &engine.People{
+var some = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
-	Callers:  []engine.Owned{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
+	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
 // said returns the messages of loading a document: errors or warnings.
 func said(t *testing.T, m message) string {
 	t.Helper()
-	var people *engine.People
+	var people *engine.Approvers
 	if strings.HasPrefix(m.name, "people: ") {
 		people = some
 	}
@@ -93,7 +93,7 @@ func TestMessages(t *testing.T) {
 // messages, or that no document of the archive can cause.
 var (
 	speaking = []string{
-		".", "../engine/fault.go", "../engine/naming_fault.go", "../engine/glob.go", "../engine/people.go", "../../../internal/strictyaml/survey.go",
+		".", "../engine/parse_error.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
 		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/traps.go",
 	}
 	elsewhere = map[string]string{

@@ -46,7 +46,7 @@ type storyFacts struct {
 }
 
 // standings are the standings in stories; empty is callable.
-var standings = map[string]engine.Standing{
+var standings = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
 
@@ -168,14 +168,14 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 	decodeJSON(t, text, &c)
 	call := engine.Call{
 		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name, Ref: c.Call.Ref, Params: c.Call.Params,
-		Subject: engine.Subject{Caller: c.Subject.principal()}, Facts: engine.Facts{Standing: engine.Callable},
+		Subject: engine.Subject{Caller: c.Subject.principal()}, Facts: engine.Facts{Status: engine.Callable},
 	}
 	if f := c.Tool; f != nil {
 		standing, known := standings[f.Standing]
 		if !known {
 			t.Fatalf("no tool is %q", f.Standing)
 		}
-		call.Facts = engine.Facts{Standing: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed, Sure: !f.Unsure}
+		call.Facts = engine.Facts{Status: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed, Sure: !f.Unsure}
 	}
 	for _, p := range c.Subject.Chain {
 		call.Subject.Chain = append(call.Subject.Chain, p.principal())

@@ -25,8 +25,8 @@ type Call struct {
 	// method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 
-	// read caches the readings of the call's URI; nil until they are computed.
-	read *readings
+	// uriCache caches the readings of the call's URI; nil until they are computed.
+	uriCache *uriReadings
 }
 
 // OfTool reports whether the method is [MethodToolsCall].

@@ -44,25 +44,25 @@ type rule struct {
 	limits []limit
 	where  *condition.Condition // the condition of the grant; nil if it has none
 
-	home     patterns // for the servers that the document applies to
-	homeText []string
-	servers  patterns
-	methods  patterns // never empty
-	tools    patterns
-	prompts  patterns
-	uris     patterns
+	documentServers    patterns // for the servers that the document applies to
+	documentServerText []string
+	servers            patterns
+	methods            patterns // never empty
+	tools              patterns
+	prompts            patterns
+	uris               patterns
 	// foldedURIs has the patterns of uris in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
 	groups     patterns
 	tenants    patterns
-	// anyone reports whether the rule matches every principal.
-	anyone bool
-	// classed reports whether the rule names a category, a risk, a tag or an annotation.
-	classed bool
-	// ofTools reports whether the rule can match tools/call. ofMethods reports whether it can match other methods.
-	ofTools, ofMethods bool
+	// matchesAnyone reports whether the rule matches every principal.
+	matchesAnyone bool
+	// hasToolProperties reports whether the rule names a category, a risk, a tag or an annotation.
+	hasToolProperties bool
+	// matchesTools reports whether the rule can match tools/call. ofMethods reports whether it can match other methods.
+	matchesTools, matchesMethods bool
 }
 
 // Compile compiles documents. Their order does not matter. A set without documents denies every call. The error lists
@@ -74,7 +74,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if options.Times.Decide <= 0 || options.Times.Execute <= 0 {
 		return nil, errors.New("the times to decide and to execute must be positive")
 	}
-	if err := faultsOf(documents); err != nil {
+	if err := checkDocuments(documents); err != nil {
 		return nil, err
 	}
 	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap), times: options.Times}
@@ -86,10 +86,10 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	for i, r := range s.rules {
 		r.order = i
 		s.conditional = s.conditional || r.where != nil
-		if r.ofTools {
+		if r.matchesTools {
 			s.tools.add(r, r.tools)
 		}
-		if r.ofMethods {
+		if r.matchesMethods {
 			s.methods.add(r, r.methods)
 			s.others = append(s.others, r)
 		}
@@ -104,7 +104,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 // documents, rules or patterns.
 func (s *Set) Revision() string { return s.revision }
 
-func faultsOf(documents []Document) error {
+func checkDocuments(documents []Document) error {
 	var errs []error
 	seen := make(map[string]bool)
 	for i := range documents {
@@ -113,7 +113,7 @@ func faultsOf(documents []Document) error {
 			errs = append(errs, fmt.Errorf("two documents have the name %q", d.Name))
 		}
 		seen[d.Name] = true
-		for _, f := range d.Faults() {
+		for _, f := range d.Check() {
 			if !f.Warning {
 				errs = append(errs, f.describe(d))
 			}
@@ -122,7 +122,7 @@ func faultsOf(documents []Document) error {
 	return errors.Join(errs...)
 }
 
-func (f *Fault) describe(d *Document) error {
+func (f *ParseError) describe(d *Document) error {
 	parts := []string{fmt.Sprintf("document %q", d.Name)}
 	if f.Rule >= 0 {
 		parts = append(parts, fmt.Sprintf("rule %q", d.Rules[f.Rule].label()))
@@ -152,29 +152,29 @@ func (s *Set) add(d *Document) {
 
 func compileRule(d *Document, source *Rule, home patterns) *rule {
 	r := &rule{
-		Rule:    *source,
-		ref:     RuleRef{Document: d.Name, Rule: source.label()},
-		digest:  digestOf(d, source),
-		home:    home,
-		servers: compilePatterns(source.Match.Server),
-		methods: compilePatterns(source.Match.methods()),
-		tools:   compilePatterns(source.Match.Tool),
-		prompts: compilePatterns(source.Match.Prompt),
-		uris:    compilePatterns(source.Match.URI),
-		agents:  compilePatterns(source.Match.Agent),
-		names:   compilePatterns(source.Match.Principal),
-		groups:  compilePatterns(source.Match.Groups),
-		tenants: compilePatterns(source.Match.Tenant),
+		Rule:            *source,
+		ref:             RuleRef{Document: d.Name, Rule: source.label()},
+		digest:          digestOf(d, source),
+		documentServers: home,
+		servers:         compilePatterns(source.Match.Server),
+		methods:         compilePatterns(source.Match.methods()),
+		tools:           compilePatterns(source.Match.Tool),
+		prompts:         compilePatterns(source.Match.Prompt),
+		uris:            compilePatterns(source.Match.URI),
+		agents:          compilePatterns(source.Match.Agent),
+		names:           compilePatterns(source.Match.Principal),
+		groups:          compilePatterns(source.Match.Groups),
+		tenants:         compilePatterns(source.Match.Tenant),
 	}
 	if source.Tool != "" {
 		r.tools = patterns{{prefix: source.Tool, exact: true}}
 	}
 	r.foldedURIs = foldPatterns(r.uris)
-	r.anyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
-	r.classed = source.Match.classed()
-	r.ofTools, r.ofMethods = source.Match.about()
+	r.matchesAnyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
+	r.hasToolProperties = source.Match.hasProperties()
+	r.matchesTools, r.matchesMethods = source.Match.scope()
 	if d.Server != "" {
-		r.homeText = []string{d.Server}
+		r.documentServerText = []string{d.Server}
 	}
 	r.Match = Match{ // the caller's lists may change
 		Method: slices.Clone(source.Match.Method), Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
@@ -218,19 +218,19 @@ func compilePatterns(texts []string) patterns {
 }
 
 // matchesCall reports whether the rule matches the call for any principal. The rule must be about the kind of call.
-func (r *rule) about(call *Call) bool {
-	if !r.home.match(call.Server) || !r.servers.match(call.Server) {
+func (r *rule) matchesCall(call *Call) bool {
+	if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) {
 		return false
 	}
 	if call.OfTool() {
-		return r.tools.match(call.Tool) && r.fits(&call.Facts)
+		return r.tools.match(call.Tool) && r.matchesProperties(&call.Facts)
 	}
-	return r.methods.match(call.Method) && r.aboutName(call)
+	return r.methods.match(call.Method) && r.matchesName(call)
 }
 
 // matchesPrincipal reports whether the rule matches a principal.
-func (r *rule) concerns(p *Principal) bool {
-	return r.anyone || r.agents.match(p.Agent) && r.names.match(p.Name) &&
+func (r *rule) matchesPrincipal(p *Principal) bool {
+	return r.matchesAnyone || r.agents.match(p.Agent) && r.names.match(p.Name) &&
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
@@ -246,7 +246,7 @@ type fallbacks struct {
 type fallback struct {
 	value    Default
 	document string
-	home     glob
+	servers  glob
 	// table has the rules that implement by_risk. It is nil for other defaults.
 	table *byRisk
 }
@@ -266,7 +266,7 @@ func (f *fallbacks) add(d *Document, home patterns) {
 	case home[0].exact:
 		f.exact[home[0].prefix] = f.exact[home[0].prefix].stricter(own)
 	default:
-		own.home = home[0]
+		own.servers = home[0]
 		f.globs = append(f.globs, own)
 	}
 }
@@ -274,7 +274,7 @@ func (f *fallbacks) add(d *Document, home patterns) {
 func (f *fallbacks) find(server string) fallback {
 	best := f.everywhere.stricter(f.exact[server])
 	for i := range f.globs {
-		if f.globs[i].home.match(server) {
+		if f.globs[i].servers.match(server) {
 			best = best.stricter(f.globs[i])
 		}
 	}

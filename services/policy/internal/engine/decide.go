@@ -15,7 +15,7 @@ func (s *Set) Decide(call Call) Decision {
 
 // EvaluatesConditions reports whether the decision about a call may evaluate conditions on the call's arguments. The
 // evaluation can take thousands of times as long as the rest of the decision.
-func (s *Set) Evaluates(call Call) bool {
+func (s *Set) EvaluatesConditions(call Call) bool {
 	if !s.conditional || refusal(&call) != "" {
 		return false
 	}
@@ -29,17 +29,17 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	}
 	var space [16]*rule
 	rules := s.find(space[:0], call)
-	if r := s.advised(rules, call); r != nil {
+	if r := s.byRiskRule(rules, call); r != nil {
 		rules = append(rules, r)
 	}
-	v := s.judge(rules, call)
+	v := s.combine(rules, call)
 	d := v.decision(call)
-	if code, why := call.Facts.Standing.refusal(call.Server); code != "" && d.Effect != Deny {
+	if code, why := call.Facts.Status.refusal(call.Server); code != "" && d.Effect != Deny {
 		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
 	}
 	if d.Effect == Deny {
-		if d.Code == DeniedByDefault && v.chain == 0 && call.asksModel() {
-			d.Message = modelsForAgents
+		if d.Code == DeniedByDefault && v.chain == 0 && call.needsModelRule() {
+			d.Message = modelRefusal
 		}
 		return d, v
 	}
@@ -86,21 +86,21 @@ type verdict struct {
 
 // combine returns the verdict of the rules that match a call. If none of them has an action, tools/call gets the
 // default, a notification of the protocol passes, and any other method is denied.
-func (s *Set) judge(rules []*rule, call *Call) verdict {
+func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
 		own := strictest(rules, call.Subject.at(i))
-		if i == 0 && call.asksModel() && own.opens() && !namedAsker(rules, call) {
+		if i == 0 && call.needsModelRule() && own.permits() && !hasModelRule(rules, call) {
 			own = verdict{action: ActionDeny}
 		}
-		if own.action == ActionRequireApproval && !isOpened(rules, call, call.Subject.at(i)) {
+		if own.action == ActionRequireApproval && !isAdmitted(rules, call, call.Subject.at(i)) {
 			own = verdict{inexact: own.rule}
 		}
 		own.chain = i
 		if own.action == ActionNone {
 			own.action = ActionDeny
 			switch {
-			case i == 0 && call.asksModel():
+			case i == 0 && call.needsModelRule():
 			case call.OfTool():
 				own.action = s.fallbacks.find(call.Server).action()
 			case slices.Contains(mcpmethod.Notifications(), call.Method):
@@ -120,14 +120,14 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 
 // byRiskRule returns the rule of `default: by_risk`. It returns nil if the default is another one, or if for every
 // principal of the call a rule with an action matches.
-func (s *Set) advised(rules []*rule, call *Call) *rule {
+func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
 		return nil
 	}
 	for i := range call.Subject.size() {
 		if strictest(rules, call.Subject.at(i)).action == ActionNone {
-			return table[kindFor(&call.Facts)]
+			return table[outcomeFor(&call.Facts)]
 		}
 	}
 	return nil
@@ -139,7 +139,7 @@ func strictest(rules []*rule, p *Principal) verdict {
 	var best verdict
 	for _, r := range rules {
 		own := verdict{action: r.Action, rule: r}
-		if r.Action != ActionNone && own.beats(&best) && r.concerns(p) {
+		if r.Action != ActionNone && own.beats(&best) && r.matchesPrincipal(p) {
 			best = own
 		}
 	}
@@ -171,7 +171,7 @@ func (f fallback) action() Action {
 }
 
 // permits reports whether a default may allow calls or require approval for them.
-func (f fallback) opens() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
+func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
 // decision converts a verdict to a decision without limits. Only tools can be hidden: methods are known from the
 // specification, so hiding a method denies it.
@@ -219,15 +219,15 @@ func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibil
 	if code := refusal(&call); code != "" {
 		return Visibility{Code: code}
 	}
-	if code, _ := facts.Standing.refusal(""); code != "" {
+	if code, _ := facts.Status.refusal(""); code != "" {
 		return Visibility{Code: code}
 	}
 	var space [16]*rule
 	rules := s.find(space[:0], &call)
-	if r := s.advised(rules, &call); r != nil {
+	if r := s.byRiskRule(rules, &call); r != nil {
 		rules = append(rules, r)
 	}
-	d := s.judge(rules, &call).decision(&call)
+	d := s.combine(rules, &call).decision(&call)
 	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
 	if d.Effect != Allow {
 		v.Code = d.Code

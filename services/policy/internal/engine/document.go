@@ -184,19 +184,19 @@ func (m *Match) methods() []string {
 }
 
 // scope reports whether the match can match tools/call, and whether it can match other methods.
-func (m *Match) about() (tools, methods bool) {
-	if m.named() {
+func (m *Match) scope() (tools, methods bool) {
+	if m.hasNames() {
 		named := promptMethods
 		if len(m.URI) > 0 {
 			named = uriMethods
 		}
-		return false, len(m.Tool) == 0 && !m.classed() && slices.ContainsFunc(named, compilePatterns(m.methods()).match)
+		return false, len(m.Tool) == 0 && !m.hasProperties() && slices.ContainsFunc(named, compilePatterns(m.methods()).match)
 	}
 	for _, g := range compilePatterns(m.methods()) {
 		tools = tools || g.match(MethodToolsCall)
 		methods = methods || !g.exact || g.prefix != MethodToolsCall
 	}
-	return tools, methods && len(m.Tool) == 0 && !m.classed()
+	return tools, methods && len(m.Tool) == 0 && !m.hasProperties()
 }
 
 // RateLimit allows at most Max calls in any period of Window.

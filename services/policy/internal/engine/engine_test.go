@@ -24,7 +24,7 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 }
 
 // known are the facts of a callable tool without a class.
-var known = engine.Facts{Standing: engine.Callable}
+var known = engine.Facts{Status: engine.Callable}
 
 func person(name string) engine.Subject {
 	return engine.Subject{Caller: engine.Principal{Tenant: "default", Name: name}}
@@ -235,7 +235,7 @@ func TestExplainNamesEveryCheck(t *testing.T) {
 	got := set.Explain(call)
 	home := engine.Check{Name: "document.server", Want: "s*", Got: "s", Held: true}
 	shared := []engine.Check{{Name: "tool", Want: "x, t", Got: "t", Held: true}, {Name: "server", Want: "s", Got: "s", Held: true}}
-	want := []engine.Considered{
+	want := []engine.ConsideredRule{
 		{Rule: engine.RuleRef{Document: "a", Rule: "r"}, Action: engine.ActionDeny, Checks: append(shared[:2:2],
 			engine.Check{Name: "agent", Want: "dev", Got: "dev", Held: true},
 			engine.Check{Name: "principal", Want: "ana", Got: "bot"},

@@ -15,13 +15,13 @@ type Explanation struct {
 	Decision Decision
 	// Rules has an entry for each rule of each document and each principal of the call. The rules are ordered by the
 	// names of document and rule. Rules is empty if the call is refused before any rule is evaluated.
-	Rules []Considered
+	Rules []ConsideredRule
 	// Why says in one sentence why the call is decided in this way.
 	Why string
 }
 
 // A ConsideredRule is the result of one rule for one principal of a call.
-type Considered struct {
+type ConsideredRule struct {
 	// Rule is the rule.
 	Rule RuleRef
 	// Matched reports whether every check held. The check "grant.where" does not count.
@@ -52,7 +52,7 @@ func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decide(&call)
 	e := Explanation{Decision: d}
 	if code := refusal(&call); code != "" {
-		e.Why = refusalWhy(code)
+		e.Why = refusalText(code)
 		return e
 	}
 	args, unread := condition.ParseArguments(call.Params)
@@ -60,7 +60,7 @@ func (s *Set) Explain(call Call) Explanation {
 		for i := range call.Subject.size() {
 			c := r.consider(&call, i)
 			if r.where != nil && c.Matched {
-				c.Checks = append(c.Checks, r.considerGrant(args, unread))
+				c.Checks = append(c.Checks, r.checkGrant(args, unread))
 			}
 			e.Rules = append(e.Rules, c)
 		}
@@ -69,9 +69,9 @@ func (s *Set) Explain(call Call) Explanation {
 	return e
 }
 
-func (r *rule) consider(call *Call, chain int) Considered {
+func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	p := call.Subject.at(chain)
-	c := Considered{Rule: r.ref, Matched: true, Action: r.Action, ChainIndex: chain}
+	c := ConsideredRule{Rule: r.ref, Matched: true, Action: r.Action, ChainIndex: chain}
 	check := func(name string, want []string, got string, held bool) {
 		if len(want) == 0 {
 			return
@@ -83,62 +83,62 @@ func (r *rule) consider(call *Call, chain int) Considered {
 	if r.Tool != "" {
 		tool = []string{r.Tool}
 	}
-	check("document.server", r.homeText, call.Server, r.home.match(call.Server))
+	check("document.server", r.documentServerText, call.Server, r.documentServers.match(call.Server))
 	if method := cmp.Or(call.Method, MethodToolsCall); len(r.Match.Method) > 0 || !call.OfTool() {
 		check("method", r.Match.methods(), method, r.methods.match(method))
 	}
 	check("tool", tool, call.Tool, call.OfTool() && r.tools.match(call.Tool))
-	r.considerNames(call, check)
+	r.checkNames(call, check)
 	check("server", r.Match.Server, call.Server, r.servers.match(call.Server))
 	check("agent", r.Match.Agent, p.Agent, r.agents.match(p.Agent))
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
 	check("groups", r.Match.Groups, strings.Join(p.Groups, ", "), r.groups.matchAny(p.Groups))
 	check("tenant", r.Match.Tenant, p.Tenant, r.tenants.match(p.Tenant))
-	if r.classed {
-		r.considerClass(call, check)
+	if r.hasToolProperties {
+		r.checkProperties(call, check)
 	}
 	return c
 }
 
 // checkNames compares the prompt or the resource that the call names.
-func (r *rule) considerNames(call *Call, check func(name string, want []string, got string, held bool)) {
+func (r *rule) checkNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
-	switch call.naming() {
+	switch call.nameKind() {
 	case namesPrompt:
 		has = call.Tool
 	case namesResource:
 		has = call.Tool
-		if err := call.uri().plain; err != nil && len(r.uris) > 0 {
+		if err := call.uri().notPlain; err != nil && len(r.uris) > 0 {
 			has += " (which " + err.Error() + ")"
 		}
 	case namesUnknown:
 		has = "unknown"
 	case namesNone:
 	}
-	check("prompt", r.Match.Prompt, has, r.aboutName(call))
-	check("uri", r.Match.URI, has, r.aboutName(call))
+	check("prompt", r.Match.Prompt, has, r.matchesName(call))
+	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
 // checkProperties compares the category, risk, tags and annotations of the tool, each by itself.
-func (r *rule) considerClass(call *Call, check func(name string, want []string, got string, held bool)) {
+func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
-		part := rule{Rule: Rule{Action: r.Action, Match: m}, classed: true}
-		return call.OfTool() && part.fits(f)
+		part := rule{Rule: Rule{Action: r.Action, Match: m}, hasToolProperties: true}
+		return call.OfTool() && part.matchesProperties(f)
 	}
 	has := "ignored, because the server is not trusted"
 	if f.Hints != nil {
-		has = strings.Join((&Match{Annotations: f.Hints}).hints(), ", ")
+		has = strings.Join((&Match{Annotations: f.Hints}).hintTexts(), ", ")
 	}
 	check("category", r.Match.Category, cmp.Or(f.Category, "unknown"), alone(Match{Category: r.Match.Category}))
 	check("risk", r.Match.Risk, cmp.Or(f.Risk, "unknown"), alone(Match{Risk: r.Match.Risk}))
 	check("tags", r.Match.Tags, strings.Join(f.Tags, ", "), alone(Match{Tags: r.Match.Tags}))
-	check("annotations", r.Match.hints(), has, alone(Match{Annotations: r.Match.Annotations}))
+	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
 // checkGrant checks whether the condition of the rule's grant is true for the arguments of a call. unread is the error
 // of reading the arguments.
-func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
+func (r *rule) checkGrant(args condition.Arguments, unread error) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	if unread != nil {
 		c.Got = unread.Error()
@@ -151,7 +151,7 @@ func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
 	return c
 }
 
-func refusalWhy(code Code) string {
+func refusalText(code Code) string {
 	switch code { //nolint:exhaustive // the others come from rules
 	case Unauthenticated:
 		return "A principal has no tenant or no name, or the caller's chain has too many principals."
@@ -170,17 +170,17 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	}
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
-		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Standing)
+		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Status)
 	case v.rule != nil && v.rule.ref.Rule == byRiskName:
 		return fmt.Sprintf("No rule with an action matches %s; the strictest default of the documents for the server is by_risk, in %s, and the tool's risk is %s.%s",
-			whose, v.rule.ref.Document, cmp.Or(facts.Risk, "unknown"), doubt(facts))
+			whose, v.rule.ref.Document, cmp.Or(facts.Risk, "unknown"), uncertaintyNote(facts))
 	case d.Effect == Deny && v.action < ActionDeny:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but %s.", v.action, d.Message)
 	case v.rule != nil:
 		return fmt.Sprintf("Rule %s matches %s with %s, and no rule that matches is stricter.", v.rule.ref, whose, v.action)
 	}
-	if v.chain == 0 && v.rule == nil && call.asksModel() {
-		return "No rule with an action names both the tool and the caller: " + modelsForAgents + "."
+	if v.chain == 0 && v.rule == nil && call.needsModelRule() {
+		return "No rule with an action names both the tool and the caller: " + modelRefusal + "."
 	}
 	f := s.fallbacks.find(server)
 	if d.Effect == Allow && !call.OfTool() {

@@ -11,7 +11,7 @@ import (
 // which no caller may call.
 type Facts struct {
 	// Status says whether a tool with this definition may be called at all.
-	Standing Standing
+	Status Status
 	// Category and Risk are from [Categories] and [Risks]. Both are empty if the tool has no classification.
 	Category, Risk string
 	// Tags are the tags that the classification gives the tool, and the tags that operators added.
@@ -26,17 +26,17 @@ type Facts struct {
 	// requires approval regardless of the risk.
 	Sure bool
 
-	// whatever reports whether the facts represent every possible tool.
-	whatever bool
+	// anyTool reports whether the facts represent every possible tool.
+	anyTool bool
 }
 
 // Status says whether a tool may be called with a definition.
-type Standing uint8
+type Status uint8
 
 // The values of Status.
 const (
 	// Unlisted means that no list contained the tool. It is the zero value.
-	Unlisted Standing = iota
+	Unlisted Status = iota
 	// Callable means that the rules decide about calls.
 	Callable
 	// Changed means that this definition, or another definition of the tool, waits for an operator's decision.
@@ -46,13 +46,13 @@ const (
 )
 
 // String returns the name of the status.
-func (s Standing) String() string {
+func (s Status) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
 // refusal returns the code and the message of a refused call of a tool of the server. The code is empty if the tool is
 // [Callable].
-func (s Standing) refusal(server string) (Code, string) {
+func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
 		return "", ""
@@ -87,11 +87,11 @@ func (f *Facts) dangerous() bool {
 
 // matchesProperties reports whether a tool with the facts has the properties that a rule names. An unknown property
 // counts against the caller: it does not match in a rule with ActionAllow, and it matches in any other rule.
-func (r *rule) fits(f *Facts) bool {
-	if !r.classed {
+func (r *rule) matchesProperties(f *Facts) bool {
+	if !r.hasToolProperties {
 		return true
 	}
-	if f.whatever {
+	if f.anyTool {
 		return r.Action == ActionAllow || r.Action == ActionRequireApproval
 	}
 	unknownMatches := r.Action != ActionAllow
@@ -105,11 +105,11 @@ func (r *rule) fits(f *Facts) bool {
 		!slices.ContainsFunc(f.Tags, func(tag string) bool { return slices.Contains(r.Match.Tags, tag) }) {
 		return false
 	}
-	return len(r.Match.Annotations) == 0 || f.Hints == nil && unknownMatches || f.hint(r.Match.Annotations)
+	return len(r.Match.Annotations) == 0 || f.Hints == nil && unknownMatches || f.hasHints(r.Match.Annotations)
 }
 
 // hasHints reports whether the annotations have the values that a rule requires.
-func (f *Facts) hint(wanted map[string]bool) bool {
+func (f *Facts) hasHints(wanted map[string]bool) bool {
 	for name, want := range wanted {
 		if has, known := f.Hints[name]; !known || has != want {
 			return false
@@ -119,12 +119,12 @@ func (f *Facts) hint(wanted map[string]bool) bool {
 }
 
 // hasProperties reports whether a match names a category, a risk, a tag or an annotation.
-func (m *Match) classed() bool {
+func (m *Match) hasProperties() bool {
 	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
 }
 
 // hintTexts returns the annotations that a match requires, in the form "name: value", sorted.
-func (m *Match) hints() []string {
+func (m *Match) hintTexts() []string {
 	out := make([]string, 0, len(m.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
 		out = append(out, fmt.Sprintf("%s: %t", name, m.Annotations[name]))
@@ -133,7 +133,7 @@ func (m *Match) hints() []string {
 }
 
 // checkProperties checks the category, risk, tags and annotations of a match.
-func (c *checker) classes(m *Match) {
+func (c *checker) checkProperties(m *Match) {
 	one := func(key string, values, known []string) {
 		for i, value := range values {
 			field := fmt.Sprintf("match.%s[%d]", key, i)

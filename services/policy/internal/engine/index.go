@@ -53,7 +53,7 @@ func (x *index) finish() {
 
 // namedServers returns the servers that a rule names without wildcards. If there are none, it returns one empty name.
 func (r *rule) namedServers() []string {
-	for _, ps := range []patterns{r.home, r.servers} {
+	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
 			continue
 		}
@@ -74,12 +74,12 @@ func (s *Set) find(found []*rule, call *Call) []*rule {
 		x, name = &s.tools, call.Tool
 	}
 	for _, server := range [...]string{call.Server, ""} {
-		found = appendAbout(found, x.exact[indexKey{server, name}], call)
+		found = appendMatching(found, x.exact[indexKey{server, name}], call)
 		for _, n := range x.lengths {
 			if n > len(name) {
 				break
 			}
-			found = appendAbout(found, x.prefixes[indexKey{server, name[:n]}], call)
+			found = appendMatching(found, x.prefixes[indexKey{server, name[:n]}], call)
 		}
 	}
 	order := func(a, b *rule) int { return cmp.Compare(a.order, b.order) }
@@ -89,9 +89,9 @@ func (s *Set) find(found []*rule, call *Call) []*rule {
 	return slices.Compact(found)
 }
 
-func appendAbout(found, list []*rule, call *Call) []*rule {
+func appendMatching(found, list []*rule, call *Call) []*rule {
 	for _, r := range list {
-		if r.about(call) {
+		if r.matchesCall(call) {
 			found = append(found, r)
 		}
 	}

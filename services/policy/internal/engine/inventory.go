@@ -18,20 +18,20 @@ var ownTools = []string{modelTool, "sluice_approval_wait"}
 
 // Check returns warnings about names in a document that match no configured server or no listed tool. The document must
 // have no errors. Rules for methods other than tools/call are not checked, nor are patterns that begin with `*` or `?`.
-func (in Inventory) Faults(d *Document) []Fault {
-	home := in.among(slices.Sorted(maps.Keys(in)), d.Server)
+func (in Inventory) Check(d *Document) []ParseError {
+	home := in.matching(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
-		return []Fault{in.noServer(-1, "server", d.Server)}
+		return []ParseError{in.unknownServer(-1, "server", d.Server)}
 	}
-	var faults []Fault
+	var faults []ParseError
 	for i := range d.Rules {
-		faults = append(faults, in.ruleFaults(d, i, home)...)
+		faults = append(faults, in.checkRule(d, i, home)...)
 	}
 	return faults
 }
 
 // matching returns the servers that match a pattern, or all servers if the pattern is empty.
-func (in Inventory) among(servers []string, pattern string) []string {
+func (in Inventory) matching(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
 	}
@@ -39,8 +39,8 @@ func (in Inventory) among(servers []string, pattern string) []string {
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { return !g.match(name) })
 }
 
-func (in Inventory) noServer(rule int, field, pattern string) Fault {
-	return Fault{
+func (in Inventory) unknownServer(rule int, field, pattern string) ParseError {
+	return ParseError{
 		Rule: rule, Field: field, Warning: true,
 		Message:    fmt.Sprintf("no configured server is called %q", pattern),
 		Suggestion: strictyaml.Suggest(pattern, slices.Sorted(maps.Keys(in))),
@@ -48,37 +48,37 @@ func (in Inventory) noServer(rule int, field, pattern string) Fault {
 }
 
 // checkRule checks the names in one rule of a document. home lists the servers that the document applies to.
-func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
+func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError {
 	r := &d.Rules[rule]
 	if r.Tool != "" {
-		return in.toolFaults(rule, "", r.Tool, home)
+		return in.checkTool(rule, "", r.Tool, home)
 	}
-	var faults []Fault
+	var faults []ParseError
 	servers := home
 	if len(r.Match.Server) > 0 {
 		servers = nil
 	}
 	for i, pattern := range r.Match.Server {
-		found := in.among(home, pattern)
+		found := in.matching(home, pattern)
 		if servers = append(servers, found...); len(found) > 0 {
 			continue
 		}
-		fault := in.noServer(rule, strictyaml.Index("match.server", i), pattern)
-		if len(in.among(slices.Collect(maps.Keys(in)), pattern)) > 0 {
+		fault := in.unknownServer(rule, strictyaml.Index("match.server", i), pattern)
+		if len(in.matching(slices.Collect(maps.Keys(in)), pattern)) > 0 {
 			fault.Message = fmt.Sprintf("the document is only about %q, so the rule matches no call of %q", d.Server, pattern)
 			fault.Suggestion = "move the rule into a document for that server"
 		}
 		faults = append(faults, fault)
 	}
 	for i, pattern := range r.Match.Tool {
-		faults = append(faults, in.toolFaults(rule, strictyaml.Index("match.tool", i), pattern, servers)...)
+		faults = append(faults, in.checkTool(rule, strictyaml.Index("match.tool", i), pattern, servers)...)
 	}
 	return faults
 }
 
 // checkTool checks the name of a tool, or a pattern for tools, in a rule for the servers. An empty field means that
 // pattern is a name under `tools`.
-func (in Inventory) toolFaults(rule int, field, pattern string, servers []string) []Fault {
+func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
 	g, _, _ := compileGlob(pattern) // the document has no errors
 	if field == "" {
 		g = glob{prefix: pattern, exact: true}
@@ -93,12 +93,12 @@ func (in Inventory) toolFaults(rule int, field, pattern string, servers []string
 			return nil
 		}
 	}
-	f := Fault{Rule: rule, Field: field, Warning: true}
+	f := ParseError{Rule: rule, Field: field, Warning: true}
 	server, tool, joint := strings.Cut(pattern, "__")
 	if _, configured := in[server]; joint && configured {
 		f.Message = fmt.Sprintf("%q is a tool's name at /mcp, which begins with the server's name; rules use the name that the server lists, so this matches no call", pattern)
 		f.Suggestion = fmt.Sprintf("write the tool as %q, for the server %q", tool, server)
-		return []Fault{f}
+		return []ParseError{f}
 	}
 	if !known {
 		return nil
@@ -109,7 +109,7 @@ func (in Inventory) toolFaults(rule int, field, pattern string, servers []string
 			f.Suggestion = fmt.Sprintf("did you mean %q?", best)
 		}
 	}
-	return []Fault{f}
+	return []ParseError{f}
 }
 
 func (in Inventory) toolsOf(servers []string) []string {

@@ -120,24 +120,24 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 			continue
 		}
 		first := 0
-		for first < call.Subject.size() && !r.concerns(call.Subject.at(first)) {
+		for first < call.Subject.size() && !r.matchesPrincipal(call.Subject.at(first)) {
 			first++
 		}
 		found = slices.Grow(found, 2*len(r.limits)*(call.Subject.size()-first))
 		for i := range r.limits {
-			found = s.appendLimit(found, r, &r.limits[i], reach{call, first})
+			found = s.appendLimit(found, r, &r.limits[i], limitScope{call, first})
 		}
 	}
 	return found
 }
 
 // limitScope is a call, with the index of its first principal to which a rule's limits apply.
-type reach struct {
+type limitScope struct {
 	call  *Call
 	first int
 }
 
-func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to reach) []Limit {
+func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to limitScope) []Limit {
 	start := len(found)
 	for i := to.first; i < to.call.Subject.size(); i++ {
 		p := to.call.Subject.at(i)

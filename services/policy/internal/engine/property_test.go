@@ -228,7 +228,7 @@ func drawCall(t *rapid.T) engine.Call {
 
 // drawFacts draws the facts of a tool that may be called.
 func drawFacts(t *rapid.T) engine.Facts {
-	f := engine.Facts{Standing: engine.Callable}
+	f := engine.Facts{Status: engine.Callable}
 	if rapid.Bool().Draw(t, "is classed") {
 		f.Category = rapid.SampledFrom(engine.Categories()).Draw(t, "category")
 		f.Risk = rapid.SampledFrom(engine.Risks()).Draw(t, "risk")

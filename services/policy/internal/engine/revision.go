@@ -10,7 +10,7 @@ import (
 
 // A canonicalForm is the canonical form of a rule or of documents, from which digests are computed. Each part has its
 // length before it, and lists are sorted.
-type canon []byte
+type canonicalForm []byte
 
 // The versions of the canonical forms. A new version changes every digest.
 const (
@@ -18,11 +18,11 @@ const (
 	revisionFormat = "sluice.revision.v1"
 )
 
-func (c *canon) text(s string) { *c = appendPart(*c, s) }
+func (c *canonicalForm) text(s string) { *c = appendPart(*c, s) }
 
-func (c *canon) number(n int64) { c.text(strconv.FormatInt(n, 10)) }
+func (c *canonicalForm) number(n int64) { c.text(strconv.FormatInt(n, 10)) }
 
-func (c *canon) list(list []string) {
+func (c *canonicalForm) list(list []string) {
 	c.number(int64(len(list)))
 	for _, s := range slices.Sorted(slices.Values(list)) {
 		c.text(s)
@@ -31,14 +31,14 @@ func (c *canon) list(list []string) {
 
 // digestOf returns the SHA-256 of a rule's content, and of the name and the servers of its document.
 func digestOf(d *Document, r *Rule) [32]byte {
-	var c canon
+	var c canonicalForm
 	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
 		c.text(s)
 	}
 	for _, key := range r.Match.keys() {
 		c.list(key.patterns)
 	}
-	c.classes(&r.Match)
+	c.properties(&r.Match)
 	limits := slices.SortedFunc(slices.Values(r.Limits), func(a, b RateLimit) int {
 		return cmp.Or(cmp.Compare(a.Window, b.Window), slices.Compare(a.per(), b.per()))
 	})
@@ -59,11 +59,11 @@ func digestOf(d *Document, r *Rule) [32]byte {
 
 // properties appends the methods, names and tool properties of a match. Each part has its name and is appended only if
 // it is set, so that the digests of rules without these parts do not change.
-func (c *canon) classes(m *Match) {
+func (c *canonicalForm) properties(m *Match) {
 	for _, key := range []struct {
 		name   string
 		values []string
-	}{{"match.method", m.Method}, {"match.prompt", m.Prompt}, {"match.uri", m.URI}, {"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
+	}{{"match.method", m.Method}, {"match.prompt", m.Prompt}, {"match.uri", m.URI}, {"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hintTexts()}} {
 		if len(key.values) > 0 {
 			c.text(key.name)
 			c.list(key.values)
@@ -73,7 +73,7 @@ func (c *canon) classes(m *Match) {
 
 // options appends the parts of a rule that were added to the language later. Each part has its name and is appended
 // only if it is set, so that the digests of rules without these parts do not change.
-func (c *canon) options(r *Rule) {
+func (c *canonicalForm) options(r *Rule) {
 	for _, option := range []struct {
 		name  string
 		value int64
@@ -107,7 +107,7 @@ func flag(set bool) int64 {
 
 // revisionOf returns the hex SHA-256 of documents and their rules. Both must be sorted.
 func revisionOf(documents []Document, rules []*rule) string {
-	var c canon
+	var c canonicalForm
 	c.text(revisionFormat)
 	c.number(int64(len(documents)))
 	for i := range documents {

@@ -19,21 +19,21 @@ func TestX4ReachMissesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reach := set.Reach(call.Subject, call.Server)
-		if call.Method != "" && set.Decide(call).Effect != engine.Deny && !reach.Some {
+		reach := set.Access(call.Subject, call.Server)
+		if call.Method != "" && set.Decide(call).Effect != engine.Deny && !reach.CouldAllow {
 			t.Fatalf("%s passes, and all is out of reach", call.Method)
 		}
 		call.Method = ""
 		for _, tool := range append(someTools, "x", "tx", "xu", "t-u", "something-else") {
 			call.Tool = tool
 			d := set.Decide(call)
-			if d.Effect != engine.Deny && !reach.Some {
+			if d.Effect != engine.Deny && !reach.CouldAllow {
 				t.Fatalf("%s is judged %s by %s, and is out of reach", tool, d.Effect, d.Rule)
 			}
 			if d.Hidden && reach.HidesNone {
 				t.Fatalf("%s is hidden, and nothing is said to be", tool)
 			}
-			if set.Visible(call.Subject, call.Server, tool, call.Facts).Visible && !reach.Lists {
+			if set.Visible(call.Subject, call.Server, tool, call.Facts).Visible && !reach.CouldList {
 				t.Fatalf("%s is listed, and nothing is said to be", tool)
 			}
 		}
@@ -66,8 +66,8 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 			call.Tool = tool
 			passes = passes || set.Decide(call).Effect != engine.Deny
 		}
-		if reach := set.Reach(call.Subject, call.Server); reach.Some != passes {
-			t.Fatalf("reach is %t, and some call passes: %t", reach.Some, passes)
+		if reach := set.Access(call.Subject, call.Server); reach.CouldAllow != passes {
+			t.Fatalf("reach is %t, and some call passes: %t", reach.CouldAllow, passes)
 		}
 	})
 }
@@ -134,9 +134,9 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := engine.Reach{Some: tt.some, HidesNone: tt.hidesNone, PromptsAlike: true, ResourcesAlike: true}
-			got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s")
-			if got.Lists = false; got != want {
+			want := engine.Access{CouldAllow: tt.some, HidesNone: tt.hidesNone, PromptsAlike: true, ResourcesAlike: true}
+			got := set.Access(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s")
+			if got.CouldList = false; got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
@@ -147,7 +147,7 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := set.Reach(engine.Subject{}, "s"); got != (engine.Reach{}) {
+		if got := set.Access(engine.Subject{}, "s"); got != (engine.Access{}) {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -170,7 +170,7 @@ func BenchmarkReach(b *testing.B) {
 	}
 	who := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}
 	for b.Loop() {
-		if set.Reach(who, "s").Some {
+		if set.Access(who, "s").CouldAllow {
 			b.Fatal("all is denied")
 		}
 	}
@@ -225,7 +225,7 @@ func TestReach_Lists(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got.Lists != tt.want {
+			if got := set.Access(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got.CouldList != tt.want {
 				t.Errorf("%+v, want that a list could show a tool: %t", got, tt.want)
 			}
 		})

@@ -43,7 +43,7 @@ func TestModelAsk_IsForAgentsOfTheMesh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			call := engine.Call{Server: "agents", Tool: "wasm_model_ask", Facts: engine.Facts{Standing: engine.Callable, Category: "execute", Risk: "low"}}
+			call := engine.Call{Server: "agents", Tool: "wasm_model_ask", Facts: engine.Facts{Status: engine.Callable, Category: "execute", Risk: "low"}}
 			opens := func(s engine.Subject) (bool, engine.Decision) {
 				call.Subject = s
 				d := set.Decide(call)

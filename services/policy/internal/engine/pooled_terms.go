@@ -47,7 +47,7 @@ type Times struct {
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
-		if r.Action == ActionRequireApproval && concernsAny(r, &call.Subject) {
+		if r.Action == ActionRequireApproval && matchesAnyPrincipal(r, &call.Subject) {
 			asking = append(asking, r)
 		}
 	}
@@ -110,7 +110,7 @@ func idempotent(rules []*rule, subject *Subject) bool {
 	for i := range subject.size() {
 		declared := false
 		for _, r := range rules {
-			if r.Action == ActionNone || !r.concerns(subject.at(i)) {
+			if r.Action == ActionNone || !r.matchesPrincipal(subject.at(i)) {
 				continue
 			}
 			if !r.Idempotent {
@@ -125,9 +125,9 @@ func idempotent(rules []*rule, subject *Subject) bool {
 	return true
 }
 
-func concernsAny(r *rule, subject *Subject) bool {
+func matchesAnyPrincipal(r *rule, subject *Subject) bool {
 	for i := range subject.size() {
-		if r.concerns(subject.at(i)) {
+		if r.matchesPrincipal(subject.at(i)) {
 			return true
 		}
 	}

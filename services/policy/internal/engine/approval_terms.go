@@ -13,30 +13,30 @@ import (
 )
 
 // checkApproval checks the keys of a rule about approvals.
-func (c *checker) approval(r *Rule) {
+func (c *checker) checkApproval(r *Rule) {
 	if r.Action != ActionRequireApproval {
-		c.unasked(r)
+		c.checkNoApproval(r)
 		return
 	}
-	c.askable(r)
+	c.checkApprovalMethods(r)
 	if r.Quorum < 0 || r.Quorum > MaxQuorum {
 		c.add("quorum", fmt.Sprintf("%d is not between 1 and %d", r.Quorum, MaxQuorum), "")
 	}
-	c.approvers(r.Approvers)
-	c.time("decide_within", r.DecideWithin)
-	c.time("execute_within", r.ExecuteWithin)
-	c.selfConfirm(r)
-	c.grant(r.Grant)
+	c.checkApprovers(r.Approvers)
+	c.checkTime("decide_within", r.DecideWithin)
+	c.checkTime("execute_within", r.ExecuteWithin)
+	c.checkSelfConfirm(r)
+	c.checkGrant(r.Grant)
 }
 
 // checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it has a
 // grant only for tools/call. A grant is bound to a tool's definition, which other methods do not have.
-func (c *checker) askable(r *Rule) {
-	if _, methods := r.Match.about(); !methods {
+func (c *checker) checkApprovalMethods(r *Rule) {
+	if _, methods := r.Match.scope(); !methods {
 		return
 	}
-	if !r.Match.asksWell() {
-		c.add("action", "approval is possible only for "+strings.Join(askable, ", "),
+	if !r.Match.allApprovable() {
+		c.add("action", "approval is possible only for "+strings.Join(approvableMethods, ", "),
 			"name the methods in match.method, without wildcards; allow or deny other methods in another rule")
 	}
 	if r.Grant != (Grant{}) {
@@ -45,7 +45,7 @@ func (c *checker) askable(r *Rule) {
 }
 
 // checkNoApproval reports the keys about approvals in a rule that does not require approval, where they have no effect.
-func (c *checker) unasked(r *Rule) {
+func (c *checker) checkNoApproval(r *Rule) {
 	for _, key := range []struct {
 		name string
 		set  bool
@@ -63,7 +63,7 @@ func (c *checker) unasked(r *Rule) {
 	}
 }
 
-func (c *checker) approvers(groups []string) {
+func (c *checker) checkApprovers(groups []string) {
 	if len(groups) > MaxApprovers {
 		c.add("approvers", fmt.Sprintf("has more than %d groups", MaxApprovers), "")
 		return
@@ -80,14 +80,14 @@ func (c *checker) approvers(groups []string) {
 }
 
 // checkTime checks a time of an approval. Zero means that the rule sets no time.
-func (c *checker) time(field string, d time.Duration) {
+func (c *checker) checkTime(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")
 	}
 }
 
 // checkSelfConfirm reports keys that contradict self_confirm.
-func (c *checker) selfConfirm(r *Rule) {
+func (c *checker) checkSelfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
 	case len(r.Approvers) > 0:
@@ -99,7 +99,7 @@ func (c *checker) selfConfirm(r *Rule) {
 	}
 }
 
-func (c *checker) grant(g Grant) {
+func (c *checker) checkGrant(g Grant) {
 	if g == (Grant{}) {
 		return
 	}
@@ -111,13 +111,13 @@ func (c *checker) grant(g Grant) {
 	}
 	switch {
 	case g.Where != "":
-		c.condition("grant.where", g.Condition())
+		c.checkCondition("grant.where", g.Condition())
 	case g.ExtraArgs:
 		c.add("grant.extra_args", "has no effect without where", "remove it: the grant covers all calls of the tool")
 	}
 }
 
-func (c *checker) condition(field, text string) {
+func (c *checker) checkCondition(field, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) }) {
 		c.add(field, "contains an unprintable character", `write it as an escape, for example "\u00a0"`)
 		return

@@ -9,17 +9,17 @@ import (
 
 // Approvers lists the people who may approve calls, and the agents whose calls may need an approval. If the holders of
 // tokens are unknown, a nil pointer is used.
-type People struct {
+type Approvers struct {
 	// Deciders are the holders of operator and approver tokens, one entry for each token.
 	Deciders []Principal
 	// Callers are the holders of agent tokens, one entry for each token.
-	Callers []Owned
+	Callers []OwnedAgent
 	// OwnersMayApprove reports whether the owner of an agent may decide about the agent's calls.
-	OwnersMay bool
+	OwnersMayApprove bool
 }
 
 // OwnedAgent is an agent, with the subject of the person for whom it works. Owner is empty if the agent has no owner.
-type Owned struct {
+type OwnedAgent struct {
 	Principal
 
 	Owner string
@@ -28,13 +28,13 @@ type Owned struct {
 // Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
 // under which the calls of some agents can't be approved, although the calls of others can. Each rule is checked by
 // itself. The document must have no other errors. The suggestions name people.
-func (p *People) Faults(d *Document) []Fault {
-	var faults []Fault
+func (p *Approvers) Check(d *Document) []ParseError {
+	var faults []ParseError
 	for i := range d.Rules {
 		if d.Rules[i].Action != ActionRequireApproval {
 			continue
 		}
-		if f, found := p.faultOf(compileRule(d, &d.Rules[i], nil)); found {
+		if f, found := p.checkRule(compileRule(d, &d.Rules[i], nil)); found {
 			f.Rule = i
 			faults = append(faults, f)
 		}
@@ -42,9 +42,9 @@ func (p *People) Faults(d *Document) []Fault {
 	return faults
 }
 
-func (p *People) faultOf(r *rule) (Fault, bool) {
+func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 	quorum := max(r.Quorum, 1)
-	able := p.able(r)
+	able := p.eligible(r)
 	var best []string
 	for _, tenant := range slices.Sorted(maps.Keys(able)) {
 		if len(able[tenant]) > len(best) {
@@ -53,19 +53,19 @@ func (p *People) faultOf(r *rule) (Fault, bool) {
 	}
 	switch {
 	case r.SelfConfirm:
-		return Fault{}, false
+		return ParseError{}, false
 	case len(best) < quorum:
-		return Fault{
-			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", wanted(r, quorum), counted(len(best))),
-			Suggestion: named(best) + advice(r),
+		return ParseError{
+			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", requiredText(r, quorum), countText(len(best))),
+			Suggestion: namesText(best) + moreApproversText(r),
 		}, true
 	default:
-		return p.stuck(r, quorum, able)
+		return p.checkCallers(r, quorum, able)
 	}
 }
 
 // eligible returns the subjects who may approve calls under a rule, by tenant, sorted and without duplicates.
-func (p *People) able(r *rule) map[string][]string {
+func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
 		who := &p.Deciders[i]
@@ -82,40 +82,40 @@ func (p *People) able(r *rule) map[string][]string {
 }
 
 // checkCallers returns a warning if some callers have too few approvers. able has the eligible subjects by tenant.
-func (p *People) stuck(r *rule, quorum int, able map[string][]string) (Fault, bool) {
+func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
 		c := &p.Callers[i]
-		if p.left(c, able[c.Tenant]) < quorum && r.concerns(&c.Principal) && !slices.Contains(names, c.Name) {
+		if p.countFor(c, able[c.Tenant]) < quorum && r.matchesPrincipal(&c.Principal) && !slices.Contains(names, c.Name) {
 			names = append(names, c.Name)
 		}
 	}
 	if len(names) == 0 {
-		return Fault{}, false
+		return ParseError{}, false
 	}
-	return Fault{
+	return ParseError{
 		Warning: true,
 		Message: fmt.Sprintf("calls of %s can't be approved: it asks for %s of their tenant, who are neither the caller nor its owner",
-			some(names), wanted(r, quorum)),
-		Suggestion: advice(r),
+			firstNames(names), requiredText(r, quorum)),
+		Suggestion: moreApproversText(r),
 	}, true
 }
 
 // countFor returns how many of the eligible people may decide about the calls of a caller. Callers may not approve
 // their own calls.
-func (p *People) left(c *Owned, able []string) int {
+func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {
 		n--
 	}
-	if _, found := slices.BinarySearch(able, c.Owner); found && !p.OwnersMay && c.Owner != c.Name {
+	if _, found := slices.BinarySearch(able, c.Owner); found && !p.OwnersMayApprove && c.Owner != c.Name {
 		n--
 	}
 	return n
 }
 
 // requiredText describes the people that a rule requires.
-func wanted(r *rule, quorum int) string {
+func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
 		text = fmt.Sprintf("%d operators or approvers", quorum)
@@ -126,7 +126,7 @@ func wanted(r *rule, quorum int) string {
 	return text
 }
 
-func counted(n int) string {
+func countText(n int) string {
 	switch n {
 	case 0:
 		return "are 0"
@@ -138,19 +138,19 @@ func counted(n int) string {
 }
 
 // namesText lists people for a suggestion.
-func named(names []string) string {
+func namesText(names []string) string {
 	switch len(names) {
 	case 0:
 		return ""
 	case 1:
 		return "that is " + names[0] + ": "
 	default:
-		return "those are " + some(names) + ": "
+		return "those are " + firstNames(names) + ": "
 	}
 }
 
 // moreApproversText says how to get more approvers for a rule.
-func advice(r *rule) string {
+func moreApproversText(r *rule) string {
 	text := "give more people a token with role approver or operator"
 	if len(r.Approvers) > 0 {
 		text += ", in one of these groups"
@@ -159,7 +159,7 @@ func advice(r *rule) string {
 }
 
 // firstNames returns the first five names of a list, and how many more there are.
-func some(names []string) string {
+func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {
 		return strings.Join(names, ", ")

@@ -1,4 +1,4 @@
-package lease_test
+package epochlease_test
 
 import (
 	"errors"
@@ -7,13 +7,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
+	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
 // A gateway models the holder that the register must be right about: responses to it are in transit, and it uses
 // decisions of one epoch for a while.
 type gateway struct {
-	*lease.Holder
+	*epochlease.Holder
 	queue []response
 	// epoch is used until a time, and taken is the last response.
 	epoch uint64
@@ -47,7 +47,7 @@ func (g *gateway) take() {
 func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		register, now, active, free := lease.New(), time.Unix(1_800_000_000, 0), uint64(1), uint64(0)
+		register, now, active, free := epochlease.New(), time.Unix(1_800_000_000, 0), uint64(1), uint64(0)
 		changed := now
 		var gateways []*gateway
 		some := func() *gateway { return rapid.SampledFrom(gateways).Draw(t, "gateway") }
@@ -56,7 +56,7 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 			r.number = g.Tell(now, func() (uint64, time.Time) {
 				r.epoch = active
 				if leased {
-					r.until = now.Add(lease.Longest)
+					r.until = now.Add(epochlease.Longest)
 				}
 				return r.epoch, r.until
 			})
@@ -105,7 +105,7 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 				until, _ := register.Before(active, now)
 				if until.IsZero() {
 					free = active
-				} else if until.After(changed.Add(lease.Longest)) {
+				} else if until.After(changed.Add(epochlease.Longest)) {
 					t.Fatalf("an older epoch may be used until %v after the change", until.Sub(changed))
 				}
 				for i, g := range gateways {
@@ -120,18 +120,18 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 
 func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	register, now, active := lease.New(), time.Unix(1_800_000_000, 0), uint64(1)
+	register, now, active := epochlease.New(), time.Unix(1_800_000_000, 0), uint64(1)
 	h := register.Enter(now)
 	say := func(until time.Time) uint64 {
 		return h.Tell(now, func() (uint64, time.Time) { return active, until })
 	}
-	first := say(now.Add(lease.Longest))
+	first := say(now.Add(epochlease.Longest))
 	if err := h.Took(first); err != nil {
 		t.Fatal(err)
 	}
 	active = 2
 	until, freed := register.Before(2, now)
-	if !until.Equal(now.Add(lease.Longest)) {
+	if !until.Equal(now.Add(epochlease.Longest)) {
 		t.Fatalf("epoch 1 may be used until %v", until)
 	}
 	news := say(time.Time{})
@@ -151,7 +151,7 @@ func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
 	if until, _ := register.Before(2, now); !until.IsZero() {
 		t.Errorf("epoch 1 may still be used until %v", until)
 	}
-	if err := h.Took(news + 1); !errors.Is(err, lease.ErrDisorder) {
+	if err := h.Took(news + 1); !errors.Is(err, epochlease.ErrDisorder) {
 		t.Errorf("a response that was not sent is taken with %v", err)
 	}
 }

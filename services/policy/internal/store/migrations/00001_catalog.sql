@@ -1,6 +1,6 @@
 -- +goose Up
 
--- How often the catalogue has changed: one row.
+-- The number of changes of the catalog, in one row.
 CREATE TABLE changes (
     version BIGINT NOT NULL
 );
@@ -8,8 +8,8 @@ INSERT INTO changes (version) VALUES (0);
 
 CREATE TABLE servers (
     name       TEXT PRIMARY KEY,
-    version    BIGINT NOT NULL, -- of the change that made it so
-    classifier BIGINT NOT NULL, -- version of what made the classes in state
+    version    BIGINT NOT NULL, -- the version of the last change
+    classifier BIGINT NOT NULL, -- the version of the classifier that made the classes in state
     state      BYTEA NOT NULL   -- catalog.Server as JSON
 );
 CREATE INDEX servers_by_version ON servers (version);

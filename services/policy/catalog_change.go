@@ -14,18 +14,18 @@ import (
 
 // Errors of changes.
 var (
-	errServer = errors.New("no gateway has reported this server")
-	errOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
+	errUnknownServer = errors.New("no gateway has reported this server")
+	errPinningOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
 )
 
-func unknownServer(name string) error { return fmt.Errorf("%w: %q", errServer, name) }
+func unknownServer(name string) error { return fmt.Errorf("%w: %q", errUnknownServer, name) }
 
 // change applies fn to a server of the catalog if the caller is an operator of the installation. When it returns, every
 // replica decides calls by the changed server.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
-	if !runsAll(caller) {
-		return nil, nil, errTenant
+	if !operatesInstallation(caller) {
+		return nil, nil, errOtherTenant
 	}
 	after, version, err := s.store.Change(ctx, server, s.settings(server).Trusted, func(tx *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
 		if before.Tools == nil && before.Stop == nil {
@@ -39,11 +39,11 @@ func (s *Service) change(ctx context.Context, server string, fn func(before *cat
 	}
 	s.publish(ctx, version, after)
 	set := s.active.Load()
-	return after, set, s.acknowledge(ctx, set)
+	return after, set, s.waitForReplicas(ctx, set)
 }
 
 // OverrideTool implements policyv1.CatalogServiceServer.
-func (c catalogue) OverrideTool(ctx context.Context, req *policyv1.OverrideToolRequest) (*policyv1.OverrideToolResponse, error) {
+func (c catalogServer) OverrideTool(ctx context.Context, req *policyv1.OverrideToolRequest) (*policyv1.OverrideToolResponse, error) {
 	after, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
 		var o *catalog.Override
 		if in := req.GetOverride(); in != nil {
@@ -64,11 +64,11 @@ func (c catalogue) OverrideTool(ctx context.Context, req *policyv1.OverrideToolR
 }
 
 // AcceptPin implements policyv1.CatalogServiceServer.
-func (c catalogue) AcceptPin(ctx context.Context, req *policyv1.AcceptPinRequest) (*policyv1.AcceptPinResponse, error) {
+func (c catalogServer) AcceptPin(ctx context.Context, req *policyv1.AcceptPinRequest) (*policyv1.AcceptPinResponse, error) {
 	accepted := 0
 	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (next *catalog.Server, err error) {
 		if c.settings(req.GetServer()).Mode == catalog.Off {
-			return nil, errOff
+			return nil, errPinningOff
 		}
 		by.Why = req.GetReason()
 		if req.GetTool() == "" {
@@ -89,10 +89,10 @@ func (c catalogue) AcceptPin(ctx context.Context, req *policyv1.AcceptPinRequest
 }
 
 // RefusePin implements policyv1.CatalogServiceServer.
-func (c catalogue) RefusePin(ctx context.Context, req *policyv1.RefusePinRequest) (*policyv1.RefusePinResponse, error) {
+func (c catalogServer) RefusePin(ctx context.Context, req *policyv1.RefusePinRequest) (*policyv1.RefusePinResponse, error) {
 	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
 		if c.settings(req.GetServer()).Mode == catalog.Off {
-			return nil, errOff
+			return nil, errPinningOff
 		}
 		by.Why = req.GetReason()
 		return before.Settle(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Refused, by)
@@ -104,7 +104,7 @@ func (c catalogue) RefusePin(ctx context.Context, req *policyv1.RefusePinRequest
 }
 
 // SetQuarantine implements policyv1.CatalogServiceServer.
-func (c catalogue) SetQuarantine(ctx context.Context, req *policyv1.SetQuarantineRequest) (*policyv1.SetQuarantineResponse, error) {
+func (c catalogServer) SetQuarantine(ctx context.Context, req *policyv1.SetQuarantineRequest) (*policyv1.SetQuarantineResponse, error) {
 	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
 		by.Why = req.GetReason()
 		return before.Halt(req.GetTool(), req.GetQuarantined(), by)

@@ -9,7 +9,7 @@ import (
 )
 
 // checkNames checks the prompts and URIs of a match.
-func (c *checker) naming(r *Rule) {
+func (c *checker) checkNames(r *Rule) {
 	m := &r.Match
 	for i, text := range m.URI {
 		field := fmt.Sprintf("match.uri[%d]", i)
@@ -24,17 +24,17 @@ func (c *checker) naming(r *Rule) {
 		case g.exact && err != nil:
 			c.add(field, "is not a plain URI: it "+err.Error(), "a rule that allows never matches such a URI, and any other rule matches all of them")
 		case r.Action == ActionAllow && !g.exact && endsInHost(g.prefix):
-			c.faults = append(c.faults, Fault{
+			c.problems = append(c.problems, ParseError{
 				Rule: c.rule, Field: field, Warning: true,
 				Message: "also allows other hosts, whose names begin with this text", Suggestion: "put a / before the first * or ?",
 			})
 		}
 	}
 	switch {
-	case !m.named():
+	case !m.hasNames():
 	case len(m.Prompt) > 0 && len(m.URI) > 0:
 		c.add("match.uri", "can never match: no request names both a prompt and a URI", "make it two rules")
-	case len(m.Tool) > 0 || m.classed():
+	case len(m.Tool) > 0 || m.hasProperties():
 		c.add("match", "can never match: only tools/call has a tool, and tools/call has neither a prompt nor a URI", "make it two rules")
 	}
 }

@@ -20,15 +20,15 @@ import (
 
 const (
 	// pollInterval is the interval at which a store that other processes change is read.
-	followEvery = 400 * time.Millisecond
+	pollInterval = 400 * time.Millisecond
 	// maxStale is how long calls are decided by the catalog that was read last while the store is unavailable.
-	lastGood = 5 * time.Minute
+	maxStale = 5 * time.Minute
 )
 
 var errStale = errors.New("the store of the catalog has been unavailable for too long: calls are refused because the catalog may be out of date")
 
 // catalogSnapshot is the catalog that one revision uses. It is immutable.
-type known struct {
+type catalogSnapshot struct {
 	servers map[string]*catalog.Server
 	// versions are the catalog versions in which the servers last changed, by server.
 	versions map[string]int64
@@ -38,14 +38,14 @@ type known struct {
 	sum [sha256.Size]byte
 }
 
-func newKnown() *known {
-	return &known{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
+func newCatalogSnapshot() *catalogSnapshot {
+	return &catalogSnapshot{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
 // with returns a snapshot in which servers are replaced, as of a catalog version. It does not replace a server whose
 // version is equal or newer.
-func (k *known) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *known {
-	next := &known{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
+func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
+	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
 		if next.versions[s.Name] < version {
 			next.servers[s.Name], next.versions[s.Name] = s, version
@@ -62,14 +62,14 @@ func (k *known) with(version int64, settings func(string) catalog.Settings, serv
 }
 
 // revisionOf identifies the documents and the catalog together.
-func revisionOf(set *engine.Set, k *known) string {
+func revisionOf(set *engine.Set, k *catalogSnapshot) string {
 	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
 // facts returns the facts about a tool whose definition has the digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
-	return set.known.servers[server].Facts(tool, digest, s.settings(server))
+	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
 
 // settings returns the settings of a server, with defaults for a server that is not configured.
@@ -99,7 +99,7 @@ func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
 	}
-	tick := time.NewTicker(followEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -121,12 +121,12 @@ func (s *Service) catchUp(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		began := time.Now()
-		servers, err := s.readOn(ctx)
+		servers, err := s.readChanges(ctx)
 		if len(servers) > 0 {
 			s.publish(ctx, s.version, servers...)
 		}
 		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
-			s.heard.Store(&began)
+			s.lastRead.Store(&began)
 		}
 		return nil, err
 	})
@@ -140,7 +140,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 
 // readChanges returns the servers that have changed in the store since the last read. Only one caller may run it at a
 // time.
-func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
+func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog: %w", err)
@@ -156,18 +156,18 @@ func (s *Service) publish(ctx context.Context, version int64, servers ...*catalo
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	s.put(ctx, s.active.Load().known.with(version, s.settings, servers...))
+	s.replaceCatalog(ctx, s.active.Load().catalog.with(version, s.settings, servers...))
 }
 
 // replaceCatalog replaces the active catalog. The caller holds s.changing.
-func (s *Service) put(ctx context.Context, next *known) {
+func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	old := s.active.Load()
-	if next == old.known {
+	if next == old.catalog {
 		return
 	}
 	set := *old
-	set.known, set.number = next, old.number+1
-	if next.sum != old.known.sum {
+	set.catalog, set.number = next, old.number+1
+	if next.sum != old.catalog.sum {
 		set.revision, set.activated = revisionOf(set.Set, next), later(time.Now(), old.activated)
 		s.deps.Log.InfoContext(ctx, "the catalog has changed", "revision", set.revision, "before", old.revision)
 	}
@@ -176,8 +176,8 @@ func (s *Service) put(ctx context.Context, next *known) {
 }
 
 // checkFresh returns [errStale] if the store was last read more than [maxStale] ago.
-func (s *Service) fresh() error {
-	if s.cfg.Source != sqlstore.SQLite && s.age() > lastGood {
+func (s *Service) checkFresh() error {
+	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > maxStale {
 		return errStale
 	}
 	return nil
@@ -185,7 +185,7 @@ func (s *Service) fresh() error {
 
 // catalogAge returns the time since the store was last read. It takes the larger of the differences by the monotonic
 // clock and by the wall clock, because the monotonic clock may stop while the machine sleeps.
-func (s *Service) age() time.Duration {
-	read, now := s.heard.Load(), time.Now()
+func (s *Service) catalogAge() time.Duration {
+	read, now := s.lastRead.Load(), time.Now()
 	return max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
 }

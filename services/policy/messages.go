@@ -22,12 +22,12 @@ import (
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
 	if !call.OfTool() {
-		call.Facts = set.known.servers[c.GetServer()].OfServer()
+		call.Facts = set.catalog.servers[c.GetServer()].OfServer()
 		return call
 	}
 	digest := c.GetDefinitionDigest()
 	if len(digest) == 0 && authn.CallerOf(ctx).Person != nil {
-		if server := set.known.servers[c.GetServer()]; server != nil {
+		if server := set.catalog.servers[c.GetServer()]; server != nil {
 			if d := server.Tools[c.GetName()].Newest(); d != nil {
 				digest = d.Digest[:]
 			}

@@ -27,24 +27,24 @@ const (
 )
 
 // toolRenderer renders the tools of one server as messages. It reads the data that the tools share at most once.
-type shelf struct {
+type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
 	// single reports whether only one tool is rendered. Then only the text of that tool's definition is read.
-	alone bool
-	texts map[catalog.Digest]string
+	single bool
+	texts  map[catalog.Digest]string
 	// namesBySkeleton maps each skeleton (see [catalog.Skeleton]) to the names of the server's tools with that
 	// skeleton. It is nil until it is needed.
-	looks map[string][]string
+	namesBySkeleton map[string][]string
 }
 
 // text returns the text of a definition. It is empty if the text is not stored.
-func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
+func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
 	}
-	if s.alone {
+	if s.single {
 		text, err := s.store.Text(ctx, s.server.Name, d.Digest)
 		if errors.Is(err, store.ErrNotKept) {
 			return "", nil
@@ -60,7 +60,7 @@ func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err 
 }
 
 // matches reports whether a tool meets the filters of a request.
-func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
+func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
 	class := t.Held(d)
@@ -75,12 +75,12 @@ func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRe
 	}
 	text, err := s.text(ctx, d)
 	wanted := strings.ToLower(req.GetText())
-	_, description := described(text)
+	_, description := describedBy(text)
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
 // describedBy returns the title and the description of a definition. They are empty if the text is not a definition.
-func described(text string) (title, description string) {
+func describedBy(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
 		Description any `json:"description"`
@@ -92,7 +92,7 @@ func described(text string) (title, description string) {
 }
 
 // entry returns a tool as an entry of a list.
-func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
+func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
 		return nil, catalog.Unknown(name)
@@ -106,7 +106,7 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 		Server: s.server.Name, Name: name, Etag: t.Etag(), Stopped: t.Stopped() && s.settings.Mode != catalog.Off,
 		ServerQuarantined: s.server.Stop != nil, Quarantined: t.Stop != nil,
 	}
-	out.Title, out.Description = described(text)
+	out.Title, out.Description = describedBy(text)
 	if t.Stop != nil {
 		out.QuarantineReason, out.QuarantinedBy = t.Stop.Reason, t.Stop.By
 	}
@@ -115,10 +115,10 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 			out.Waiting = append(out.Waiting, digest[:])
 		}
 	}
-	if s.looks == nil {
-		s.looks = s.server.Looks()
+	if s.namesBySkeleton == nil {
+		s.namesBySkeleton = s.server.Looks()
 	}
-	for _, other := range s.looks[catalog.Look(name)] {
+	for _, other := range s.namesBySkeleton[catalog.Look(name)] {
 		if other != name && len(out.GetLookAlikes()) < maxPageLookAlikes {
 			out.LookAlikes = append(out.LookAlikes, s.server.Name+"/"+other)
 		}
@@ -140,10 +140,10 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 	}
 	slices.Sort(out.ProtocolVersions)
 	out.ParameterCount, out.RequiredParameterCount = countParameters(text)
-	out.Classification = packHeld(t.Held(d))
+	out.Classification = packClassification(t.Held(d))
 	if o := t.Override; o != nil {
 		out.Override = packOverride(o)
-		out.Derived = packHeld((&catalog.Tool{}).Held(d))
+		out.Derived = packClassification((&catalog.Tool{}).Held(d))
 	}
 	return out, nil
 }
@@ -164,7 +164,7 @@ func countParameters(text string) (all, required int32) {
 }
 
 // page returns a tool with everything that GetTool returns.
-func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
+func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	out, err := s.entry(ctx, name)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 	if tool, err := classify.Read([]byte(out.GetDefinitionJson())); err == nil {
 		for _, p := range tool.Parameters[:min(len(tool.Parameters), maxPageParameters)] {
 			out.Parameters = append(out.Parameters, &policyv1.ToolParameter{
-				Name: p.Name, Types: p.Types, Required: p.Required, Description: cut(p.Description, maxParameterText),
+				Name: p.Name, Types: p.Types, Required: p.Required, Description: truncate(p.Description, maxParameterText),
 			})
 		}
 		derived := classify.Classify(tool, s.settings.Trusted)
@@ -190,7 +190,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 		out.Classification = held
 	}
 	for i := len(t.Definitions) - 1; i >= 0 && len(out.GetHistory()) < maxPageDefinitions; i-- {
-		out.History = append(out.History, packSeen(&t.Definitions[i], s.settings, t.Definitions[i].Flag(name, s.looks)))
+		out.History = append(out.History, packDefinition(&t.Definitions[i], s.settings, t.Definitions[i].Flag(name, s.namesBySkeleton)))
 	}
 	out.Advice = advice.For(s.server.Name, name, out.GetClassification())
 	return out, nil
@@ -202,15 +202,15 @@ func digestOf(text []byte) (d catalog.Digest) {
 	return d
 }
 
-// cut returns the start of a text, at most most bytes, without a partial character.
-func cut(text string, most int) string {
+// truncate returns the start of a text, at most most bytes, without a partial character.
+func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "")
 }
 
-func packHeld(c catalog.Class) *policyv1.Classification {
+func packClassification(c catalog.Class) *policyv1.Classification {
 	return &policyv1.Classification{Category: c.Category, Risk: c.Risk, Confidence: c.Confidence, Tags: c.Tags}
 }
 
@@ -220,7 +220,7 @@ func packOverride(o *catalog.Override) *policyv1.ToolOverride {
 	}
 }
 
-func packSeen(d *catalog.Definition, settings catalog.Settings, flag string) *policyv1.SeenDefinition {
+func packDefinition(d *catalog.Definition, settings catalog.Settings, flag string) *policyv1.SeenDefinition {
 	out := &policyv1.SeenDefinition{
 		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.Seen), LastSeen: timestamppb.New(d.Again), Pin: packState(d.State, settings.Mode == catalog.Off),
 		SettledBy: d.Settler, Reason: d.Reason, ListedNow: len(d.Whole) > 0, ProtocolVersions: d.Versions, SeenBy: d.By,

@@ -22,8 +22,8 @@ func TestADecisionHoldsWhereItIsSaidTo(t *testing.T) {
 		}
 		call := drawCall(t)
 		d := set.Decide(call)
-		again := set.Again(call, d)
-		if !again.Alike {
+		again := set.Cacheability(call, d)
+		if !again.Cacheable {
 			if again.BySession {
 				t.Fatal("a decision that holds for no other call is kept by session")
 			}
@@ -60,27 +60,27 @@ func TestAgain(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		documents []engine.Document
-		standing  engine.Standing
-		want      engine.Again
+		standing  engine.Status
+		want      engine.Cacheability
 	}{
-		"allowed":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Callable, engine.Again{Alike: true}},
-		"denied":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Callable, engine.Again{Alike: true}},
-		"denied by default":              {rules(), engine.Callable, engine.Again{Alike: true}},
-		"limited by principal":           {rules(limited(engine.PerPrincipal)), engine.Callable, engine.Again{Alike: true}},
-		"limited by session":             {rules(limited(engine.PerTool, engine.PerSession)), engine.Callable, engine.Again{Alike: true, BySession: true}},
-		"people are asked":               {rules(ask), engine.Callable, engine.Again{}},
-		"hidden":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionHide}), engine.Callable, engine.Again{}},
-		"a condition may be looked at":   {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}, where), engine.Callable, engine.Again{}},
-		"the definition is not accepted": {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Changed, engine.Again{}},
-		"stopped":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Quarantined, engine.Again{}},
-		"not listed":                     {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Unlisted, engine.Again{}},
+		"allowed":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Callable, engine.Cacheability{Cacheable: true}},
+		"denied":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Callable, engine.Cacheability{Cacheable: true}},
+		"denied by default":              {rules(), engine.Callable, engine.Cacheability{Cacheable: true}},
+		"limited by principal":           {rules(limited(engine.PerPrincipal)), engine.Callable, engine.Cacheability{Cacheable: true}},
+		"limited by session":             {rules(limited(engine.PerTool, engine.PerSession)), engine.Callable, engine.Cacheability{Cacheable: true, BySession: true}},
+		"people are asked":               {rules(ask), engine.Callable, engine.Cacheability{}},
+		"hidden":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionHide}), engine.Callable, engine.Cacheability{}},
+		"a condition may be looked at":   {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}, where), engine.Callable, engine.Cacheability{}},
+		"the definition is not accepted": {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Changed, engine.Cacheability{}},
+		"stopped":                        {rules(engine.Rule{Tool: "t", Action: engine.ActionDeny}), engine.Quarantined, engine.Cacheability{}},
+		"not listed":                     {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Unlisted, engine.Cacheability{}},
 	} {
 		set, err := engine.Compile(tt.documents, options)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		call := engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "ana"}}, Facts: engine.Facts{Standing: tt.standing}}
-		if got := set.Again(call, set.Decide(call)); got != tt.want {
+		call := engine.Call{Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "ana"}}, Facts: engine.Facts{Status: tt.standing}}
+		if got := set.Cacheability(call, set.Decide(call)); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
 		}
 	}

@@ -10,23 +10,23 @@ import (
 // other callers, a rule must name the callers, and must name the tool without wildcards.
 const modelTool = "wasm_model_ask"
 
-const modelsForAgents = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"
+const modelRefusal = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"
 
 // needsModelRule reports whether the call is of modelTool and the caller is not one of the mesh's own agents. The names
 // of these agents start with "agent:", and the configuration accepts no token whose subject starts with it.
-func (c *Call) asksModel() bool {
+func (c *Call) needsModelRule() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")
 }
 
 // permits reports whether the verdict allows the call or requires approval for it.
-func (v *verdict) opens() bool { return v.action == ActionAllow || v.action == ActionRequireApproval }
+func (v *verdict) permits() bool { return v.action == ActionAllow || v.action == ActionRequireApproval }
 
 // hasModelRule reports whether a rule that allows the call or requires approval for it names modelTool and the caller.
-func namedAsker(rules []*rule, call *Call) bool {
+func hasModelRule(rules []*rule, call *Call) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		named := slices.ContainsFunc(r.tools, func(g glob) bool { return g.exact && g.prefix == modelTool })
 		own := verdict{action: r.Action}
-		return named && !r.anyone && own.opens() && r.concerns(&call.Subject.Caller)
+		return named && !r.matchesAnyone && own.permits() && r.matchesPrincipal(&call.Subject.Caller)
 	})
 }

@@ -4,15 +4,15 @@ import "slices"
 
 // An Access summarizes what a subject may do on a server, over all methods, tools and arguments. The zero value means
 // that every call is denied, and that some tool may be hidden.
-type Reach struct {
+type Access struct {
 	// CouldAllow reports whether some call could be allowed or require approval. If it is false, [Set.Decide] denies
 	// every call of the subject on the server except the protocol's notifications, and the gateway must drop those. If
 	// it is true, every call may still be denied.
-	Some bool
+	CouldAllow bool
 	// HidesNone reports whether no rule hides a tool of the server from a principal of the subject.
 	HidesNone bool
 	// CouldList reports whether a tool of the server could be visible to the subject; see [Set.Visible].
-	Lists bool
+	CouldList bool
 	// PromptsAlike reports whether no rule distinguishes the server's prompts by name for a principal of the subject.
 	// ResourcesAlike reports the same for resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
@@ -21,25 +21,25 @@ type Reach struct {
 // Access returns what a subject may do on a server. CouldAllow and CouldList may be true although every call is denied,
 // because a pattern that allows counts unless a single denied pattern covers it. The time grows with the number of
 // rules, and with nothing that a caller controls.
-func (s *Set) Reach(subject Subject, server string) Reach {
-	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Standing: Callable, whatever: true}}
+func (s *Set) Access(subject Subject, server string) Access {
+	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}}
 	if refusal(&call) != "" {
-		return Reach{}
+		return Access{}
 	}
-	tools, methods := s.wallsOf(&subject, server, (*rule).toolPatterns), s.wallsOf(&subject, server, (*rule).methodPatterns)
-	tools.judged = true
-	out := Reach{HidesNone: !tools.hides}
-	out.PromptsAlike, out.ResourcesAlike = s.alike(&subject, server)
-	opens := s.opensTool(tools, &call) || s.opensPattern(tools, &call)
-	out.Some = opens || methods.opensToAll(&subject)
-	out.Lists = opens || s.listsDenied(&call)
+	tools, methods := s.denialsFor(&subject, server, (*rule).toolPatterns), s.denialsFor(&subject, server, (*rule).methodPatterns)
+	tools.skipsExact = true
+	out := Access{HidesNone: !tools.hidesName}
+	out.PromptsAlike, out.ResourcesAlike = s.namesAlike(&subject, server)
+	opens := s.permitsNamedTool(tools, &call) || s.permitsPattern(tools, &call)
+	out.CouldAllow = opens || methods.permitsEach(&subject)
+	out.CouldList = opens || s.couldListDenied(&call)
 	return out
 }
 
 // couldListDenied reports whether a tool that is denied to the subject could be visible because the refusal has a
 // reason. It may return true although no tool is visible: a pattern counts unless a single hidden pattern covers it.
-func (s *Set) listsDenied(call *Call) bool {
-	hiding := s.wallsOf(&call.Subject, call.Server, func(r *rule) patterns {
+func (s *Set) couldListDenied(call *Call) bool {
+	hiding := s.denialsFor(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
 			return nil
 		}
@@ -47,11 +47,11 @@ func (s *Set) listsDenied(call *Call) bool {
 	})
 	for _, r := range s.rules {
 		speaks := r.Action == ActionDeny && r.Reason != "" || r.Action == ActionRequireApproval
-		if !speaks || !r.home.match(call.Server) || !r.servers.match(call.Server) || !concernsAny(r, &call.Subject) {
+		if !speaks || !r.documentServers.match(call.Server) || !r.servers.match(call.Server) || !matchesAnyPrincipal(r, &call.Subject) {
 			continue
 		}
 		for _, g := range r.toolPatterns() {
-			if !hiding.covers(&g) && (!g.exact || r.classed || s.saysWhy(call, g.prefix)) {
+			if !hiding.covers(&g) && (!g.exact || r.hasToolProperties || s.hasReason(call, g.prefix)) {
 				return true
 			}
 		}
@@ -60,18 +60,18 @@ func (s *Set) listsDenied(call *Call) bool {
 }
 
 // hasReason reports whether the decision about a tool's call has a message.
-func (s *Set) saysWhy(call *Call, tool string) bool {
+func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool = tool
 	var space [16]*rule
-	v := s.judge(s.find(space[:0], &of), &of)
+	v := s.combine(s.find(space[:0], &of), &of)
 	return v.decision(&of).Message != ""
 }
 
 // permitsEach reports whether w.permits is true for each principal of the subject.
-func (w *walls) opensToAll(subject *Subject) bool {
+func (w *denials) permitsEach(subject *Subject) bool {
 	for i := range subject.size() {
-		if !w.opensTo(subject.at(i)) {
+		if !w.permits(subject.at(i)) {
 			return false
 		}
 	}
@@ -80,37 +80,37 @@ func (w *walls) opensToAll(subject *Subject) bool {
 
 // denials has the patterns that are denied to a subject on a server, and the rules that permit something there. The
 // patterns are for the names of tools, or for methods.
-type walls struct {
+type denials struct {
 	// names returns the patterns of a rule for tools, or for methods.
 	names func(*rule) patterns
-	// judged reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of them.
-	judged bool
-	// opening are the rules that allow calls of a principal of the subject, or require approval for them.
-	opening []*rule
-	// starts has the denied prefixes: each name that starts with one of them is denied. same has the keys of the denied
+	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of them.
+	skipsExact bool
+	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
+	allowing []*rule
+	// prefixes has the denied prefixes: each name that starts with one of them is denied. same has the keys of the denied
 	// patterns that are not only a prefix.
-	starts map[string]bool
-	same   map[string]bool
+	prefixes map[string]bool
+	keys     map[string]bool
 	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
 	shortest, longest int
-	// hides reports whether a rule hides one of the names.
-	hides bool
+	// hidesName reports whether a rule hides one of the names.
+	hidesName bool
 }
 
 // denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns of a
 // rule to collect.
-func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) patterns) *walls {
-	w := &walls{names: names, starts: make(map[string]bool), same: make(map[string]bool)}
+func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
+	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {
-		if r.Action == ActionNone || len(names(r)) == 0 || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+		if r.Action == ActionNone || len(names(r)) == 0 || !r.documentServers.match(server) || !r.servers.match(server) || !matchesAnyPrincipal(r, subject) {
 			continue
 		}
 		if r.Action == ActionAllow || r.Action == ActionRequireApproval {
-			w.opening = append(w.opening, r)
+			w.allowing = append(w.allowing, r)
 			continue
 		}
-		w.hides = w.hides || r.Action == ActionHide
-		if r.classed || r.Match.named() { // the rule denies only some of the calls with these names
+		w.hidesName = w.hidesName || r.Action == ActionHide
+		if r.hasToolProperties || r.Match.hasNames() { // the rule denies only some of the calls with these names
 			continue
 		}
 		for _, g := range names(r) {
@@ -124,46 +124,46 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 // pattern that matches all. If the rule matches no tool, the result is nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
-	case !r.ofTools:
+	case !r.matchesTools:
 		return nil
 	case len(r.tools) == 0:
-		return patterns{anything()}
+		return patterns{matchAll()}
 	}
 	return r.tools
 }
 
 // methodPatterns returns the patterns for the methods other than tools/call that a rule matches.
 func (r *rule) methodPatterns() patterns {
-	if !r.ofMethods {
+	if !r.matchesMethods {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(r.methods), func(g glob) bool { return g.exact && g.prefix == MethodToolsCall })
 }
 
-func anything() glob { return glob{rest: []rune{anyRun}} }
+func matchAll() glob { return glob{rest: []rune{anyRun}} }
 
-func (w *walls) deny(g *glob) {
-	if !g.open() {
-		w.same[g.key()] = true
+func (w *denials) deny(g *glob) {
+	if !g.isPrefix() {
+		w.keys[g.key()] = true
 		return
 	}
-	if len(w.starts) == 0 {
+	if len(w.prefixes) == 0 {
 		w.shortest = len(g.prefix)
 	}
-	w.starts[g.prefix] = true
+	w.prefixes[g.prefix] = true
 	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
 }
 
 // covers reports whether a single denied pattern matches every name that g matches.
-func (w *walls) covers(g *glob) bool {
-	if w.same[g.key()] {
+func (w *denials) covers(g *glob) bool {
+	if w.keys[g.key()] {
 		return true
 	}
-	if len(w.starts) == 0 {
+	if len(w.prefixes) == 0 {
 		return false
 	}
 	for n := w.shortest; n <= min(w.longest, len(g.prefix)); n++ {
-		if w.starts[g.prefix[:n]] {
+		if w.prefixes[g.prefix[:n]] {
 			return true
 		}
 	}
@@ -171,7 +171,7 @@ func (w *walls) covers(g *glob) bool {
 }
 
 // isPrefix reports whether g matches every text that starts with g.prefix.
-func (g *glob) open() bool {
+func (g *glob) isPrefix() bool {
 	for _, r := range g.rest {
 		if r != anyRun {
 			return false
@@ -181,10 +181,10 @@ func (g *glob) open() bool {
 }
 
 // key returns a text that is equal for equal globs and different for others.
-func (g *glob) key() string { return g.prefix + "\x00" + string(wildcards(g.rest)) }
+func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
 // encodeWildcards returns the rest of a pattern with control characters, which no pattern contains, for the wildcards.
-func wildcards(rest []rune) []rune {
+func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
 		switch r {
@@ -201,8 +201,8 @@ func wildcards(rest []rune) []rune {
 
 // permitsNamedTool reports whether a call of a tool would not be denied, for a tool that a rule in w.opening names
 // without wildcards. It decides a call of each of these tools.
-func (s *Set) opensTool(w *walls, call *Call) bool {
-	for _, r := range w.opening {
+func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
+	for _, r := range w.allowing {
 		for _, g := range r.tools {
 			if !g.exact || w.covers(&g) {
 				continue
@@ -210,9 +210,9 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			call.Tool = g.prefix
 			var space [16]*rule
 			rules := s.find(space[:0], call)
-			v := s.judge(rules, call)
+			v := s.combine(rules, call)
 			// Rules that conflict may match different tools if one of them depends on the tool's properties.
-			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.classed })
+			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {
 				return true
 			}
@@ -223,11 +223,11 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 
 // permitsPattern reports whether for each principal of the subject a default or a pattern permits names that no single
 // denied pattern covers. It does not check whether one name is permitted for all principals.
-func (s *Set) opensPattern(w *walls, call *Call) bool {
-	all := anything()
-	byDefault := s.fallbacks.find(call.Server).opens() && !w.covers(&all)
+func (s *Set) permitsPattern(w *denials, call *Call) bool {
+	all := matchAll()
+	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)
 	for i := range call.Subject.size() {
-		if !byDefault && !w.opensTo(call.Subject.at(i)) {
+		if !byDefault && !w.permits(call.Subject.at(i)) {
 			return false
 		}
 	}
@@ -236,13 +236,13 @@ func (s *Set) opensPattern(w *walls, call *Call) bool {
 
 // permits reports whether a rule in w.opening that matches the principal has a pattern that no single denied pattern
 // covers.
-func (w *walls) opensTo(p *Principal) bool {
-	for _, r := range w.opening {
-		if !r.concerns(p) {
+func (w *denials) permits(p *Principal) bool {
+	for _, r := range w.allowing {
+		if !r.matchesPrincipal(p) {
 			continue
 		}
 		for _, g := range w.names(r) {
-			if (!g.exact || !w.judged) && !w.covers(&g) {
+			if (!g.exact || !w.skipsExact) && !w.covers(&g) {
 				return true
 			}
 		}

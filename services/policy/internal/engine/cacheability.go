@@ -1,10 +1,10 @@
 package engine
 
 // Cacheability says for which other calls a decision may be reused. The zero value means that it may not be reused.
-type Again struct {
+type Cacheability struct {
 	// Cacheable reports whether the decision may be reused for calls that differ only in their params, and in the
 	// sessions and runs of their subjects.
-	Alike bool
+	Cacheable bool
 	// BySession reports whether sessions and runs must be equal too.
 	BySession bool
 }
@@ -15,11 +15,11 @@ type Again struct {
 // A decision that requires approval may not be reused. Neither may a decision that a tool is unknown or hidden, so that
 // both kinds of decisions take the same time. For a tool that can't be called, the facts may change without a change of
 // the revision, so its decisions may not be reused either.
-func (s *Set) Again(call Call, d Decision) Again {
-	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Standing != Callable || s.Evaluates(call) {
-		return Again{}
+func (s *Set) Cacheability(call Call, d Decision) Cacheability {
+	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
+		return Cacheability{}
 	}
-	out := Again{Alike: true}
+	out := Cacheability{Cacheable: true}
 	for i := range d.Limits {
 		out.BySession = out.BySession || d.Limits[i].SessionKey != SessionKeyNone
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // A ParseError is a problem in a document.
-type Fault struct {
+type ParseError struct {
 	// Rule is the index in Rules of the rule with the problem, or -1 if the document itself has it.
 	Rule int
 	// Field is the path of the field with the problem, for example `match.tool[0]`. It is empty if the rule or the
@@ -27,15 +27,15 @@ type Fault struct {
 
 // Check returns all problems of the document, in the order of its rules. A document compiles if all of them are
 // warnings.
-func (d *Document) Faults() []Fault {
+func (d *Document) Check() []ParseError {
 	c := &checker{rule: -1}
 	if d.Name == "" {
 		c.add("name", "is required", "")
 	} else {
-		c.name("name", d.Name)
+		c.checkName("name", d.Name)
 	}
 	if d.Server != "" {
-		c.pattern("server", d.Server, serverGrammar)
+		c.checkPattern("server", d.Server, serverGrammar)
 	}
 	if d.Default > DefaultDeny {
 		c.add("default", d.Default.String()+" is unknown", "")
@@ -48,16 +48,16 @@ func (d *Document) Faults() []Fault {
 			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each rule a different name")
 		}
 		seen[r.label()] = true
-		c.check(r)
+		c.checkRule(r)
 	}
-	c.open(d)
-	return c.faults
+	c.warnOpenMethods(d)
+	return c.problems
 }
 
 // correctSpelling returns the protocol's spelling of a method whose name, or the part of whose name up to the last
 // slash, differs from the start of a pattern only by case. Otherwise it returns "". The gateway refuses requests with a
 // wrong spelling, so such a pattern never matches.
-func misspelt(prefix string) string {
+func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
 	for _, method := range mcpmethod.All() {
@@ -75,9 +75,9 @@ func misspelt(prefix string) string {
 
 // warnOpenMethods warns about a rule that refuses all tools to some callers, if another rule of the document allows
 // methods other than tools/call and no rule refuses those methods to the same callers.
-func (c *checker) open(d *Document) {
+func (c *checker) warnOpenMethods(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
-		_, methods := r.Match.about()
+		_, methods := r.Match.scope()
 		return methods && (r.Action == ActionAllow || r.Action == ActionRequireApproval)
 	}) {
 		return
@@ -90,7 +90,7 @@ func (c *checker) open(d *Document) {
 		if len(r.Match.Method) > 0 || !r.refusesAll() || slices.ContainsFunc(d.Rules, twin) {
 			continue
 		}
-		c.faults = append(c.faults, Fault{
+		c.problems = append(c.problems, ParseError{
 			Rule: i, Field: "match", Warning: true,
 			Message:    "concerns only tools/call: other methods that this document allows remain allowed",
 			Suggestion: `add method: "*" if it should concern all methods`,
@@ -100,8 +100,8 @@ func (c *checker) open(d *Document) {
 
 // refusesAll reports whether a rule refuses every tool to the callers that it matches.
 func (r *Rule) refusesAll() bool {
-	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.open() && g.prefix == "" })
-	return r.Tool == "" && every && !r.Match.classed() && !r.Match.named() && (r.Action == ActionDeny || r.Action == ActionHide)
+	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" })
+	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
 // sameButMethod reports whether two rules concern the same servers and callers.
@@ -120,49 +120,49 @@ func (r *Rule) label() string {
 
 // A checker collects the problems of one document.
 type checker struct {
-	rule   int // the index of the rule that is checked, or -1
-	faults []Fault
+	rule     int // the index of the rule that is checked, or -1
+	problems []ParseError
 }
 
 func (c *checker) add(field, message, suggestion string) {
-	c.faults = append(c.faults, Fault{Rule: c.rule, Field: field, Message: message, Suggestion: suggestion})
+	c.problems = append(c.problems, ParseError{Rule: c.rule, Field: field, Message: message, Suggestion: suggestion})
 }
 
-func (c *checker) check(r *Rule) {
+func (c *checker) checkRule(r *Rule) {
 	switch {
 	case r.Tool != "" && r.Name != "":
 		c.add("name", "an entry under tools has no name", "")
 	case r.Tool != "" && !validTool(r.Tool):
-		c.tool(r.Tool)
+		c.addToolName(r.Tool)
 	case r.Tool == "" && r.Name == "":
 		c.add("name", "is required", "name the rule: decisions and limits refer to it")
 	case r.Tool == "" && strings.HasPrefix(r.Name, "tools."):
 		c.add("name", `starts with "tools.", which names the entries under tools`, "choose another name")
 	case r.Tool == "":
-		c.name("name", r.Name)
+		c.checkName("name", r.Name)
 	}
 	if r.Tool != "" && !r.Match.empty() {
 		c.add("match", "an entry under tools matches only its tool", "use rules")
 	}
-	c.match(&r.Match)
-	c.naming(r)
-	c.classes(&r.Match)
+	c.checkMatch(&r.Match)
+	c.checkNames(r)
+	c.checkProperties(&r.Match)
 	if r.Action > ActionHide {
 		c.add("action", r.Action.String()+" is unknown", "")
 	}
 	if r.Action == ActionNone && len(r.Limits) == 0 {
 		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
 	}
-	c.reason(r.Reason)
-	c.limits(r.Limits)
-	c.approval(r)
+	c.checkReason(r.Reason)
+	c.checkLimits(r.Limits)
+	c.checkApproval(r)
 	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
 		c.add("idempotent", "has no effect without action: allow or require_approval", "")
 	}
 }
 
 // addToolName reports that a tool's name is not valid.
-func (c *checker) tool(name string) {
+func (c *checker) addToolName(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
 		return
@@ -170,7 +170,7 @@ func (c *checker) tool(name string) {
 	c.add("", "is not a tool's name", "tools have names of 1 to 128 letters, digits and _ . / -")
 }
 
-func (c *checker) name(field, name string) {
+func (c *checker) checkName(field, name string) {
 	ok := len(name) <= MaxNameBytes
 	for i := range len(name) {
 		ok = ok && toolByte(name[i]) && name[i] != '/' && (i > 0 || !strings.ContainsRune("_.-", rune(name[i])))
@@ -181,7 +181,7 @@ func (c *checker) name(field, name string) {
 	}
 }
 
-func (c *checker) match(m *Match) {
+func (c *checker) checkMatch(m *Match) {
 	for _, key := range append(m.keys(), matchKey{"method", m.Method, methodGrammar}, matchKey{"prompt", m.Prompt, grammar{}}, matchKey{"uri", m.URI, uriGrammar}) {
 		seen := make(map[string]bool)
 		for i, pattern := range key.patterns {
@@ -190,14 +190,14 @@ func (c *checker) match(m *Match) {
 				c.add(field, "is listed twice", "keep one of them")
 			}
 			seen[pattern] = true
-			c.pattern(field, pattern, key.grammar)
+			c.checkPattern(field, pattern, key.grammar)
 		}
 	}
-	tools, methods := m.about()
-	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // reported by checkNames
+	tools, methods := m.scope()
+	both := m.hasNames() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.hasProperties()) // reported by checkNames
 	switch {
 	case tools || methods || both:
-	case m.named():
+	case m.hasNames():
 		c.add("match.method", "can never match: none of these methods has a prompt or URI that the rule requires", "remove match.method, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
 	default:
 		c.add("match.method", "can never match: the rule has keys about a tool, and only tools/call has a tool", "remove match.method, or the keys about the tool")
@@ -205,7 +205,7 @@ func (c *checker) match(m *Match) {
 	for i, pattern := range m.Method {
 		field := fmt.Sprintf("match.method[%d]", i)
 		g, message, _ := compileGlob(pattern)
-		switch known := misspelt(g.prefix); {
+		switch known := correctSpelling(g.prefix); {
 		case message != "": // reported by checkPattern
 		case known != "":
 			c.add(field, "is not how a method is spelled", "write "+known)
@@ -215,7 +215,7 @@ func (c *checker) match(m *Match) {
 	}
 }
 
-func (c *checker) pattern(field, text string, fits grammar) {
+func (c *checker) checkPattern(field, text string, fits grammar) {
 	g, message, suggestion := compileGlob(text)
 	if message != "" {
 		c.add(field, message, suggestion)
@@ -229,7 +229,7 @@ func (c *checker) pattern(field, text string, fits grammar) {
 	}
 }
 
-func (c *checker) reason(reason string) {
+func (c *checker) checkReason(reason string) {
 	switch {
 	case len(reason) > MaxReasonBytes:
 		c.add("reason", fmt.Sprintf("is longer than %d bytes", MaxReasonBytes), "")
@@ -242,7 +242,7 @@ func (c *checker) reason(reason string) {
 // breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
-func (c *checker) limits(limits []RateLimit) {
+func (c *checker) checkLimits(limits []RateLimit) {
 	if len(limits) > MaxRuleLimits {
 		c.add("rate_limit", fmt.Sprintf("has more than %d limits", MaxRuleLimits), "")
 		return
@@ -305,5 +305,5 @@ func (m *Match) keys() []matchKey {
 }
 
 func (m *Match) empty() bool {
-	return len(m.Method) == 0 && !m.classed() && !m.named() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
+	return len(m.Method) == 0 && !m.hasProperties() && !m.hasNames() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
 }

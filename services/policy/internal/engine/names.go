@@ -31,31 +31,31 @@ var (
 
 // approvableMethods are the methods that can require approval. Each of their requests has a single effect or result,
 // and names a tool, a prompt or a resource that an approver can judge.
-var askable = []string{MethodToolsCall, methodGetPrompt, methodRead}
+var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
 // allApprovable reports whether every method that the match can match can require approval.
-func (m *Match) asksWell() bool {
+func (m *Match) allApprovable() bool {
 	patterns := compilePatterns(m.methods())
-	if !m.named() {
-		return !slices.ContainsFunc(patterns, func(g glob) bool { return !g.exact || !slices.Contains(askable, g.prefix) })
+	if !m.hasNames() {
+		return !slices.ContainsFunc(patterns, func(g glob) bool { return !g.exact || !slices.Contains(approvableMethods, g.prefix) })
 	}
 	named := Match{Prompt: m.Prompt, URI: m.URI}
-	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
+	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(approvableMethods, method) })
 }
 
 // nameKind says whether a call names a prompt or a resource.
-type naming uint8
+type nameKind uint8
 
 const (
 	// namesNone means that the call names neither a prompt nor a resource.
-	namesNone naming = iota
+	namesNone nameKind = iota
 	namesPrompt
 	namesResource
 	// namesUnknown means that the call is a completion without a valid kind.
 	namesUnknown
 )
 
-func (c *Call) naming() naming {
+func (c *Call) nameKind() nameKind {
 	switch c.Method {
 	case methodGetPrompt:
 		return namesPrompt
@@ -74,44 +74,44 @@ func (c *Call) naming() naming {
 }
 
 // uriReadings are the URIs as which servers could read the URI of a call.
-type readings struct {
+type uriReadings struct {
 	// notPlain says why the URI is not plain. It is nil if the URI is plain.
-	plain error
+	notPlain error
 	// folded are the readings of a plain URI in lower case.
 	folded []string
 }
 
 // uri returns the readings of the call's URI. It computes them once.
-func (c *Call) uri() *readings {
-	if c.read != nil {
-		return c.read
+func (c *Call) uri() *uriReadings {
+	if c.uriCache != nil {
+		return c.uriCache
 	}
-	c.read = new(readings)
+	c.uriCache = new(uriReadings)
 	check, texts := locator.CheckResource, []string{c.Tool}
 	if start, _, template := strings.Cut(c.Tool, "{"); template && c.Method == methodComplete {
 		check, texts = locator.CheckTemplate, []string{c.Tool, start}
 	}
-	if c.read.plain = check(c.Tool); c.read.plain != nil {
-		return c.read
+	if c.uriCache.notPlain = check(c.Tool); c.uriCache.notPlain != nil {
+		return c.uriCache
 	}
 	for _, text := range texts {
 		for _, reading := range locator.Readings(text) {
-			c.read.folded = append(c.read.folded, strings.ToLower(reading))
+			c.uriCache.folded = append(c.uriCache.folded, strings.ToLower(reading))
 		}
 	}
-	return c.read
+	return c.uriCache
 }
 
 // hasNames reports whether the match has Prompt or URI.
-func (m *Match) named() bool { return len(m.Prompt)+len(m.URI) > 0 }
+func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
 // matchesName reports whether the prompt or URI of a call matches the rule. The call's method must not be
 // [MethodToolsCall]. See [Match] for how URIs are compared.
-func (r *rule) aboutName(call *Call) bool {
+func (r *rule) matchesName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
 		return true
 	}
-	switch call.naming() {
+	switch call.nameKind() {
 	case namesPrompt:
 		return len(r.prompts) > 0 && r.prompts.match(call.Tool)
 	case namesResource:
@@ -125,25 +125,25 @@ func (r *rule) aboutName(call *Call) bool {
 
 func (r *rule) matchesURI(call *Call) bool {
 	if r.Action == ActionAllow {
-		return r.matchesWritten(call)
+		return r.matchesExactURI(call)
 	}
 	read := call.uri()
-	return read.plain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
+	return read.notPlain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
 // matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns with its case and
 // spelling unchanged.
-func (r *rule) matchesWritten(call *Call) bool {
-	return call.uri().plain == nil && r.uris.match(call.Tool)
+func (r *rule) matchesExactURI(call *Call) bool {
+	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
 // isAdmitted reports whether one of the rules, all of which match the call, admits it for a principal. A rule with
 // ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
 // [rule.matchesExactURI] is true.
-func isOpened(rules []*rule, call *Call, p *Principal) bool {
+func isAdmitted(rules []*rule, call *Call, p *Principal) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
-		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesWritten(call))
-		return (asks || r.Action == ActionAllow) && r.concerns(p)
+		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
+		return (asks || r.Action == ActionAllow) && r.matchesPrincipal(p)
 	})
 }
 
@@ -163,67 +163,67 @@ func foldPatterns(ps patterns) patterns {
 }
 
 // An EntryKind is the kind of names that a list or a notification contains.
-type Listed uint8
+type EntryKind uint8
 
 // The kinds of entries.
 const (
 	// EntryPrompt is the name of a prompt. It is decided like prompts/get.
-	ListedPrompt Listed = iota
+	EntryPrompt EntryKind = iota
 	// EntryResource is the URI of a resource. It is decided like resources/read.
-	ListedResource
+	EntryResource
 	// EntryTemplate is a URI template.
-	ListedTemplate
+	EntryTemplate
 	// EntryUpdate is the URI of a changed resource. It is decided like resources/subscribe.
-	ListedUpdate
+	EntryUpdate
 )
 
 // ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may if
 // a call that names the entry is allowed or requires approval. A template is shown unless the text before its first
 // expression proves that all URIs of the template are denied.
-func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
+func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {
-	case ListedPrompt:
+	case EntryPrompt:
 		call.Method = methodGetPrompt
-	case ListedUpdate:
+	case EntryUpdate:
 		call.Method = methodSubscribe
-	case ListedResource:
+	case EntryResource:
 		call.Method = methodRead
-	case ListedTemplate:
+	case EntryTemplate:
 		call.Method = methodRead
 		if start, _, template := strings.Cut(name, "{"); template {
-			return s.could(&call, start)
+			return s.couldAllow(&call, start)
 		}
 	}
-	if code, _ := facts.Standing.refusal(""); code != "" || refusal(&call) != "" {
+	if code, _ := facts.Status.refusal(""); code != "" || refusal(&call) != "" {
 		return false
 	}
 	var space [16]*rule
-	return s.judge(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
+	return s.combine(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
 // CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
 // all calls are denied. The method must not be [MethodToolsCall].
-func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
-	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
+func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
+	return s.couldAllow(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
 
 // couldAllow does the work of CouldAllow for calls with names or URIs that begin with start.
-func (s *Set) could(call *Call, start string) bool {
-	if code, _ := call.Facts.Standing.refusal(call.Server); code != "" || refusal(call) != "" {
+func (s *Set) couldAllow(call *Call, start string) bool {
+	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
 	}
 	for i := range call.Subject.size() {
 		p, opened := call.Subject.at(i), slices.Contains(mcpmethod.Notifications(), call.Method)
 		for _, r := range s.others {
-			if !r.home.match(call.Server) || !r.servers.match(call.Server) || !r.methods.match(call.Method) || !r.concerns(p) {
+			if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) || !r.methods.match(call.Method) || !r.matchesPrincipal(p) {
 				continue
 			}
 			switch r.Action {
 			case ActionAllow, ActionRequireApproval:
-				opened = opened || r.opens(start)
+				opened = opened || r.mayAdmit(start)
 			case ActionDeny, ActionHide:
-				if r.closes(call.Method, start) {
+				if r.deniesAll(call.Method, start) {
 					return false
 				}
 			case ActionNone:
@@ -237,14 +237,14 @@ func (s *Set) could(call *Call, start string) bool {
 }
 
 // mayAdmit reports whether a rule that allows or requires approval may admit a URI that begins with start.
-func (r *rule) opens(start string) bool {
+func (r *rule) mayAdmit(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
 	})
 }
 
 // deniesAll reports whether a rule that denies matches every call of the method whose name or URI begins with start.
-func (r *rule) closes(method, start string) bool {
+func (r *rule) deniesAll(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
 		return true
@@ -253,16 +253,16 @@ func (r *rule) closes(method, start string) bool {
 	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // the method has no name of the rule's kind
 		return false
 	}
-	all := func(g glob) bool { return g.open() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
+	all := func(g glob) bool { return g.isPrefix() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
 // namesAlike reports whether no rule about a server distinguishes prompts by name for a subject, and whether no rule
 // distinguishes resources by URI.
-func (s *Set) alike(subject *Subject, server string) (prompts, resources bool) {
+func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {
-		if r.Action == ActionNone || !r.Match.named() || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+		if r.Action == ActionNone || !r.Match.hasNames() || !r.documentServers.match(server) || !r.servers.match(server) || !matchesAnyPrincipal(r, subject) {
 			continue
 		}
 		prompts, resources = prompts && len(r.prompts) == 0, resources && len(r.uris) == 0

@@ -13,13 +13,13 @@ import (
 )
 
 // ListServers implements policyv1.CatalogServiceServer.
-func (c catalogue) ListServers(ctx context.Context, req *policyv1.ListServersRequest) (*policyv1.ListServersResponse, error) {
-	if err := mayRead(ctx); err != nil {
+func (c catalogServer) ListServers(ctx context.Context, req *policyv1.ListServersRequest) (*policyv1.ListServersResponse, error) {
+	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	servers := c.active.Load().known.servers
+	servers := c.active.Load().catalog.servers
 	resp := new(policyv1.ListServersResponse)
-	size := cmp.Or(int(req.GetPageSize()), defaultPage)
+	size := cmp.Or(int(req.GetPageSize()), defaultPageSize)
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		switch {
 		case name <= req.GetPageToken():
@@ -34,8 +34,8 @@ func (c catalogue) ListServers(ctx context.Context, req *policyv1.ListServersReq
 }
 
 // GetServer implements policyv1.CatalogServiceServer.
-func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest) (*policyv1.GetServerResponse, error) {
-	server, err := c.readable(ctx, req.GetServer())
+func (c catalogServer) GetServer(ctx context.Context, req *policyv1.GetServerRequest) (*policyv1.GetServerResponse, error) {
+	server, err := c.readableServer(ctx, req.GetServer())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -44,18 +44,18 @@ func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest
 
 // ListTools implements policyv1.CatalogServiceServer. A search through every definition takes as long as the decision
 // about a list, so ListTools takes one of the slots for lists.
-func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
-	if err := mayRead(ctx); err != nil {
+func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
+	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	done, err := c.lists.Take(ctx, callerShare(ctx))
+	done, err := c.listSlots.Take(ctx, callerOwner(ctx))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	servers := c.active.Load().known.servers
+	servers := c.active.Load().catalog.servers
 	afterServer, afterTool, _ := strings.Cut(req.GetPageToken(), "/")
-	size := cmp.Or(int(req.GetPageSize()), defaultPage)
+	size := cmp.Or(int(req.GetPageSize()), defaultPageSize)
 	resp := new(policyv1.ListToolsResponse)
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
 		if ctx.Err() != nil {
@@ -64,9 +64,9 @@ func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest
 		if req.GetServer() != "" && req.GetServer() != name {
 			continue
 		}
-		shelf := &shelf{server: servers[name], settings: c.settings(name), store: c.store}
+		shelf := &toolRenderer{server: servers[name], settings: c.settings(name), store: c.store}
 		for _, tool := range slices.Sorted(maps.Keys(servers[name].Tools)) {
-			if fits, err := shelf.fits(ctx, tool, req); err != nil || !fits {
+			if fits, err := shelf.matches(ctx, tool, req); err != nil || !fits {
 				if err != nil {
 					return nil, toStatus(err)
 				}
@@ -94,14 +94,14 @@ func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest
 }
 
 // callerOwner returns the owner to whom the requests of a caller are charged.
-func callerShare(ctx context.Context) owner {
+func callerOwner(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}
 }
 
 // GetTool implements policyv1.CatalogServiceServer.
-func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*policyv1.GetToolResponse, error) {
-	server, err := c.readable(ctx, req.GetServer())
+func (c catalogServer) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*policyv1.GetToolResponse, error) {
+	server, err := c.readableServer(ctx, req.GetServer())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -113,33 +113,33 @@ func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*
 }
 
 func (s *Service) page(ctx context.Context, server *catalog.Server, tool string) (*policyv1.CatalogTool, error) {
-	shelf := &shelf{server: server, settings: s.settings(server.Name), store: s.store, alone: true}
+	shelf := &toolRenderer{server: server, settings: s.settings(server.Name), store: s.store, single: true}
 	return shelf.page(ctx, tool)
 }
 
 // readableServer returns a server if the caller may read the catalog.
-func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, error) {
-	if err := mayRead(ctx); err != nil {
+func (c catalogServer) readableServer(ctx context.Context, name string) (*catalog.Server, error) {
+	if err := checkMayRead(ctx); err != nil {
 		return nil, err
 	}
-	if server := c.active.Load().known.servers[name]; server != nil {
+	if server := c.active.Load().catalog.servers[name]; server != nil {
 		return server, nil
 	}
 	return nil, unknownServer(name)
 }
 
-// checkMayRead returns [errTenant] for people of other tenants, because the catalog includes tools that servers list
+// checkMayRead returns [errOtherTenant] for people of other tenants, because the catalog includes tools that servers list
 // only to callers of one tenant.
-func mayRead(ctx context.Context) error {
-	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != home {
-		return errTenant
+func checkMayRead(ctx context.Context) error {
+	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != homeTenant {
+		return errOtherTenant
 	}
 	return nil
 }
 
 // GetDefinition implements policyv1.CatalogServiceServer.
-func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitionRequest) (*policyv1.GetDefinitionResponse, error) {
-	server, err := c.readable(ctx, req.GetServer())
+func (c catalogServer) GetDefinition(ctx context.Context, req *policyv1.GetDefinitionRequest) (*policyv1.GetDefinitionResponse, error) {
+	server, err := c.readableServer(ctx, req.GetServer())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -155,5 +155,5 @@ func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitio
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &policyv1.GetDefinitionResponse{Definition: packSeen(d, c.settings(server.Name), d.Flag(req.GetTool(), server.Looks())), DefinitionJson: text}, nil
+	return &policyv1.GetDefinitionResponse{Definition: packDefinition(d, c.settings(server.Name), d.Flag(req.GetTool(), server.Looks())), DefinitionJson: text}, nil
 }

@@ -129,10 +129,10 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		"file:///pub/x":               false,
 		"file:///pub/../etc/{passwd}": true, // no URI of it can be read, so showing it is harmless
 	} {
-		if got := set.Shows(person("x"), "s", engine.ListedTemplate, template, known); got != want {
+		if got := set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, known); got != want {
 			t.Errorf("%s is shown: %t", template, got)
 		}
-		if set.Shows(person("x"), "s", engine.ListedTemplate, template, engine.Facts{Standing: engine.Quarantined}) {
+		if set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, engine.Facts{Status: engine.Quarantined}) {
 			t.Errorf("%s of a server that is stopped is shown", template)
 		}
 	}
@@ -148,24 +148,24 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 		}
 		call := drawCall(t)
 		call.Ref, call.Facts = "", known
-		alike := set.Reach(call.Subject, call.Server)
+		alike := set.Access(call.Subject, call.Server)
 		for _, kind := range []struct {
 			method string
-			listed engine.Listed
+			listed engine.EntryKind
 			names  []string
 			alike  bool
 		}{
-			{"prompts/get", engine.ListedPrompt, append(somePrompts, "other"), alike.PromptsAlike},
-			{"resources/read", engine.ListedResource, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
-			{"resources/subscribe", engine.ListedUpdate, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
+			{"prompts/get", engine.EntryPrompt, append(somePrompts, "other"), alike.PromptsAlike},
+			{"resources/read", engine.EntryResource, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
+			{"resources/subscribe", engine.EntryUpdate, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
 		} {
 			call.Method = kind.method
-			could := set.Could(call.Subject, call.Server, kind.method, known)
+			could := set.CouldAllow(call.Subject, call.Server, kind.method, known)
 			seen := make(map[bool]bool)
 			for _, name := range kind.names {
 				call.Tool = name
 				allowed := set.Decide(call).Effect != engine.Deny
-				if shown := set.Shows(call.Subject, call.Server, kind.listed, name, known); shown != allowed {
+				if shown := set.ShowsEntry(call.Subject, call.Server, kind.listed, name, known); shown != allowed {
 					t.Fatalf("%s of %q is allowed: %t, and shown: %t", kind.method, name, allowed, shown)
 				}
 				if allowed && !could {
@@ -181,7 +181,7 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 		for uri := range someURIs {
 			call.Tool = uri
 			for _, start := range []string{"", "a:", "a:x/", "a:x/y"} {
-				shown := set.Shows(call.Subject, call.Server, engine.ListedTemplate, start+"{x}", known)
+				shown := set.ShowsEntry(call.Subject, call.Server, engine.EntryTemplate, start+"{x}", known)
 				if strings.HasPrefix(uri, start) && set.Decide(call).Effect != engine.Deny && !shown {
 					t.Fatalf("%s may be read, and the template %s{x} is not shown", uri, start)
 				}

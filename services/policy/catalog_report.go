@@ -21,17 +21,17 @@ import (
 
 // Errors of reports.
 var (
-	errList      = errors.New("this is not a list of tools")
-	errTooLong   = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
-	errDuplicate = errors.New("the list names a tool twice")
-	errUnread    = errors.New("the store was not read, so the texts of stored definitions are missing")
+	errInvalidList   = errors.New("this is not a list of tools")
+	errTooLong       = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
+	errDuplicateTool = errors.New("the list names a tool twice")
+	errUnread        = errors.New("the store was not read, so the texts of stored definitions are missing")
 )
 
 // maxLogged is the largest number of tool names in one log line.
 const maxLogged = 10
 
-// maxLeftName is the largest length of the name of an entry that is left out, in bytes.
-const maxLeftName = 128
+// maxLeftOutName is the largest length of the name of an entry that is left out, in bytes.
+const maxLeftOutName = 128
 
 // maxReports is how many reports are received at a time, each up to [MaxList] bytes. Reports of callers' lists and
 // reports of gateways' own lists are counted separately. maxReportsEach is how many of each one owner may send at a
@@ -42,7 +42,7 @@ const (
 )
 
 // catalogServer implements policyv1.CatalogServiceServer.
-type catalogue struct {
+type catalogServer struct {
 	policyv1.UnimplementedCatalogServiceServer
 	*Service
 }
@@ -52,24 +52,24 @@ type catalogue struct {
 // A report holds two slots in turn. The first bounds the memory in use while the report arrives; there are several of
 // these slots, because a sender may be slow. The second is a slot for lists, because parsing the definitions of a list
 // takes as long as thousands of decisions. Slots are limited per principal, and for a gateway's own lists per server.
-func (c catalogue) ReportTools(stream reports) error {
+func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
 	if err != nil {
 		return toStatus(err)
 	}
 	who := authn.CallerOf(ctx).Principal
-	own := who.GetTenant() == home && who.GetSubject() == principal.Catalogue
+	own := who.GetTenant() == homeTenant && who.GetSubject() == principal.Catalogue
 	share := owner{who.GetTenant(), who.GetSubject()}
 	if own {
 		share.name += " " + head.GetServer()
 	}
 	if head.GetWhole() && !own {
-		return toStatus(fmt.Errorf("%w: only a list that a gateway requested itself may be whole", errList))
+		return toStatus(fmt.Errorf("%w: only a list that a gateway requested itself may be whole", errInvalidList))
 	}
-	turns := c.reports
+	turns := c.callerReportSlots
 	if own {
-		turns = c.whole
+		turns = c.gatewayReportSlots
 	}
 	read, err := turns.Take(ctx, share)
 	if err != nil {
@@ -80,14 +80,14 @@ func (c catalogue) ReportTools(stream reports) error {
 	if err != nil {
 		return toStatus(err)
 	}
-	done, err := c.lists.Take(ctx, share)
+	done, err := c.listSlots.Take(ctx, share)
 	if err != nil {
 		return err
 	}
 	defer done()
 	report := catalog.Report{Version: head.GetProtocolVersion(), Whole: head.GetWhole(), LeftOut: head.GetLeftOut()}
 	if !own {
-		report.To = seenBy(who)
+		report.To = reporterKey(who)
 	}
 	indexes, err := readTools(ctx, tools, &report)
 	if err != nil {
@@ -119,7 +119,7 @@ func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *ca
 		}
 		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
 		if err != nil { // a definition that can't be parsed has no classification
-			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
+			report.LeftOut = append(report.LeftOut, truncate(t.GetName(), maxLeftOutName))
 			continue
 		}
 		indexes[i] = len(report.Tools)
@@ -128,24 +128,24 @@ func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *ca
 	return indexes, nil
 }
 
-func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
+func reporterKey(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
 
-type reports = grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]
+type reportStream = grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]
 
-func receiveHead(stream reports) (*policyv1.ReportHead, error) {
+func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	part, err := stream.Recv()
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
 	case part.GetHead() == nil:
-		return nil, fmt.Errorf("%w: it does not begin with its head", errList)
+		return nil, fmt.Errorf("%w: it does not begin with its head", errInvalidList)
 	default:
 		return part.GetHead(), nil
 	}
 }
 
 // receive returns the tools of a report, after its head.
-func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
+func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
 		part, err := stream.Recv()
@@ -155,7 +155,7 @@ func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 		case err != nil:
 			return nil, err
 		case part.GetHead() != nil:
-			return nil, fmt.Errorf("%w: it has two heads", errList)
+			return nil, fmt.Errorf("%w: it has two heads", errInvalidList)
 		}
 		tools = append(tools, part.GetTool())
 		if size += len(part.GetTool().GetDefinitionJson()); len(tools) > MaxTools || size > MaxList {
@@ -170,9 +170,9 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 	settings := s.settings(server)
 	twice := catalog.Twice(r.Tools)
 	if twice != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
-		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
+		return nil, fmt.Errorf("%w: %q", errDuplicateTool, twice)
 	}
-	if before := s.active.Load().known.servers[server]; before != nil && twice == "" {
+	if before := s.active.Load().catalog.servers[server]; before != nil && twice == "" {
 		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errUnread })
 		if err == nil && out.Server == before {
 			return out.States, nil
@@ -206,11 +206,11 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 			"server", server, "tools", strings.Join(news[:min(len(news), maxLogged)], ", "), "waiting", len(news), "do", "sluice catalog diff "+server)
 	}
 	s.publish(ctx, version, after)
-	if err := s.settle(ctx, s.active.Load()); err != nil {
+	if err := s.waitForOlderLeases(ctx, s.active.Load()); err != nil {
 		return nil, err
 	}
 	if twice != "" {
-		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
+		return nil, fmt.Errorf("%w: %q", errDuplicateTool, twice)
 	}
 	return states, nil
 }

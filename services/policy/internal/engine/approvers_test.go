@@ -35,48 +35,50 @@ func TestPeople(t *testing.T) {
 	}
 	confirmed := func(r *engine.Rule) { r.SelfConfirm = true }
 	ana, ben, twin := somebody("default", "ana", "finance"), somebody("default", "ben", "finance", "legal"), somebody("acme", "ana", "finance")
-	bot := func(owner string, of engine.Principal) engine.Owned { return engine.Owned{Principal: of, Owner: owner} }
+	bot := func(owner string, of engine.Principal) engine.OwnedAgent {
+		return engine.OwnedAgent{Principal: of, Owner: owner}
+	}
 	laptop := somebody("default", "laptop", "developers")
 	tests := []struct {
 		name   string
-		people engine.People
+		people engine.Approvers
 		rule   engine.Rule
-		want   []engine.Fault
+		want   []engine.ParseError
 	}{
-		{"enough", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "finance")), nil},
-		{"two tokens of one person", engine.People{Deciders: []engine.Principal{ana, ana}}, ask(quorum(2, "finance")), []engine.Fault{{
+		{"enough", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "finance")), nil},
+		{"two tokens of one person", engine.Approvers{Deciders: []engine.Principal{ana, ana}}, ask(quorum(2, "finance")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers of finance, and there is 1", Suggestion: "that is ana: " + noGroup,
 		}}},
-		{"members of either group", engine.People{Deciders: []engine.Principal{ana, somebody("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
-		{"members of other groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.Fault{{
+		{"members of either group", engine.Approvers{Deciders: []engine.Principal{ana, somebody("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
+		{"members of other groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers of legal, and there is 1", Suggestion: "that is ben: " + noGroup,
 		}}},
-		{"nobody", engine.People{}, ask(), []engine.Fault{{
+		{"nobody", engine.Approvers{}, ask(), []engine.ParseError{{
 			Message: "can never be approved: it asks for 1 operator or approver, and there are 0", Suggestion: noPeople,
 		}}},
-		{"too few without groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.Fault{{
+		{"too few without groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.ParseError{{
 			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, ben: " + noPeople,
 		}}},
-		{"people of two tenants", engine.People{Deciders: []engine.Principal{ana, twin, somebody("acme", "zoe")}}, ask(quorum(3)), []engine.Fault{{
+		{"people of two tenants", engine.Approvers{Deciders: []engine.Principal{ana, twin, somebody("acme", "zoe")}}, ask(quorum(3)), []engine.ParseError{{
 			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, zoe: " + noPeople,
 		}}},
-		{"a tenant that the rule is not about", engine.People{Deciders: []engine.Principal{ana, ben, twin}}, ask(quorum(2), tenant("ac*")), []engine.Fault{{
+		{"a tenant that the rule is not about", engine.Approvers{Deciders: []engine.Principal{ana, ben, twin}}, ask(quorum(2), tenant("ac*")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers, and there is 1", Suggestion: "that is ana: " + noPeople,
 		}}},
-		{"the person at the agent", engine.People{}, ask(confirmed), nil},
-		{"a rule that does not ask", engine.People{}, engine.Rule{Name: "r", Action: engine.ActionAllow}, nil},
-		{"the owner alone", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}}, ask(quorum(1, "finance")), []engine.Fault{{
+		{"the person at the agent", engine.Approvers{}, ask(confirmed), nil},
+		{"a rule that does not ask", engine.Approvers{}, engine.Rule{Name: "r", Action: engine.ActionAllow}, nil},
+		{"the owner alone", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("ana", laptop)}}, ask(quorum(1, "finance")), []engine.ParseError{{
 			Warning: true, Message: "calls of laptop can't be approved: it asks for 1 operator or approver of finance of their tenant, who are neither the caller nor its owner",
 			Suggestion: noGroup,
 		}}},
-		{"the owner alone, who may", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}, OwnersMay: true}, ask(quorum(1, "finance")), nil},
-		{"the caller alone", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("", ana)}, OwnersMay: true}, ask(), []engine.Fault{{
+		{"the owner alone, who may", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("ana", laptop)}, OwnersMayApprove: true}, ask(quorum(1, "finance")), nil},
+		{"the caller alone", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("", ana)}, OwnersMayApprove: true}, ask(), []engine.ParseError{{
 			Warning: true, Message: "calls of ana can't be approved: it asks for 1 operator or approver of their tenant, who are neither the caller nor its owner",
 			Suggestion: noPeople,
 		}}},
-		{"an owner whose agent the rule is not about", engine.People{Deciders: []engine.Principal{ana}, Callers: []engine.Owned{bot("ana", laptop)}},
+		{"an owner whose agent the rule is not about", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("ana", laptop)}},
 			ask(func(r *engine.Rule) { r.Match.Groups = []string{"contractors"} }), nil},
-		{"a caller of a tenant without people", engine.People{Deciders: []engine.Principal{ana, ben}, Callers: []engine.Owned{bot("", somebody("acme", "bot"))}}, ask(quorum(2)), []engine.Fault{{
+		{"a caller of a tenant without people", engine.Approvers{Deciders: []engine.Principal{ana, ben}, Callers: []engine.OwnedAgent{bot("", somebody("acme", "bot"))}}, ask(quorum(2)), []engine.ParseError{{
 			Warning: true, Message: "calls of bot can't be approved: it asks for 2 operators or approvers of their tenant, who are neither the caller nor its owner",
 			Suggestion: noPeople,
 		}}},
@@ -86,7 +88,7 @@ func TestPeople(t *testing.T) {
 			t.Parallel()
 			d := engine.Document{Name: "d", Rules: []engine.Rule{tt.rule}}
 			compile(t, d)
-			if diff := cmp.Diff(tt.want, tt.people.Faults(&d)); diff != "" {
+			if diff := cmp.Diff(tt.want, tt.people.Check(&d)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -96,14 +98,14 @@ func TestPeople(t *testing.T) {
 // The place of a fault is that of its rule, and long lists are cut.
 func TestPeopleNamesTheRule(t *testing.T) {
 	t.Parallel()
-	var p engine.People
+	var p engine.Approvers
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		p.Deciders = append(p.Deciders, somebody("default", name))
 	}
 	d := engine.Document{Name: "d", Rules: []engine.Rule{
 		{Tool: "t", Action: engine.ActionRequireApproval}, {Tool: "u", Action: engine.ActionRequireApproval, Quorum: 8},
 	}}
-	got := p.Faults(&d)
+	got := p.Check(&d)
 	want := "those are a, b, c, d, e and 2 more: " + noPeople
 	if len(got) != 1 || got[0].Rule != 1 || got[0].Suggestion != want {
 		t.Errorf("got %+v", got)

@@ -13,15 +13,15 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
-	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
+	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
 const (
 	// maxReadAge is the largest age of the last read of the store at which an epoch lease is given, if other processes
 	// change the store. maxPeerDelay is how long after a change a lease that another process gave before the change may
 	// still be valid.
-	maxReadAge   = 2 * followEvery
-	maxPeerDelay = maxReadAge + lease.Longest
+	maxReadAge   = 2 * pollInterval
+	maxPeerDelay = maxReadAge + epochlease.Longest
 )
 
 // epoch identifies a set among all sets of all starts. Decisions of equal epochs come from equal policies and catalogs.
@@ -32,7 +32,7 @@ func (s *Service) epoch(set *activeSet) string {
 // LeaseRevision implements policyv1.PolicyServiceServer.
 func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]) error {
 	ctx := stream.Context()
-	holder := s.leases.Enter(time.Now())
+	holder := s.epochLeases.Enter(time.Now())
 	defer holder.Leave()
 	asked, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
 	go func() { // LeaseRevision can't wait for this goroutine, because Recv may return only after LeaseRevision has
@@ -67,7 +67,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 			}
 			request = req.GetNumber()
 		}
-		if err := stream.Send(s.leased(ctx, holder, request)); err != nil {
+		if err := stream.Send(s.leaseResponse(ctx, holder, request)); err != nil {
 			return err
 		}
 	}
@@ -75,7 +75,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 
 // leaseResponse returns the next response to a holder. It contains a lease if it answers a request and the catalog was
 // read recently. request is zero if the response answers no request.
-func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
+func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
 	resp.Number = to.Tell(now, func() (epoch uint64, until time.Time) {
@@ -85,8 +85,8 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 		}
 		resp.Revision, resp.Epoch = set.describe(authn.CallerOf(ctx)), s.epoch(set)
 		if request != 0 && s.readRecently() {
-			resp.Lease = durationpb.New(lease.Longest)
-			until = now.Add(lease.Longest)
+			resp.Lease = durationpb.New(epochlease.Longest)
+			until = now.Add(epochlease.Longest)
 		}
 		return set.number, until
 	})
@@ -95,16 +95,16 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 
 // readRecently reports whether this process has recently read the changes of other processes.
 func (s *Service) readRecently() bool {
-	return s.cfg.Source == sqlstore.SQLite || s.age() < maxReadAge
+	return s.cfg.Source == sqlstore.SQLite || s.catalogAge() < maxReadAge
 }
 
 // waitForOlderLeases waits until gateways can't use decisions from before set any more, whether this process made them
 // or the process before it. It returns the error of ctx.
-func (s *Service) settle(ctx context.Context, set *activeSet) error {
+func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
-		until, freed := s.leases.Before(set.number, time.Now())
+		until, freed := s.epochLeases.Before(set.number, time.Now())
 		if until.IsZero() {
-			return waitUntil(ctx, s.opened.Add(lease.Longest), nil)
+			return waitUntil(ctx, s.opened.Add(epochlease.Longest), nil)
 		}
 		if err := waitUntil(ctx, until, freed); err != nil {
 			return err
@@ -113,12 +113,12 @@ func (s *Service) settle(ctx context.Context, set *activeSet) error {
 }
 
 // waitForReplicas waits until neither this process nor another replica, nor a lease from one, decides by older sets.
-func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
+func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
 		until = time.Now().Add(maxPeerDelay)
 	}
-	if err := s.settle(ctx, set); err != nil {
+	if err := s.waitForOlderLeases(ctx, set); err != nil {
 		return err
 	}
 	return waitUntil(ctx, until, nil)
