@@ -110,7 +110,7 @@ hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not
 
 .PHONY: neighbours
 neighbours: ## Let guests that behave work beside such that do not, and time their turns (NEIGHBOURS=2s for each of 18 stretches)
-	cd services && SLUICE_NEIGHBOURS=$(NEIGHBOURS) go test ./wasmagent/internal/worker -run 'TestNeighboursOfBadGuests$$' -count=1 -v -timeout 30m
+	cd services && SLUICE_NEIGHBOURS=$(NEIGHBOURS) go test ./wasmagent/internal/worker -run 'TestStep_IsFastNextToHostileGuests$$' -count=1 -v -timeout 30m
 	cd services && go test ./wasmagent/internal/worker -run '^$$' -bench Deadline -benchtime 50x
 
 NEIGHBOURS ?= 2s

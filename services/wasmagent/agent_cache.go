@@ -31,7 +31,7 @@ type agentCache struct {
 
 	mu     sync.Mutex
 	agents map[string]weak.Pointer[agent.Agent]
-	// recent holds the agents that stay in memory without a user, and bytes is their total size.
+	// recent holds the agents that stay in memory without a user, and recentBytes is their total size.
 	recent      *simplelru.LRU[string, cachedAgent]
 	recentBytes int
 }
@@ -42,9 +42,9 @@ type cachedAgent struct {
 	size int
 }
 
-func newAgentCache(kept *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *agentCache {
+func newAgentCache(db *store.Store, open func(context.Context, *store.Row) (*agent.Agent, error)) *agentCache {
 	recent, _ := simplelru.NewLRU[string, cachedAgent](math.MaxInt, nil) // fails only for sizes below 1
-	return &agentCache{store: kept, open: open, agents: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
+	return &agentCache{store: db, open: open, agents: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
 // lookup returns the agent with this id if it is in memory, otherwise nil.
@@ -57,11 +57,11 @@ func (s *agentCache) lookup(id string) *agent.Agent {
 // get returns the agent with this id. It loads the agent unless memory has the stored version. Errors: the store's.
 func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.lookup(id); a != nil && !a.IsStale() {
-		fresh, err := s.isCurrent(ctx, a)
+		current, err := s.isCurrent(ctx, a)
 		if err != nil {
 			return nil, err
 		}
-		if fresh {
+		if current {
 			s.touch(a)
 			return a, nil
 		}

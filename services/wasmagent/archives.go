@@ -27,7 +27,7 @@ import (
 // maxArchivePart bounds one part of an archive, in bytes.
 const maxArchivePart = 1 << 20
 
-// maxImportedTurns and maxEpoch bound the turn count and the epoch of an imported agent.
+// maxImportedTurns and maxImportedEpoch bound the turn count and the epoch of an imported agent.
 const (
 	maxImportedTurns = 10_000
 	maxImportedEpoch = 1_000_000
@@ -39,26 +39,26 @@ type archiveKeys struct {
 	acceptedKeys []ed25519.PublicKey
 }
 
-// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepts are the keys of other
+// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepted are the keys of other
 // installations. Processes that share a store sign with the same key: the first process stores its own key for all of
 // them.
-func loadArchiveKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
-	own, found, err := loadSigningKey(path, !kept.Shared)
+func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
+	own, found, err := loadSigningKey(path, !db.Shared)
 	if err != nil {
 		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
 	}
-	if !kept.Shared {
+	if !db.Shared {
 		public, _ := own.Public().(ed25519.PublicKey)
 		return archiveKeys{own, append([]ed25519.PublicKey{public}, accepts...)}, nil
 	}
-	signs, all, err := kept.ArchiveKeys(ctx, own, found)
+	signs, all, err := db.ArchiveKeys(ctx, own, found)
 	if err != nil {
 		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
 	}
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadSigningKey reads a key from a file. If the file does not exist, loadKey creates a key, and writes the file if keep is
+// loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes the file if keep is
 // set. found reports whether the file existed.
 func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
@@ -80,7 +80,7 @@ func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool,
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive, export returns
+// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive, exportArchive returns
 // a later part of that archive.
 func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}
@@ -153,8 +153,8 @@ func (s *Service) lockArchiving(ctx context.Context) error {
 
 // ImportAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentRequest) (*wasmagentv1.ImportAgentResponse, error) {
-	who := actingPrincipal(ctx)
-	key := store.ArchiveKey{Owner: principal.Person(who), Digest: req.GetArchiveDigest(), IsImport: true}
+	caller := actingPrincipal(ctx)
+	key := store.ArchiveKey{Owner: principal.Person(caller), Digest: req.GetArchiveDigest(), IsImport: true}
 	if req.GetSizeBytes() > archive.MaxBytes {
 		return nil, toStatus(store.ErrPartInvalid)
 	}
@@ -193,39 +193,39 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 
 // importArchive creates an agent from an archive. It also returns the id of the exported agent.
 func (s *Service) importArchive(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
-	who := actingPrincipal(ctx)
+	caller := actingPrincipal(ctx)
 	content, err := archive.Decode(text, s.archiveKeys.acceptedKeys)
 	if err != nil {
 		return nil, "", err
 	}
-	was := content.Agent.GetAgent()
-	guest, ok, err := s.guestByModule(ctx, was.GetModuleDigest())
+	exported := content.Agent.GetAgent()
+	guest, ok, err := s.guestByModule(ctx, exported.GetModuleDigest())
 	if err != nil {
 		return nil, "", err
 	}
 	if !ok {
-		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
+		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, exported.GetGuest(), exported.GetModuleDigest())
 	}
 	if err := validateArchive(content.Agent); err != nil {
 		return nil, "", err
 	}
-	asked := copiedManifest(who, was.GetCreator(), content.Agent.GetDetail().GetManifest())
-	if asked == content.Agent.GetDetail().GetManifest() {
-		asked = proto.CloneOf(asked) // the original is compared with the journal
-		s.addDefaultModel(asked, guest, was.GetConfig().GetModel())
+	requested := copiedManifest(caller, exported.GetCreator(), content.Agent.GetDetail().GetManifest())
+	if requested == content.Agent.GetDetail().GetManifest() {
+		requested = proto.CloneOf(requested) // the original is compared with the journal
+		s.addDefaultModel(requested, guest, exported.GetConfig().GetModel())
 	}
-	manifest, room, err := s.newManifest(ctx, who, asked, "")
+	manifest, room, err := s.newManifest(ctx, caller, requested, "")
 	if err != nil {
 		return nil, "", err
 	}
-	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(caller)); err != nil {
 		return nil, "", err
 	}
 	spec := agent.Spec{
-		ID: newAgentID(), Creator: proto.CloneOf(who), Guest: guest, Manifest: manifest, Limits: limitsWithin(content.Agent.GetDetail().GetLimits()), CreatedAt: time.Now(), ImportedDigest: digest,
+		ID: newAgentID(), Creator: proto.CloneOf(caller), Guest: guest, Manifest: manifest, Limits: limitsWithin(content.Agent.GetDetail().GetLimits()), CreatedAt: time.Now(), ImportedDigest: digest,
 	}
 	a, err := agent.Import(callerOf(ctx), spec, content, s.deps(), room)
-	return a, was.GetId(), err
+	return a, exported.GetId(), err
 }
 
 // addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model instead
@@ -247,11 +247,11 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 
 // validateArchive checks an archived agent by the rules for requests that create agents. Errors: [archive.ErrInvalid].
 func validateArchive(a *wasmagentv1.ArchivedAgent) error {
-	asked := &wasmagentv1.CreateAgentRequest{
+	request := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),
 		Manifest: a.GetDetail().GetManifest(), Limits: a.GetDetail().GetLimits(),
 	}
-	if err := protovalidate.Validate(asked); err != nil {
+	if err := protovalidate.Validate(request); err != nil {
 		return fmt.Errorf("it %w: agent.json: %w", archive.ErrInvalid, err)
 	}
 	if turns := a.GetAgent().GetTurnCount(); turns < 0 || turns > maxImportedTurns || a.GetGuestSequence() < 0 || a.GetAgent().GetEpoch() > maxImportedEpoch {

@@ -100,7 +100,7 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, key := here.exportArchive(id)
-	if again, _ := here.exportArchive(id); string(again) != string(text) {
+	if second, _ := here.exportArchive(id); string(second) != string(text) {
 		t.Error("two exports of the same agent differ")
 	}
 
@@ -119,8 +119,8 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	if made.GetExportedId() != id || moved.GetId() == id || moved.GetState() != wasmagentv1.AgentState_AGENT_STATE_STOPPED || moved.GetCreator() != "ben" || moved.GetJournalId() != id || moved.GetImportedDigest() == "" {
 		t.Errorf("the imported agent is %v, exported as %s", moved, made.GetExportedId())
 	}
-	if again, err := ben.importArchive(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
-		t.Errorf("a repeated import returns %v %v", again, err)
+	if second, err := ben.importArchive(text, 1<<20); err != nil || second.GetAgent().GetId() != moved.GetId() {
+		t.Errorf("a repeated import returns %v %v", second, err)
 	}
 	_, _, err = ben.prompt(moved.GetId(), "say x")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
@@ -128,9 +128,9 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := "todo pending y\nread a.txt\nread ä/b.txt\nlist"
-	was, is := here.mustPrompt(id, next).GetResponse(), ben.mustPrompt(moved.GetId(), next).GetResponse()
-	if was != is || !strings.HasPrefix(is, "one\ntwo\n") {
-		t.Errorf("the original answers %q, the import %q", was, is)
+	original, imported := here.mustPrompt(id, next).GetResponse(), ben.mustPrompt(moved.GetId(), next).GetResponse()
+	if original != imported || !strings.HasPrefix(imported, "one\ntwo\n") {
+		t.Errorf("the original answers %q, the import %q", original, imported)
 	}
 	stayed, left := withoutStored(here.events(id)), withoutStored(ben.events(moved.GetId()))
 	stayed, left = stayed[len(stayed)-10:], left[len(left)-10:]

@@ -46,11 +46,11 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		if err != nil {
 			return nil, fmt.Errorf("agents.providers.%s.key: %w", name, err)
 		}
-		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, MaxTokens: p.MaxTokens, Prices: make(map[string]models.Price), Retry: models.Retry{Tries: p.Tries, Backoff: p.Backoff}}
+		provider := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, MaxTokens: p.MaxTokens, Prices: make(map[string]models.Price), Retry: models.Retry{Tries: p.Tries, Backoff: p.Backoff}}
 		for model, cost := range p.Prices {
-			one.Prices[model] = models.Price(cost)
+			provider.Prices[model] = models.Price(cost)
 		}
-		providers[name] = one
+		providers[name] = provider
 	}
 	server := ""
 	for _, name := range slices.Sorted(maps.Keys(mesh.File.Servers)) {

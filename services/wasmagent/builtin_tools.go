@@ -28,14 +28,14 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 	if len(input) == 0 {
 		input = []byte("{}")
 	}
-	said, err := callBuiltinTool(callerOf(ctx), a, req.GetToolName(), input)
+	output, err := callBuiltinTool(callerOf(ctx), a, req.GetToolName(), input)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.CallToolResponse{Output: said}, nil
+	return &wasmagentv1.CallToolResponse{Output: output}, nil
 }
 
-func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
+func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (output string, err error) {
 	switch tool { //nolint:exhaustive // the contract admits no other value
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
@@ -47,7 +47,7 @@ func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTo
 			return "", err
 		}
 		err = a.ReadFiles(func(f *files.Files) (err error) {
-			said, err = f.Read(*in.Path, in.Offset, in.Limit)
+			output, err = f.Read(*in.Path, in.Offset, in.Limit)
 			return err
 		})
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE:
@@ -58,10 +58,10 @@ func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTo
 		if err := parseToolInput(input, &in, &in.Path, &in.Content); err != nil {
 			return "", err
 		}
-		err = a.UpdateFiles(by, func(f *files.Files) (string, error) {
+		err = a.UpdateFiles(caller, func(f *files.Files) (string, error) {
 			name, err := f.Write(*in.Path, *in.Content, time.Now())
-			said = fmt.Sprintf("wrote %d bytes to %s", len(*in.Content), name)
-			return "write_file: " + said, err
+			output = fmt.Sprintf("wrote %d bytes to %s", len(*in.Content), name)
+			return "write_file: " + output, err
 		})
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE:
 		var in struct {
@@ -73,10 +73,10 @@ func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTo
 		if err := parseToolInput(input, &in, &in.Path, &in.OldString, &in.NewString); err != nil {
 			return "", err
 		}
-		err = a.UpdateFiles(by, func(f *files.Files) (string, error) {
+		err = a.UpdateFiles(caller, func(f *files.Files) (string, error) {
 			name, _, err := f.Edit(*in.Path, *in.OldString, *in.NewString, in.ReplaceAll, time.Now())
-			said = "edited " + name
-			return "edit_file: " + said, err
+			output = "edited " + name
+			return "edit_file: " + output, err
 		})
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES:
 		var in struct {
@@ -87,11 +87,11 @@ func callBuiltinTool(by agent.Caller, a *agent.Agent, tool wasmagentv1.SandboxTo
 		}
 		return listFiles(a, in.Path)
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS:
-		return writeTodos(by, a, input)
+		return writeTodos(caller, a, input)
 	default:
 		return "", errToolInput
 	}
-	return said, err
+	return output, err
 }
 
 // parseToolInput parses an input and checks that its required fields are present.
@@ -120,7 +120,7 @@ func listFiles(a *agent.Agent, below string) (string, error) {
 	return string(text), err
 }
 
-func writeTodos(by agent.Caller, a *agent.Agent, input []byte) (string, error) {
+func writeTodos(caller agent.Caller, a *agent.Agent, input []byte) (string, error) {
 	var in struct {
 		Todos *[]struct {
 			Content string `json:"content"`
@@ -139,7 +139,7 @@ func writeTodos(by agent.Caller, a *agent.Agent, input []byte) (string, error) {
 	for _, t := range *in.Todos {
 		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: agent.TodoStatus(t.Status)})
 	}
-	if err := a.SetTodos(by, todos); err != nil {
+	if err := a.SetTodos(caller, todos); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("wrote %d todos", len(todos)), nil

@@ -63,14 +63,14 @@ func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.Tool
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range lineage {
-		if one == nil {
+	for _, member := range lineage {
+		if member == nil {
 			return creatorGoneError(), nil
 		}
 		if call.Model != "" {
-			_, err = one.Rights().MatchModel(call.Model, time.Now())
+			_, err = member.Rights().MatchModel(call.Model, time.Now())
 		} else {
-			_, err = one.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
+			_, err = member.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
 		}
 		if err != nil {
 			return &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil //nolint:nilerr // err is the refusal
@@ -87,7 +87,7 @@ func creatorGoneError() *abi.Error {
 func (h host) CountModelUse(ctx context.Context, a *agent.Agent, call agent.ToolCall, tokens, nanos int64) {
 	lineage, err := h.lineage(ctx, a)
 	if err == nil {
-		lineage = slices.DeleteFunc(lineage, func(one *agent.Agent) bool { return one == nil })
+		lineage = slices.DeleteFunc(lineage, func(member *agent.Agent) bool { return member == nil })
 		err = agent.CountModelUse(context.WithoutCancel(ctx), h.store, lineage, call.Model, tokens, nanos)
 	}
 	if err != nil {
@@ -141,8 +141,8 @@ func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) 
 // more.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
-	for _, behind := range a.Principal().GetChain() {
-		id, ok := strings.CutPrefix(behind.GetSubject(), agent.Subject(behind.GetTenant(), ""))
+	for _, member := range a.Principal().GetChain() {
+		id, ok := strings.CutPrefix(member.GetSubject(), agent.Subject(member.GetTenant(), ""))
 		if !ok {
 			continue
 		}
@@ -162,7 +162,7 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 }
 
 // callGateway makes a call through the gateway.
-func (h host) callGateway(ctx context.Context, tell func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+func (h host) callGateway(ctx context.Context, progress func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail at once if the gateway is unavailable
 	if err != nil {
 		return nil, err
@@ -176,8 +176,8 @@ func (h host) callGateway(ctx context.Context, tell func(string), req *gatewayv1
 			return nil, err
 		case resp.GetAnswer() != nil:
 			return resp.GetAnswer(), nil
-		case resp.GetProgress().GetMessage() != "" && tell != nil:
-			tell(resp.GetProgress().GetMessage())
+		case resp.GetProgress().GetMessage() != "" && progress != nil:
+			progress(resp.GetProgress().GetMessage())
 		}
 	}
 }
@@ -220,7 +220,7 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	if answer.GetTooLarge() {
 		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, but its answer is too large"}, Ran: true}
 	}
-	var said struct {
+	var parsed struct {
 		Content []struct {
 			Type string `json:"type"`
 			Text string `json:"text"`
@@ -230,14 +230,14 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			Status agent.Failure `json:"io.grpc/status"`
 		} `json:"_meta"`
 	}
-	if err := json.Unmarshal([]byte(answer.GetResultJson()), &said); err != nil {
+	if err := json.Unmarshal([]byte(answer.GetResultJson()), &parsed); err != nil {
 		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.JSONError(err))}, Ran: true}
 	}
 	var texts []string
-	for _, part := range said.Content {
+	for _, part := range parsed.Content {
 		if part.Type == "text" {
 			texts = append(texts, part.Text)
 		}
 	}
-	return agent.ToolResult{Text: strings.Join(texts, "\n"), IsError: answer.GetIsError(), Structured: said.Structured, Failure: said.Meta.Status}
+	return agent.ToolResult{Text: strings.Join(texts, "\n"), IsError: answer.GetIsError(), Structured: parsed.Structured, Failure: parsed.Meta.Status}
 }

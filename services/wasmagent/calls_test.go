@@ -74,7 +74,7 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	manifest.Tools[1].Calls = new(int32(1))
 	manifest.Tools[1].Conditions = []*wasmagentv1.ArgumentCondition{{Path: "/path", Test: &wasmagentv1.ArgumentCondition_Below{Below: "/srv"}}}
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-	said := c.mustPrompt(id, strings.Join([]string{
+	answer := c.mustPrompt(id, strings.Join([]string{
 		`tool demo add_note {"text":"x"}`, `tool demo delete_note {}`, `tool other add_note {}`,
 		`tool demo counted {"path":"/srv/../etc"}`, `tool demo counted {"path":"/srv/a"}`, `tool demo counted {"path":"/srv/a"}`,
 	}, "\n")).GetResponse()
@@ -82,8 +82,8 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 		"line 3: not_in_manifest: the agent's manifest does not allow this call: add_note of other\n" +
 		"line 4: not_in_manifest: the agent's manifest does not allow this call: counted of demo\ndone\n" +
 		"line 6: not_in_manifest: the agent has made as many such calls as its manifest allows: counted of demo"
-	if said != want {
-		t.Errorf("the agent answers %q, want %q", said, want)
+	if answer != want {
+		t.Errorf("the agent answers %q, want %q", answer, want)
 	}
 	if got := strings.Join(seen.made, "; "); got != `demo/add_note {"text":"x"}; demo/counted {"path":"/srv/a"}` {
 		t.Errorf("the gateway got %s", got)
@@ -108,8 +108,8 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	})
 	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
-	if said := c.mustPrompt(id, "tool demo t\nsay on").GetResponse(); said != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
-		t.Errorf("it answers %q", said)
+	if answer := c.mustPrompt(id, "tool demo t\nsay on").GetResponse(); answer != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
+		t.Errorf("it answers %q", answer)
 	}
 	if denied := c.state(id).GetUsage().GetDenied(); denied != 1 {
 		t.Errorf("%d denied calls are counted, want 1", denied)
@@ -128,7 +128,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 // gets outcome_unknown, and the call is counted.
 func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	t.Parallel()
-	for name, one := range map[string]struct {
+	for name, tt := range map[string]struct {
 		err  error
 		want string
 	}{
@@ -138,17 +138,17 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return nil, one.err })
+			m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return nil, tt.err })
 			c := m.onBehalfOfUser(t, "ana")
 			manifest := toolManifest("t")
 			manifest.Tools[0].Calls = new(int32(1))
 			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-			if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, one.want) || strings.Contains(said, "gone") {
-				t.Errorf("it answers %q, want %q", said, one.want)
+			if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, tt.want) || strings.Contains(answer, "gone") {
+				t.Errorf("it answers %q, want %q", answer, tt.want)
 			}
-			again := c.mustPrompt(id, "tool demo t").GetResponse()
-			if spent := strings.Contains(again, "as many such calls"); spent != (name != "refused") {
-				t.Errorf("the agent answers a second prompt with %q", again)
+			second := c.mustPrompt(id, "tool demo t").GetResponse()
+			if spent := strings.Contains(second, "as many such calls"); spent != (name != "refused") {
+				t.Errorf("the agent answers a second prompt with %q", second)
 			}
 		})
 	}
@@ -179,7 +179,7 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	}
 }
 
-// Agents that wait for approvals do not use places, so that other agents can work. They continue without their callers.
+// Agents that wait for approvals do not use slots, so that other agents can work. They continue without their callers.
 func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
@@ -209,8 +209,8 @@ func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	_, _, err := c.prompt(ids[0], "say hello")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
 	other := c.create(&wasmagentv1.CreateAgentRequest{})
-	if said := c.mustPrompt(other, "say hello").GetResponse(); said != "hello" {
-		t.Errorf("another agent answers %q", said)
+	if answer := c.mustPrompt(other, "say hello").GetResponse(); answer != "hello" {
+		t.Errorf("another agent answers %q", answer)
 	}
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: ids[1]}); err != nil {
 		t.Error(err)
@@ -262,14 +262,14 @@ func TestCreateAgent_ByAgentStaysWithinManifest(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	_, _, err = asSecond.prompt(first, "say hello")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
-	said := asFirst.mustPrompt(second, "tool demo t\ntool demo more").GetResponse()
-	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(said, want) {
-		t.Errorf("the agent makes a call that its creator may not make: %q, want %q", said, want)
+	answer := asFirst.mustPrompt(second, "tool demo t\ntool demo more").GetResponse()
+	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(answer, want) {
+		t.Errorf("the agent makes a call that its creator may not make: %q, want %q", answer, want)
 	}
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: first}); err != nil {
 		t.Fatal(err)
 	}
-	if said := ana.mustPrompt(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
-		t.Errorf("after the end of its creator the agent answers %q", said)
+	if answer := ana.mustPrompt(second, "tool demo t").GetResponse(); !strings.Contains(answer, "creator_gone") {
+		t.Errorf("after the end of its creator the agent answers %q", answer)
 	}
 }

@@ -12,18 +12,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// ConcurrencyLimits bounds the calls that work at the same time, and those that wait for a place. A zero field means its default.
+// ConcurrencyLimits bounds the calls that run at the same time, and those that wait. Each running call holds a slot. A
+// zero field means the default.
 type ConcurrencyLimits struct {
-	// Total and Person are the number of places: in all, and of one person.
+	// Total is the number of slots, and PerPerson the maximum number of slots that the calls of one person hold.
 	Total, PerPerson int
-	// MaxQueued and PersonQueue bound the calls that wait for a place: in all, and of one person. Further calls are
-	// refused.
+	// MaxQueued is the maximum number of calls that wait for a slot, and MaxQueuedPerPerson that of one person's calls.
+	// Further calls are refused.
 	MaxQueued, MaxQueuedPerPerson int
-	// MaxWait is the longest wait for a place.
+	// MaxWait is the longest wait for a slot.
 	MaxWait time.Duration
 }
 
-// withDefaults returns the places with defaults for fields that are zero. A default is lowered to the bound that contains it.
+// withDefaults replaces fields that are zero by the defaults d. It lowers a default for one person to the bound for
+// all.
 func (p ConcurrencyLimits) withDefaults(d ConcurrencyLimits) ConcurrencyLimits {
 	fill := func(field *int, otherwise int) {
 		if *field == 0 {
@@ -47,11 +49,11 @@ func (p ConcurrencyLimits) validate(key string) error {
 	return nil
 }
 
-// errNoSlot is wrapped by an error that says why there is no place.
-var errNoSlot = errors.New("there is no place")
+// errNoSlot means that no slot is free. The wrapping error has the reason.
+var errNoSlot = errors.New("no slot is free")
 
-// A queue gives places to callers in the order in which they came. A person who has all places that one person may have
-// does not delay others. It is safe for concurrent use.
+// A queue grants slots to callers in the order of their arrival. A caller of a person who holds the maximum number of
+// slots does not delay other callers. It is safe for concurrent use.
 type queue struct {
 	ConcurrencyLimits
 
@@ -61,13 +63,14 @@ type queue struct {
 	waiting []*waiter
 }
 
-// personCounts counts the places that a person has, and the person's waiting callers.
+// personCounts has the number of slots that a person holds, and of the person's waiting callers.
 type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if the caller had a place before. Such callers come first. The length of the queue does not bound
-	// them; the number of places that were given back does.
+	// hadSlot is true if the caller held a slot before, which it released while it waited. Such callers take
+	// precedence. The bounds of the queue do not apply to them, because their number is limited by the slots that were
+	// released.
 	hadSlot bool
 	ready   chan struct{}
 }
@@ -76,16 +79,16 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a place until ctx ends, and for at most [Places.MaxWait] unless back is set. The caller calls leave to
-// free the place. Errors: [errNoSlot], ctx's.
-func (q *queue) acquire(ctx context.Context, of principal.Key, back bool) (leave func(), err error) {
-	w := &waiter{person: of, hadSlot: back, ready: make(chan struct{})}
+// acquire waits for a slot until ctx ends. Unless hadSlot is set, it waits for at most MaxWait. The caller calls
+// release to free the slot. Errors: [errNoSlot], ctx's.
+func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
+	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
 		return nil, err
 	}
-	leave = sync.OnceFunc(func() { q.release(of) })
+	leave = sync.OnceFunc(func() { q.release(person) })
 	var late <-chan time.Time
-	if !back {
+	if !hadSlot {
 		timer := time.NewTimer(q.MaxWait)
 		defer timer.Stop()
 		late = timer.C
@@ -99,12 +102,12 @@ func (q *queue) acquire(ctx context.Context, of principal.Key, back bool) (leave
 		err = fmt.Errorf("%w: none was free for %s", errNoSlot, q.MaxWait)
 	}
 	if !q.dequeue(w) {
-		return leave, nil // a place was granted in the meantime
+		return leave, nil // a slot was granted in the meantime
 	}
 	return nil, err
 }
 
-// enqueue gives a caller a place, adds it to the queue, or refuses it with [errNoSlot].
+// enqueue adds a caller to the queue and grants free slots, or refuses the caller with [errNoSlot].
 func (q *queue) enqueue(w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -131,7 +134,7 @@ func (q *queue) enqueue(w *waiter) error {
 	return nil
 }
 
-// grantSlots gives free places to waiting callers. The caller holds mu.
+// grantSlots grants free slots to waiting callers. The caller of grantSlots holds mu.
 func (q *queue) grantSlots() {
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
 		person := q.persons[w.person]
@@ -145,16 +148,16 @@ func (q *queue) grantSlots() {
 	})
 }
 
-func (q *queue) release(of principal.Key) {
+func (q *queue) release(person principal.Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.running--
-	q.persons[of].running--
+	q.persons[person].running--
 	q.grantSlots()
-	q.forgetIdle(of)
+	q.forgetIdle(person)
 }
 
-// dequeue removes a caller from the queue. It returns false if the caller has a place by now.
+// dequeue removes a waiting caller from the queue. It returns false if the caller has got a slot meanwhile.
 func (q *queue) dequeue(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,14 +171,14 @@ func (q *queue) dequeue(w *waiter) bool {
 	return true
 }
 
-// forgetIdle deletes the counters of a person if all are zero. The caller holds mu.
+// forgetIdle deletes the counters of a person if all are zero. Its caller holds mu.
 func (q *queue) forgetIdle(of principal.Key) {
 	if person := q.persons[of]; person.running == 0 && person.waiting == 0 {
 		delete(q.persons, of)
 	}
 }
 
-// A room bounds memory in bytes: in all, and of one person. It is safe for concurrent use.
+// A memoryBudget bounds memory, in bytes: in total, and for each person. It is safe for concurrent use.
 type memoryBudget struct {
 	total, perPerson int64
 
@@ -184,32 +187,32 @@ type memoryBudget struct {
 	reservedBy map[principal.Key]int64
 }
 
-// reserve reserves bytes if both bounds allow it.
-func (r *memoryBudget) reserve(of principal.Key, bytes int) (giveBack func(), ok bool) {
+// reserve reserves bytes, if both bounds allow that. giveBack is idempotent.
+func (r *memoryBudget) reserve(person principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reserved+n > r.total || r.reservedBy[of]+n > r.perPerson {
+	if r.reserved+n > r.total || r.reservedBy[person]+n > r.perPerson {
 		return nil, false
 	}
 	if r.reservedBy == nil {
 		r.reservedBy = make(map[principal.Key]int64)
 	}
 	r.reserved += n
-	r.reservedBy[of] += n
+	r.reservedBy[person] += n
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.reserved -= n
-		if r.reservedBy[of] -= n; r.reservedBy[of] == 0 {
-			delete(r.reservedBy, of)
+		if r.reservedBy[person] -= n; r.reservedBy[person] == 0 {
+			delete(r.reservedBy, person)
 		}
 	}), true
 }
 
 // AcquireSlot implements [agent.Host].
-func (h host) AcquireSlot(ctx context.Context, a *agent.Agent, back bool) (func(), error) {
-	leave, err := h.turnQueue.acquire(ctx, principal.Person(a.Creator), back)
+func (h host) AcquireSlot(ctx context.Context, a *agent.Agent, hadSlot bool) (func(), error) {
+	leave, err := h.turnQueue.acquire(ctx, principal.Person(a.Creator), hadSlot)
 	if errors.Is(err, errNoSlot) {
 		err = fmt.Errorf("%w: %w", agent.ErrPromptsFull, err)
 	}

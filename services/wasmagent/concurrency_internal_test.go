@@ -15,8 +15,8 @@ import (
 
 func personKey(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Waiting callers get places in the order of their arrival. Callers of a person who has the maximum number of places do
-// not delay other callers. Callers that had a place before take precedence.
+// Waiting callers get slots in the order of their arrival. Callers of a person who has the maximum number of slots do
+// not delay other callers. Callers that had a slot before take precedence.
 func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,9 +29,9 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 			defer mu.Unlock()
 			leaves[name]()
 		}
-		take := func(person, name string, back bool) {
+		take := func(person, name string, hadSlot bool) {
 			go func() {
-				leave, err := q.acquire(t.Context(), personKey(person), back)
+				leave, err := q.acquire(t.Context(), personKey(person), hadSlot)
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return
@@ -72,7 +72,7 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 
 // Callers beyond the bounds of the queue are refused at once. Callers that have waited too long are refused, too,
 // unless
-// they had a place before. A caller that gives up frees its place in the queue.
+// they had a slot before. A caller that gives up frees its slot in the queue.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,14 +81,14 @@ func TestQueue_IsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		came := make(chan string, 10)
-		wait := func(ctx context.Context, person string, back bool) {
+		results := make(chan string, 10)
+		wait := func(ctx context.Context, person string, hadSlot bool) {
 			go func() {
-				leave, err := q.acquire(ctx, personKey(person), back)
+				leave, err := q.acquire(ctx, personKey(person), hadSlot)
 				if err == nil {
 					leave()
 				}
-				came <- fmt.Sprintf("%s %v %v", person, errors.Is(err, errNoSlot), errors.Is(err, context.Canceled))
+				results <- fmt.Sprintf("%s %v %v", person, errors.Is(err, errNoSlot), errors.Is(err, context.Canceled))
 			}()
 			synctest.Wait()
 		}
@@ -106,20 +106,20 @@ func TestQueue_IsBounded(t *testing.T) {
 		}
 		wait(t.Context(), "back", true)
 		cancel()
-		if got := <-came; got != "ana false true" {
+		if got := <-results; got != "ana false true" {
 			t.Errorf("the caller that gives up: %s", got)
 		}
 		time.Sleep(2 * time.Minute)
 		var late []string
 		for range 2 {
-			late = append(late, <-came)
+			late = append(late, <-results)
 		}
 		slices.Sort(late)
 		if want := []string{"ana true false", "ben true false"}; !slices.Equal(late, want) {
 			t.Errorf("after a minute these callers are refused: %v, want %v", late, want)
 		}
 		leave()
-		if got := <-came; got != "back false false" {
+		if got := <-results; got != "back false false" {
 			t.Errorf("the caller that had a place: %s", got)
 		}
 	})

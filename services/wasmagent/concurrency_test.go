@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// slowGateway is a gateway that blocks calls until the test closes goOn.
+// slowGateway is a gateway that blocks calls until the test closes release.
 type slowGateway struct {
 	begun   chan string
 	release chan struct{}
@@ -94,7 +94,7 @@ func (c client) promptAsync(id, input string) <-chan promptResult {
 	return out
 }
 
-// A turn that waits for a tool gives its place to other turns. With a single place, the calls of several turns wait at
+// A turn that waits for a tool gives its slot to other turns. With a single slot, the calls of several turns wait at
 // the same time. Each call is made once, each turn gets its results, and the journals can be verified.
 func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
@@ -111,8 +111,8 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 	gateway.waitForCalls(t, agents)
 	free := c.create(new(wasmagentv1.CreateAgentRequest))
-	if said := c.mustPrompt(free, "say here").GetResponse(); said != "here" {
-		t.Errorf("while all agents wait, another agent answers %q", said)
+	if answer := c.mustPrompt(free, "say here").GetResponse(); answer != "here" {
+		t.Errorf("while all agents wait, another agent answers %q", answer)
 	}
 	for _, id := range ids {
 		if waiting := c.state(id).GetInfo().GetWaiting(); waiting.GetWaitingFor() != wasmagentv1.WaitingFor_WAITING_FOR_EFFECT {
@@ -138,7 +138,7 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A turn that sleeps also gives its place to other turns. A turn without a place can be cancelled and stopped. The call
+// A turn that sleeps also gives its slot to other turns. A turn without a slot can be cancelled and stopped. The call
 // of a stopped turn is not made again.
 func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
@@ -155,8 +155,8 @@ func TestTurns_EndWithoutSlot(t *testing.T) {
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("slow", "panic")})
 	stopped := c.promptAsync(id, `tool demo slow {"n":"stopped"}`)
 	gateway.waitForCalls(t, 1)
-	if said := c.mustPrompt(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
-		t.Errorf("while both agents wait, another agent answers %q", said)
+	if answer := c.mustPrompt(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); answer != "here" {
+		t.Errorf("while both agents wait, another agent answers %q", answer)
 	}
 	cancel()
 	if got := <-slept; got.err == nil {
@@ -170,8 +170,8 @@ func TestTurns_EndWithoutSlot(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if said := c.mustPrompt(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
-		t.Errorf("the resumed agent answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
+	if answer := c.mustPrompt(id, "say again").GetResponse(); answer != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
+		t.Errorf("the resumed agent answers %q, and its call was made %d times", answer, gateway.made[`{"n":"stopped"}`])
 	}
 	_, _, err := c.prompt(id, "tool demo panic {}")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
@@ -181,7 +181,7 @@ func TestTurns_EndWithoutSlot(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// If all places are in use, a prompt waits for one, and the agent's state shows that. If the queue of a person is full,
+// If all slots are in use, a prompt waits for one, and the agent's state shows that. If the queue of a person is full,
 // further prompts of that person are refused, and prompts of other persons are not. A waiting prompt that is cancelled
 // does not change its agent.
 func TestTurns_WaitForSlots(t *testing.T) {
@@ -215,8 +215,8 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	if !strings.Contains(err.Error(), "1 of one caller and 2 in all work at a time") {
 		t.Errorf("the prompt is refused with %v", err)
 	}
-	if said := ben.mustPrompt(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
-		t.Errorf("the agent of another person answers %q", said)
+	if answer := ben.mustPrompt(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); answer != "here" {
+		t.Errorf("the agent of another person answers %q", answer)
 	}
 	cancel()
 	if got := <-third; got.err == nil {
@@ -237,7 +237,7 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	}
 }
 
-// Questions to models also wait for places. A question that exceeds its time limit fails with an error that names the
+// Questions to models also wait for slots. A question that exceeds its time limit fails with an error that names the
 // configuration key of the limit.
 func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()

@@ -22,11 +22,11 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 	if err := s.ensureSpace(ctx, principal.Person(a.Creator)); err != nil {
 		return nil, toStatus(err)
 	}
-	kept, err := a.Snapshot(callerOf(ctx), req.GetLabel())
+	snapshot, err := a.Snapshot(callerOf(ctx), req.GetLabel())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.SnapshotAgentResponse{Snapshot: kept}, nil
+	return &wasmagentv1.SnapshotAgentResponse{Snapshot: snapshot}, nil
 }
 
 // ForkAgent implements wasmagentv1.AgentServiceServer. The fork belongs to the caller. Its manifest is that of the
@@ -36,15 +36,15 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	if err != nil {
 		return nil, err
 	}
-	who := actingPrincipal(ctx)
-	manifest, room, err := s.newManifest(ctx, who, copiedManifest(who, a.Creator.GetSubject(), a.Manifest), "")
+	caller := actingPrincipal(ctx)
+	manifest, room, err := s.newManifest(ctx, caller, copiedManifest(caller, a.Creator.GetSubject(), a.Manifest), "")
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(caller)); err != nil {
 		return nil, toStatus(err)
 	}
-	second, err := a.Fork(callerOf(ctx), newAgentID(), agent.Spec{Creator: proto.CloneOf(who), Manifest: manifest, CreatedAt: time.Now()}, req.GetSnapshotId(), room)
+	second, err := a.Fork(callerOf(ctx), newAgentID(), agent.Spec{Creator: proto.CloneOf(caller), Manifest: manifest, CreatedAt: time.Now()}, req.GetSnapshotId(), room)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -55,8 +55,8 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 // copiedManifest returns the manifest of a copy. If one agent created another, each call of the created agent is also
 // checked against the rights of its creator. If a different principal copies the created agent, that check is lost, so
 // the copy gets only the rights on files.
-func copiedManifest(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
-	if !strings.HasPrefix(creator, agent.Subject(who.GetTenant(), "")) || creator == who.GetSubject() {
+func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
+	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {
 		return m
 	}
 	return &wasmagentv1.Manifest{Files: m.GetFiles(), StopOnDenial: m.GetStopOnDenial()}

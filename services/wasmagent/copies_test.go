@@ -124,7 +124,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest || len(text) < 2<<20 {
 		t.Fatalf("the parts are not an archive: %d bytes", len(text))
 	}
-	if again, _ := two.exportArchive(id); string(again) != string(text) {
+	if second, _ := two.exportArchive(id); string(second) != string(text) {
 		t.Error("the other replica creates another archive of the same agent")
 	}
 	for n, offset := 0, 0; ; n++ {
@@ -134,18 +134,18 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
 		// On a busy machine the store may not answer in time.
-		for again := 0; again < 5 && status.Code(err) == codes.Unavailable; again++ {
+		for second := 0; second < 5 && status.Code(err) == codes.Unavailable; second++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}
 		if err != nil {
 			t.Fatalf("part %d: %v", n, err)
 		}
 		if resp.GetAgent() != nil {
-			again, err := []client{one, two}[n%2].ImportAgent(to.ctx, &wasmagentv1.ImportAgentRequest{
+			second, err := []client{one, two}[n%2].ImportAgent(to.ctx, &wasmagentv1.ImportAgentRequest{
 				ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:],
 			})
-			if err != nil || again.GetAgent().GetId() != resp.GetAgent().GetId() {
-				t.Errorf("its last part, sent again to the other replica, creates %v, %v", again, err)
+			if err != nil || second.GetAgent().GetId() != resp.GetAgent().GetId() {
+				t.Errorf("its last part, sent again to the other replica, creates %v, %v", second, err)
 			}
 			break
 		}

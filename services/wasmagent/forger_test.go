@@ -81,10 +81,10 @@ func (f *forger) makeOld(id string) {
 				heads[before] = at
 				continue
 			}
-			was := e.GetEvent().GetSequence()
+			oldSequence := e.GetEvent().GetSequence()
 			e.Event.EffectSequence = sequences[e.GetEvent().GetEffectSequence()]
 			e, at = events.Append(at, e.GetEvent(), e.Envelope)
-			sequences[was] = e.GetEvent().GetSequence()
+			sequences[oldSequence] = e.GetEvent().GetSequence()
 			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, at.GetPlace(), packEvent(f.t, e))
 		}
 		r.Head = at

@@ -60,9 +60,9 @@ func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListT
 // sizedPage returns a page of a list, shortened to the maximum size of a response.
 func sizedPage[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
 	part, next, err = pageOf(all, token, size)
-	if kept := prefixWithin(part, maxResponseBytes); err == nil && len(kept) < len(part) {
-		_, next, err = pageOf(all, token, int32(len(kept)))
-		part = kept
+	if fitting := prefixWithin(part, maxResponseBytes); err == nil && len(fitting) < len(part) {
+		_, next, err = pageOf(all, token, int32(len(fitting)))
+		part = fitting
 	}
 	return part, next, err
 }
@@ -169,8 +169,8 @@ func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.Remo
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	who := actingPrincipal(ctx)
-	if err := from.Remove(ctx, principal.Person(who), isOperator(who), req.GetId()); err != nil {
+	caller := actingPrincipal(ctx)
+	if err := from.Remove(ctx, principal.Person(caller), isOperator(caller), req.GetId()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.RemoveTemplateResponse{Id: req.GetId()}, nil
@@ -263,7 +263,7 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 
 // applyTemplate completes a request for a new agent from its template. Values of the request take precedence over the
 // caller's settings of the template, and these over the template's own values. It also returns the template's id.
-func (s *Service) applyTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
+func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
 	}
@@ -271,14 +271,14 @@ func (s *Service) applyTemplate(ctx context.Context, who *identityv1.Principal, 
 	if err != nil {
 		return nil, "", err
 	}
-	t, err := from.Get(who.GetTenant(), req.GetTemplate())
+	t, err := from.Get(caller.GetTenant(), req.GetTemplate())
 	if err != nil {
 		return nil, "", err
 	}
 	if t.GetQuarantined() {
 		return nil, "", fmt.Errorf("%w: %s", gallery.ErrQuarantined, t.GetId())
 	}
-	config, out := from.Configured(principal.Of(who), t.GetId()), proto.CloneOf(req)
+	config, out := from.Configured(principal.Of(caller), t.GetId()), proto.CloneOf(req)
 	if out.Instructions == nil {
 		out.Instructions = new(t.GetPrompts()[0].GetSystemPrompt())
 		if config.Instructions != nil {

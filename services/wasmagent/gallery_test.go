@@ -39,9 +39,9 @@ func TestCreateAgent_FromTemplate(t *testing.T) {
 	if _, err := c.gallery().ConfigureTemplate(c.ctx, &wasmagentv1.ConfigureTemplateRequest{Config: &wasmagentv1.TemplateConfig{MaxTurns: new(int32(7))}}); err != nil {
 		t.Error(err)
 	}
-	again, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
-	if err != nil || again.GetAgent().GetConfig().GetMaxTurns() != 7 || again.GetSource() != "gallery" {
-		t.Errorf("with the caller's settings the agent is created as %v, %v", again, err)
+	second, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
+	if err != nil || second.GetAgent().GetConfig().GetMaxTurns() != 7 || second.GetSource() != "gallery" {
+		t.Errorf("with the caller's settings the agent is created as %v, %v", second, err)
 	}
 	asked, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine"), MaxTurns: new(int32(3)), Instructions: new("be brief")})
 	if config := asked.GetAgent().GetConfig(); err != nil || config.GetMaxTurns() != 3 || config.GetInstructions() != "be brief" {
@@ -174,8 +174,8 @@ func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, one := range list.GetTemplates() {
-		seen[one.GetId()] = one
+	for _, summary := range list.GetTemplates() {
+		seen[summary.GetId()] = summary
 	}
 	if f := seen["foreign"]; seen["mine"] == nil || seen["mine"].GetQuarantined() || !f.GetQuarantined() || len(f.GetEffectiveRights().GetTools()) != 1 || len(f.GetEffectiveTools()) == 0 {
 		t.Errorf("after a restart there are %v", seen)

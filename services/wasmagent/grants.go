@@ -16,8 +16,8 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
 		return nil, toStatus(errGrantEmpty)
 	}
-	who := actingPrincipal(ctx)
-	if isInChain(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
+	caller := actingPrincipal(ctx)
+	if isInChain(agent.Subject(caller.GetTenant(), req.GetAgentId()), caller) {
 		return nil, toStatus(errGrantSelf)
 	}
 	a, err := s.findAgent(ctx, req.GetAgentId())

@@ -77,7 +77,7 @@ func newRestartable(t *testing.T, gateway gatewayFunc) *restartable {
 	return newRestartableAt(t, fakeGateway{answer: gateway})
 }
 
-// newRestartableAt is like newLife, with another gateway.
+// newRestartableAt is like newRestartable, with another gateway.
 func newRestartableAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *restartable {
 	t.Helper()
 	l := &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
@@ -212,7 +212,7 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 }
 
 // prompt prompts an agent, and returns the texts of its progress and its answer.
-func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
+func (c client) prompt(id, input string) (progress []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})
 	if err != nil {
@@ -223,11 +223,11 @@ func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAg
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF):
-			return told, last, nil
+			return progress, last, nil
 		case err != nil:
-			return told, nil, err
+			return progress, nil, err
 		case resp.GetProgress() != nil:
-			told = append(told, resp.GetProgress().GetMessage())
+			progress = append(progress, resp.GetProgress().GetMessage())
 		default:
 			last = resp
 		}

@@ -72,7 +72,7 @@ func canSee(p, creator *identityv1.Principal) bool {
 	return false
 }
 
-// findAgent returns an agent that the caller may see. For all other agents it returns errUnknown.
+// findAgent returns an agent that the caller may see. For all other agents it returns errAgentUnknown.
 func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.agents.get(ctx, id)
 	switch {
@@ -89,14 +89,14 @@ func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error
 
 // callerOf describes the caller for the journal of an agent.
 func callerOf(ctx context.Context) agent.Caller {
-	who := actingPrincipal(ctx)
-	return agent.Caller{Context: ctx, Subject: who.GetSubject(), IsOperator: isOperator(who)}
+	caller := actingPrincipal(ctx)
+	return agent.Caller{Context: ctx, Subject: caller.GetSubject(), IsOperator: isOperator(caller)}
 }
 
 // CreateAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentResponse, error) {
-	who := actingPrincipal(ctx)
-	req, template, err := s.applyTemplate(ctx, who, req)
+	caller := actingPrincipal(ctx)
+	req, template, err := s.applyTemplate(ctx, caller, req)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -107,14 +107,14 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	case model != "":
 		guest = modelGuest
 	}
-	manifest, room, err := s.newManifest(ctx, who, req.GetManifest(), model)
+	manifest, room, err := s.newManifest(ctx, caller, req.GetManifest(), model)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	if req.Guest == nil && model != "" && len(manifest.GetModels()) == 0 {
 		manifest.Models = []*wasmagentv1.ModelRight{{Model: model}}
 	}
-	if err := s.ensureSpace(ctx, principal.Person(who)); err != nil {
+	if err := s.ensureSpace(ctx, principal.Person(caller)); err != nil {
 		return nil, toStatus(err)
 	}
 	digest, err := s.compileGuest(ctx, guest)
@@ -122,7 +122,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 		return nil, toStatus(err)
 	}
 	spec := agent.Spec{
-		ID: newAgentID(), Creator: proto.CloneOf(who), Guest: guest, ModuleDigest: digest, Template: template,
+		ID: newAgentID(), Creator: proto.CloneOf(caller), Guest: guest, ModuleDigest: digest, Template: template,
 		Instructions: req.GetInstructions(), MaxTurns: defaultMaxTurns, Limits: limitsWithin(req.GetLimits()), Files: agent.BoundsOf(manifest), Manifest: manifest, CreatedAt: time.Now(),
 		Config: &wasmagentv1.AgentConfig{Instructions: req.Instructions, MaxTurns: req.MaxTurns, Model: req.Model},
 	}
@@ -136,7 +136,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	s.agents.add(a)
 	resp := &wasmagentv1.CreateAgentResponse{Agent: a.Proto()}
 	if template != "" {
-		s.gallery.SetActive(principal.Of(who), template)
+		s.gallery.SetActive(principal.Of(caller), template)
 		resp.Source = new("gallery")
 	}
 	return resp, nil
@@ -224,7 +224,7 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
 	// An agent that prompts itself, directly or through its chain, would wait for its own answer.
-	if who := actingPrincipal(ctx); isInChain(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
+	if caller := actingPrincipal(ctx); isInChain(agent.Subject(caller.GetTenant(), req.GetAgentId()), caller) {
 		return toStatus(errAgentCycle)
 	}
 	a, err := s.findAgent(ctx, req.GetAgentId())
@@ -238,10 +238,10 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		return toStatus(err)
 	}
 	// A caller that reads slowly does not delay the turn: a message that does not fit into the channel is dropped.
-	told, sent := make(chan *wasmagentv1.PromptAgentResponse, maxPendingProgress), make(chan struct{})
+	messages, sent := make(chan *wasmagentv1.PromptAgentResponse, maxPendingProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
-		for resp := range told {
+		for resp := range messages {
 			_ = stream.Send(resp) // after an error ctx ends
 		}
 	}()
@@ -249,11 +249,11 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	answer, err := a.Prompt(agent.Prompt{Input: req.GetInput(), Caller: callerOf(ctx), ApprovalWait: s.approvalWait, Progress: func(text string) {
 		steps++
 		select {
-		case told <- &wasmagentv1.PromptAgentResponse{Progress: progressMessage(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
+		case messages <- &wasmagentv1.PromptAgentResponse{Progress: progressMessage(steps, text), AgentId: a.ID, State: wasmagentv1.AgentState_AGENT_STATE_RUNNING}:
 		default:
 		}
 	}})
-	close(told)
+	close(messages)
 	<-sent
 	s.agents.touch(a)
 	if err != nil {
@@ -280,9 +280,9 @@ func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *a
 		if !errors.Is(err, agent.ErrNotStored) || !s.store.Shared {
 			break
 		}
-		found, gone := s.findAgent(ctx, a.ID)
-		if gone != nil {
-			return a, gone
+		found, findErr := s.findAgent(ctx, a.ID)
+		if findErr != nil {
+			return a, findErr
 		}
 		a, err = found, do(found)
 	}

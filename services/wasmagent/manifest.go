@@ -23,18 +23,18 @@ const maxChain = 4
 // newManifest returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files and
 // todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain. The
 // returned [store.AgentLimits] bounds the number of agents.
-func (s *Service) newManifest(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
+func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal, requested *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
 	room := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
-	if err := checkOffered(asked); err != nil {
+	if err := checkOffered(requested); err != nil {
 		return nil, room, err
 	}
-	behind := append([]*identityv1.Principal{who}, who.GetChain()...)
-	if len(behind) > maxChain {
+	lineage := append([]*identityv1.Principal{caller}, caller.GetChain()...)
+	if len(lineage) > maxChain {
 		return nil, room, errChainTooDeep
 	}
-	for above, one := range behind {
-		id, ours := strings.CutPrefix(one.GetSubject(), agent.Subject(one.GetTenant(), ""))
-		if !ours {
+	for above, member := range lineage {
+		id, isAgent := strings.CutPrefix(member.GetSubject(), agent.Subject(member.GetTenant(), ""))
+		if !isAgent {
 			continue
 		}
 		maker, err := s.agents.get(ctx, id)
@@ -45,31 +45,31 @@ func (s *Service) newManifest(ctx context.Context, who *identityv1.Principal, as
 		if maker != nil {
 			may = maker.Rights().Union(time.Now()).GetChildren()
 		}
-		if deepest := above + 1 + int(asked.GetChildren().GetDepth()); deepest > int(may.GetDepth()) {
+		if deepest := above + 1 + int(requested.GetChildren().GetDepth()); deepest > int(may.GetDepth()) {
 			return nil, room, errChildNotAllowed
 		}
-		room.Descendants[one.GetSubject()] = int(may.GetCount())
+		room.Descendants[member.GetSubject()] = int(may.GetCount())
 		// Check this before anything is compiled for the agent.
-		if n, err := s.store.CountDescendants(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
+		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(may.GetCount()) {
 			return nil, room, cmp.Or(err, errChildNotAllowed)
 		}
 	}
-	if asked == nil {
+	if requested == nil {
 		own := &wasmagentv1.Manifest{Files: proto.CloneOf(defaultFileRight)}
 		if model != "" {
 			own.Models = []*wasmagentv1.ModelRight{{Model: model}}
 		}
 		return own, room, nil
 	}
-	return proto.CloneOf(asked), room, nil
+	return proto.CloneOf(requested), room, nil
 }
 
 // checkOffered returns an error if the manifest has a right that is not supported, or too many conditions.
-func checkOffered(asked *wasmagentv1.Manifest) error {
-	if asked.GetClock() || asked.GetRandom() {
+func checkOffered(requested *wasmagentv1.Manifest) error {
+	if requested.GetClock() || requested.GetRandom() {
 		return errRightsNotOffered
 	}
-	if countConditions(asked) > manifest.MaxConditions {
+	if countConditions(requested) > manifest.MaxConditions {
 		return errTooManyConditions
 	}
 	return nil
@@ -80,8 +80,8 @@ func isInChain(subject string, somebody *identityv1.Principal) bool {
 	if somebody.GetSubject() == subject {
 		return true
 	}
-	for _, one := range somebody.GetChain() {
-		if one.GetSubject() == subject {
+	for _, member := range somebody.GetChain() {
+		if member.GetSubject() == subject {
 			return true
 		}
 	}

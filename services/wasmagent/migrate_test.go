@@ -58,41 +58,41 @@ func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	c = l.onBehalfOfUser(t, "ana")
 	close(gateway.approved)
 	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
-	if said := c.mustPrompt(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
-		t.Errorf("with the earlier module the agent answers %q, and has the todos %v", said, c.todos(id))
+	if answer := c.mustPrompt(id, "read a.txt\ntodo completed x").GetResponse(); answer != "one" || len(c.todos(id)) != 1 {
+		t.Errorf("with the earlier module the agent answers %q, and has the todos %v", answer, c.todos(id))
 	}
 	c.verifyMatches(id)
 	old := c.state(id).GetInfo().GetModuleDigest()
-	fresh := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
-	if now := c.state(fresh).GetInfo().GetModuleDigest(); now == old {
+	created := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
+	if now := c.state(created).GetInfo().GetModuleDigest(); now == old {
 		t.Error("a new agent runs the earlier module")
 	}
 	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(snapshot.GetSnapshot().GetId())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := c.mustPrompt(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
-		t.Errorf("a fork with the earlier module answers %q", said)
+	if answer := c.mustPrompt(fork.GetAgent().GetId(), "read a.txt").GetResponse(); answer != "one" {
+		t.Errorf("a fork with the earlier module answers %q", answer)
 	}
 	archived, _ := c.exportArchive(id)
 	if _, err := c.importArchive(archived, 1<<20); err != nil {
 		t.Errorf("the import of an archive with the earlier module: %v", err)
 	}
 
-	talk := c.state(id).GetState().GetMessages()
+	messages := c.state(id).GetState().GetMessages()
 	moved, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id})
 	if err != nil || moved.GetFromDigest() != old || moved.GetAgent().GetModuleDigest() == old {
 		t.Fatalf("the agent is migrated as %v, %v", moved, err)
 	}
-	if now := c.state(id).GetState().GetMessages(); len(now) != len(talk) || now[0].GetContent() != talk[0].GetContent() {
-		t.Errorf("the conversation is %v after the migration, and was %v before", now, talk)
+	if now := c.state(id).GetState().GetMessages(); len(now) != len(messages) || now[0].GetContent() != messages[0].GetContent() {
+		t.Errorf("the conversation is %v after the migration, and was %v before", now, messages)
 	}
-	if said := c.mustPrompt(id, "read a.txt\ntodo pending x").GetResponse(); said != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
-		t.Errorf("the migrated agent answers %q, and has the todos %v", said, c.todos(id))
+	if answer := c.mustPrompt(id, "read a.txt\ntodo pending x").GetResponse(); answer != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
+		t.Errorf("the migrated agent answers %q, and has the todos %v", answer, c.todos(id))
 	}
 	c.verifyMatches(id)
-	if again, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil || again.GetFromDigest() != "" {
-		t.Errorf("a second migration returns %v, %v", again, err)
+	if second, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil || second.GetFromDigest() != "" {
+		t.Errorf("a second migration returns %v, %v", second, err)
 	}
 
 	l.changeGuest("mine", nil)
@@ -118,18 +118,18 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.mustPrompt(id, "Are you sure?")
-	told := gateway.last(t).Messages
-	var said []string
-	for _, m := range told {
-		said = append(said, m.Role+": "+m.Content)
+	sent := gateway.last(t).Messages
+	var messages []string
+	for _, m := range sent {
+		messages = append(messages, m.Role+": "+m.Content)
 	}
 	want := []string{"system: Be brief.", "user: Is it so?", "assistant: yes", "user: Are you sure?"}
-	if len(said) != len(want) {
-		t.Fatalf("the model gets %q, want %q", said, want)
+	if len(messages) != len(want) {
+		t.Fatalf("the model gets %q, want %q", messages, want)
 	}
 	for i := range want {
-		if said[i] != want[i] {
-			t.Errorf("the model gets %q, want %q", said[i], want[i])
+		if messages[i] != want[i] {
+			t.Errorf("the model gets %q, want %q", messages[i], want[i])
 		}
 	}
 	c.verifyMatches(id)

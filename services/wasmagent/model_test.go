@@ -116,8 +116,8 @@ func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for from, id := range made {
-		if said := c.mustPrompt(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
-			t.Errorf("the agent created from %s answers %q, and the model %q was asked", from, said, gateway.last(t).Model)
+		if answer := c.mustPrompt(id, "Is it so?").GetResponse(); answer != "yes" || gateway.last(t).Model != "script:lines" {
+			t.Errorf("the agent created from %s answers %q, and the model %q was asked", from, answer, gateway.last(t).Model)
 		}
 		if info := c.state(id).GetInfo(); info.GetModel() != "script:lines" || info.GetGuest() != "agent" {
 			t.Errorf("the agent created from %s is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
@@ -131,8 +131,8 @@ func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 		t.Errorf("an agent with its own model asks %q", gateway.last(t).Model)
 	}
 	script := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})
-	if said := c.mustPrompt(script, "say hello\nask Is it so?").GetResponse(); said != "hello\nyes" || gateway.last(t).Model != "script:lines" {
-		t.Errorf("a script answers %q", said)
+	if answer := c.mustPrompt(script, "say hello\nask Is it so?").GetResponse(); answer != "hello\nyes" || gateway.last(t).Model != "script:lines" {
+		t.Errorf("a script answers %q", answer)
 	}
 }
 
@@ -144,12 +144,12 @@ func TestSkills_AreSentToModel(t *testing.T) {
 	for _, instructions := range []*string{nil, new("Be brief.")} {
 		id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Instructions: instructions})
 		c.mustPrompt(id, "/refactor main.go")
-		told := gateway.last(t).Messages
-		if len(told) < 2 || told[0].Role != "system" || !strings.Contains(told[0].Content, "/refactor: ") || !strings.Contains(told[0].Content, "Say first what must stay the same") || told[1].Content != "/refactor main.go" {
-			t.Errorf("the model gets %+v", told)
+		sent := gateway.last(t).Messages
+		if len(sent) < 2 || sent[0].Role != "system" || !strings.Contains(sent[0].Content, "/refactor: ") || !strings.Contains(sent[0].Content, "Say first what must stay the same") || sent[1].Content != "/refactor main.go" {
+			t.Errorf("the model gets %+v", sent)
 		}
-		if instructions != nil && !strings.HasPrefix(told[0].Content, "Be brief.\n\n") {
-			t.Errorf("the instructions are %.40q", told[0].Content)
+		if instructions != nil && !strings.HasPrefix(sent[0].Content, "Be brief.\n\n") {
+			t.Errorf("the instructions are %.40q", sent[0].Content)
 		}
 	}
 	large := customTemplate("large")
@@ -190,7 +190,7 @@ func TestTemplates_OrchestratorHasItsRights(t *testing.T) {
 	made := rpctest.Principal("default", "agent:default/"+id)
 	made.Owner, made.Chain = "ana", append(made.Chain, rpctest.Principal("default", "ana"))
 	child := m.onBehalfOf(t, made).create(new(wasmagentv1.CreateAgentRequest))
-	if said := m.onBehalfOf(t, made).mustPrompt(child, "Is it so?").GetResponse(); said != "yes" {
-		t.Errorf("an agent that it created answers %q", said)
+	if answer := m.onBehalfOf(t, made).mustPrompt(child, "Is it so?").GetResponse(); answer != "yes" {
+		t.Errorf("an agent that it created answers %q", answer)
 	}
 }

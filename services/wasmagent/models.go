@@ -177,13 +177,13 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 
 // parseTool parses a tool's definition into what agents receive.
 func parseTool(server, text string) (info agent.ToolInfo, ok bool) {
-	var said struct {
+	var parsed struct {
 		Name        string         `json:"name"`
 		Description string         `json:"description"`
 		InputSchema jsontext.Value `json:"inputSchema"`
 	}
-	if json.Unmarshal([]byte(text), &said) != nil || said.Name == "" {
+	if json.Unmarshal([]byte(text), &parsed) != nil || parsed.Name == "" {
 		return info, false
 	}
-	return agent.ToolInfo{Server: server, Name: said.Name, Description: said.Description, InputSchema: said.InputSchema}, true
+	return agent.ToolInfo{Server: server, Name: parsed.Name, Description: parsed.Description, InputSchema: parsed.InputSchema}, true
 }

@@ -237,12 +237,12 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for told := ""; !strings.Contains(told, "approval a-1"); { // until the approval is requested
+	for text := ""; !strings.Contains(text, "approval a-1"); { // until the approval is requested
 		resp, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		told = resp.GetProgress().GetMessage() + resp.GetWaiting().GetApprovalId()
+		text = resp.GetProgress().GetMessage() + resp.GetWaiting().GetApprovalId()
 		if resp.GetWaiting().GetApprovalId() == "a-1" {
 			break
 		}
@@ -259,7 +259,7 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 // If the turn ends while it waits for an approval, the approval is withdrawn with the reason.
 func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	t.Parallel()
-	for name, one := range map[string]struct {
+	for name, tt := range map[string]struct {
 		end    func(c client, id string) error
 		reason string
 	}{
@@ -279,12 +279,12 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 			id := c.createParked()
 			gateway.tick(t)
 			gateway.away.Store(true) // so that the withdrawal has to be repeated
-			if err := one.end(c, id); err != nil {
+			if err := tt.end(c, id); err != nil {
 				t.Fatal(err)
 			}
 			gateway.noneWithdrawn(t)
 			gateway.away.Store(false)
-			gateway.wasWithdrawn(t, one.reason)
+			gateway.wasWithdrawn(t, tt.reason)
 			if n := gateway.ran(); n != 0 {
 				t.Errorf("%d calls ran", n)
 			}
@@ -366,8 +366,8 @@ func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 			if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 				t.Fatal(err)
 			}
-			if said := c.mustPrompt(id, "say hello").GetResponse(); said != "hello" {
-				t.Errorf("the resumed agent answers %q", said)
+			if answer := c.mustPrompt(id, "say hello").GetResponse(); answer != "hello" {
+				t.Errorf("the resumed agent answers %q", answer)
 			}
 			c.verifyMatches(id)
 		})

@@ -39,36 +39,36 @@ var errDayLimit = errors.New("the person's daily limit on models is used up")
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
 // exceededError returns the error for a person whose use reached the bound.
-func (b dayLimit) exceededError(of principal.Key, used store.Amount, day int64) error {
+func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
-	said, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
+	output, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
 	if used.Tokens < b.Tokens {
-		said, key = fmt.Sprintf("%s US dollars a day, and %s are used", models.Dollars(b.Nanos), models.Dollars(used.Nanos)), "cost"
+		output, key = fmt.Sprintf("%s US dollars a day, and %s are used", models.Dollars(b.Nanos), models.Dollars(used.Nanos)), "cost"
 	}
 	return fmt.Errorf("%w: all agents of %s together may use %s; this renews at %s; an operator changes it with agents.person_day.%s",
-		errDayLimit, of.Subject, said, renews, key)
+		errDayLimit, person.Subject, output, renews, key)
 }
 
 // reserveDay reserves the expected maximum use of a question from the person's bound for today. settle replaces the
 // reservation by the actual use. If the process ends before that, the reservation stays counted.
-func (s *Service) reserveDay(ctx context.Context, of principal.Key, most models.Answer) (settle func(took models.Answer), err error) {
+func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(took models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {
 		return func(models.Answer) {}, nil
 	}
 	day := dayNumber(time.Now())
-	used, ok, err := s.store.ReserveDay(ctx, of, day, amount, s.personDayLimit.Amount)
+	used, ok, err := s.store.ReserveDay(ctx, person, day, amount, s.personDayLimit.Amount)
 	if err != nil {
 		return nil, errors.Join(store.ErrUnavailable, err)
 	}
 	if !ok {
-		return nil, s.personDayLimit.exceededError(of, used, day)
+		return nil, s.personDayLimit.exceededError(person, used, day)
 	}
 	return func(took models.Answer) {
 		change := amountOf(took)
 		change.Tokens, change.Nanos = change.Tokens-amount.Tokens, change.Nanos-amount.Nanos
 		ctx := context.WithoutCancel(ctx)
-		if err := s.store.AddDay(ctx, of, day, change); err != nil {
+		if err := s.store.AddDay(ctx, person, day, change); err != nil {
 			s.log.WarnContext(ctx, "the use of a question can't be counted; its expected maximum stays counted", "error", err)
 		}
 	}, nil

@@ -22,7 +22,7 @@ import (
 const (
 	// pageSize is the number of elements of a page if the request does not set it.
 	pageSize = 100
-	// maxStateBytes and maxExport bound the size of responses, in bytes.
+	// maxStateBytes and maxResponseBytes bound the size of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
@@ -60,10 +60,10 @@ func pageOf[T any](all []T, token string, size int32) (part []T, next string, er
 // even if agents were created or ended meanwhile. An agent whose turn runs in this process is listed with its current
 // state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
-	who := actingPrincipal(ctx)
-	filter := store.Filter{Tenant: who.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
-	if !isOperator(who) && who.GetRole() != authv1.TokenRole_TOKEN_ROLE_VIEWER {
-		filter.Principal = who
+	caller := actingPrincipal(ctx)
+	filter := store.Filter{Tenant: caller.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
+	if !isOperator(caller) && caller.GetRole() != authv1.TokenRole_TOKEN_ROLE_VIEWER {
+		filter.Principal = caller
 	}
 	if token := req.GetPageToken(); token != "" {
 		var err error
@@ -82,7 +82,7 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 		rows = rows[:size]
 		resp.NextPageToken = strconv.FormatInt(rows[size-1].Position, 10)
 	}
-	for _, a := range s.agentEntries(who, req.GetStates(), filter.Before, rows) {
+	for _, a := range s.agentEntries(caller, req.GetStates(), filter.Before, rows) {
 		if resp.NextPageToken != "" && a.position < rows[len(rows)-1].Position { // it belongs to a later page
 			break
 		}
@@ -104,15 +104,15 @@ type agentEntry struct {
 
 // agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents whose
 // turns run in this process and whose current state is one of states.
-func (s *Service) agentEntries(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
+func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	now := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
 		now[a.ID] = agentEntry{a.Proto(), a.Position()}
 	}
 	for _, row := range rows {
 		shown := agentEntry{s.agentInfo(row.Record), row.Position}
-		if here, ok := now[row.GetId()]; ok {
-			shown = here
+		if current, ok := now[row.GetId()]; ok {
+			shown = current
 			delete(now, row.GetId())
 		} else if row.Turn != store.NoTurn {
 			shown.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
@@ -122,8 +122,8 @@ func (s *Service) agentEntries(who *identityv1.Principal, states []wasmagentv1.A
 		}
 	}
 	for _, a := range s.agents.withTurns() {
-		if here, ok := now[a.ID]; ok && len(states) > 0 && isSelected(states, here.GetState()) && canSee(who, a.Creator) && (before == 0 || here.position < before) {
-			out = append(out, here)
+		if current, ok := now[a.ID]; ok && len(states) > 0 && isSelected(states, current.GetState()) && canSee(caller, a.Creator) && (before == 0 || current.position < before) {
+			out = append(out, current)
 		}
 	}
 	slices.SortFunc(out, func(a, b agentEntry) int { return cmp.Compare(b.position, a.position) })
@@ -161,12 +161,12 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	if err != nil {
 		return nil, err
 	}
-	talk := a.Conversation()
+	conversation := a.Conversation()
 	size := req.GetPageSize()
 	if size == 0 {
 		size = math.MaxInt16
 	}
-	part, next, err := pageOf(talk.GetMessages(), req.GetPageToken(), size)
+	part, next, err := pageOf(conversation.GetMessages(), req.GetPageToken(), size)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -174,13 +174,13 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	if req.GetPageSize() > 0 {
 		most = maxResponseBytes
 	}
-	if kept := prefixWithin(part, most); len(kept) < len(part) {
+	if fitting := prefixWithin(part, most); len(fitting) < len(part) {
 		from, _ := strconv.Atoi(req.GetPageToken())
-		part, next = kept, strconv.Itoa(from+len(kept))
+		part, next = fitting, strconv.Itoa(from+len(fitting))
 	}
-	talk.Messages = part
+	conversation.Messages = part
 	return &wasmagentv1.GetStateResponse{
-		AgentId: a.ID, State: talk, NextPageToken: next, Info: a.Proto(), Manifest: a.Manifest, Grants: a.Grants(),
+		AgentId: a.ID, State: conversation, NextPageToken: next, Info: a.Proto(), Manifest: a.Manifest, Grants: a.Grants(),
 		Limits: a.Limits.Proto(), Usage: a.Usage(), Snapshots: a.Snapshots(),
 	}, nil
 }
@@ -250,17 +250,17 @@ func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentR
 			return resp, toStatus(err)
 		}
 	}
-	said := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: builtinTools, Todos: a.Todos(), Info: a.Proto()}
+	state := &wasmagentv1.ExportAgentResponse{AgentState: a.Conversation(), Tools: builtinTools, Todos: a.Todos(), Info: a.Proto()}
 	if req.GetDepth() == wasmagentv1.ExportDepth_EXPORT_DEPTH_STATE || full {
-		if said.Detail, err = a.ExportDetail(); err != nil {
+		if state.Detail, err = a.ExportDetail(); err != nil {
 			return nil, toStatus(err)
 		}
 	}
-	if full && proto.Size(said) > maxResponseBytes-maxArchivePart {
-		said = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive has the rest
+	if full && proto.Size(state) > maxResponseBytes-maxArchivePart {
+		state = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive has the rest
 	}
-	said.Archive = resp.Archive
-	resp = said
+	state.Archive = resp.Archive
+	resp = state
 	if proto.Size(resp) > maxResponseBytes {
 		return nil, toStatus(errExportTooLarge)
 	}

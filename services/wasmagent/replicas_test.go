@@ -79,11 +79,11 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	var ids []string
 	for i := range agents {
 		id := one.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("plain", "pay"), MaxTurns: new(int32(10_000))})
-		if said := two.mustPrompt(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); said != fmt.Sprint(i) {
-			t.Fatalf("the other replica answers %q", said)
+		if answer := two.mustPrompt(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); answer != fmt.Sprint(i) {
+			t.Fatalf("the other replica answers %q", answer)
 		}
-		if said := one.mustPrompt(id, "say again").GetResponse(); said != "again" || len(one.todos(id)) != 1 {
-			t.Fatalf("the first replica answers %q, with %v", said, one.todos(id))
+		if answer := one.mustPrompt(id, "say again").GetResponse(); answer != "again" || len(one.todos(id)) != 1 {
+			t.Fatalf("the first replica answers %q, with %v", answer, one.todos(id))
 		}
 		ids = append(ids, id)
 	}

@@ -28,10 +28,10 @@ func (s *Service) VerifyAgent(ctx context.Context, req *wasmagentv1.VerifyAgentR
 
 // ListEvents implements wasmagentv1.AgentServiceServer.
 func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsRequest) (*wasmagentv1.ListEventsResponse, error) {
-	behind := int64(0)
+	after := int64(0)
 	if token := req.GetPageToken(); token != "" {
 		var err error
-		if behind, err = strconv.ParseInt(token, 10, 64); err != nil || behind < 0 {
+		if after, err = strconv.ParseInt(token, 10, 64); err != nil || after < 0 {
 			return nil, toStatus(fmt.Errorf("%.64q %w", token, errPageToken))
 		}
 	}
@@ -45,7 +45,7 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 			return nil, err
 		}
 		moved := a.EventsStored()
-		all, more, err := a.Events(ctx, behind, size, maxResponseBytes)
+		all, more, err := a.Events(ctx, after, size, maxResponseBytes)
 		if err != nil {
 			return nil, toStatus(err)
 		}
@@ -61,11 +61,11 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 		for _, e := range all {
 			resp.Events = append(resp.Events, events.Proto(e))
 		}
-		if kept := prefixWithin(resp.GetEvents(), maxResponseBytes); len(kept) < len(resp.GetEvents()) {
-			resp.Events, resp.More = kept, true
+		if fitting := prefixWithin(resp.GetEvents(), maxResponseBytes); len(fitting) < len(resp.GetEvents()) {
+			resp.Events, resp.More = fitting, true
 		}
-		behind += int64(len(resp.GetEvents()))
-		resp.NextPageToken = strconv.FormatInt(behind, 10)
+		after += int64(len(resp.GetEvents()))
+		resp.NextPageToken = strconv.FormatInt(after, 10)
 		return resp, nil
 	}
 }

@@ -65,8 +65,8 @@ func eventWords(all []*wasmagentv1.Event) string {
 			word += " " + strings.ToLower(strings.TrimPrefix(e.GetEffect().String(), "EFFECT_KIND_"))
 		}
 		if e.GetMessage() != "" {
-			said, _, _ := strings.Cut(e.GetMessage(), ":")
-			word += " (" + said + ")"
+			answer, _, _ := strings.Cut(e.GetMessage(), ":")
+			word += " (" + answer + ")"
 		}
 		out = append(out, word)
 	}
@@ -114,7 +114,7 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Limits: &wasmagentv1.Limits{EffectsPerTurn: new(int32(5))}})
 	c.mustPrompt(id, "todo pending x\nwrite a.txt one")
-	kept, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id, Label: new("before")})
+	snapshot, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id, Label: new("before")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +129,14 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	early, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(kept.GetSnapshot().GetId())})
+	early, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(snapshot.GetSnapshot().GetId())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, SnapshotId: new(kept.GetSnapshot().GetId())}); err != nil {
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id, SnapshotId: new(snapshot.GetSnapshot().GetId())}); err != nil {
 		t.Fatal(err)
 	}
-	for name, one := range map[string]struct {
+	for name, tt := range map[string]struct {
 		id          string
 		todos, file string
 	}{
@@ -145,17 +145,17 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 		"forked from the snapshot":  {early.GetAgent().GetId(), "x z", "one"},
 		"rewound and asked for all": {id, "x z", "one"},
 	} {
-		if said := c.mustPrompt(one.id, "todo pending z\nread a.txt").GetResponse(); said != one.file {
-			t.Errorf("%s: the file has %q, want %q", name, said, one.file)
+		if answer := c.mustPrompt(tt.id, "todo pending z\nread a.txt").GetResponse(); answer != tt.file {
+			t.Errorf("%s: the file has %q, want %q", name, answer, tt.file)
 		}
 		var todos []string
-		for _, todo := range c.todos(one.id) {
+		for _, todo := range c.todos(tt.id) {
 			todos = append(todos, todo.GetContent())
 		}
-		if got := strings.Join(todos, " "); got != one.todos {
-			t.Errorf("%s: the todos are %s, want %s", name, got, one.todos)
+		if got := strings.Join(todos, " "); got != tt.todos {
+			t.Errorf("%s: the todos are %s, want %s", name, got, tt.todos)
 		}
-		c.verifyMatches(one.id)
+		c.verifyMatches(tt.id)
 	}
 	if _, err := c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
@@ -175,12 +175,12 @@ func TestAgents_SurviveRestart(t *testing.T) {
 	l := newRestartable(t, nil)
 	c := l.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief.")})
-	gone := c.create(new(wasmagentv1.CreateAgentRequest))
+	terminated := c.create(new(wasmagentv1.CreateAgentRequest))
 	c.mustPrompt(id, "todo pending x\nwrite a.txt one\nsay hello")
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id, Reason: new("to look at it")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: gone}); err != nil {
+	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: terminated}); err != nil {
 		t.Fatal(err)
 	}
 	before := c.state(id)
@@ -194,13 +194,13 @@ func TestAgents_SurviveRestart(t *testing.T) {
 	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 || list.GetAgents()[0].GetId() != id {
 		t.Errorf("the list has %v %v", list, err)
 	}
-	for _, one := range []string{id, gone} {
+	for _, one := range []string{id, terminated} {
 		if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: one}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if said := c.mustPrompt(id, "todo completed x\nread a.txt").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
-		t.Errorf("the agent answers %q, and its todos are %v", said, c.todos(id))
+	if answer := c.mustPrompt(id, "todo completed x\nread a.txt").GetResponse(); answer != "one" || len(c.todos(id)) != 1 {
+		t.Errorf("the agent answers %q, and its todos are %v", answer, c.todos(id))
 	}
 	c.verifyMatches(id)
 	if got := eventWords(c.events(id)); !strings.Contains(got, "lifecycle (stopped), stored, lifecycle (resumed)") {
@@ -286,9 +286,9 @@ func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
 	close(decided)
 	eventually.Holds(t, "the turn ends", func() bool { return c.state(id).GetInfo().GetTurnCount() == 1 })
-	talk := c.state(id).GetState().GetMessages()
+	messages := c.state(id).GetState().GetMessages()
 	want := "plain\ngranted\nline 7: not_in_manifest: the agent has made as many such calls as its manifest allows: t of demo\nonetwo\n"
-	if got := talk[len(talk)-1].GetContent(); strings.TrimSpace(got) != strings.TrimSpace(want) || made != 1 {
+	if got := messages[len(messages)-1].GetContent(); strings.TrimSpace(got) != strings.TrimSpace(want) || made != 1 {
 		t.Errorf("the agent answers %q, and %d calls were made", got, made)
 	}
 	if todos := c.todos(id); len(todos) != 1 || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED || !slices.Equal(c.files(id), []string{"a.txt"}) {
@@ -309,15 +309,15 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 		req.AgentId, req.Reason = id, "for a test"
 		return c.GrantRights(c.ctx, req)
 	}
-	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
-		t.Errorf("it answers %q", said)
+	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
+		t.Errorf("it answers %q", answer)
 	}
 	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := c.mustPrompt(id, "tool demo t").GetResponse(); said != "ran" {
-		t.Errorf("it answers %q", said)
+	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); answer != "ran" {
+		t.Errorf("it answers %q", answer)
 	}
 	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
 	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || given.GetGrant().GetGrantedBy() != "ana" {
@@ -326,15 +326,15 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{given.GetGrant().GetId()}}); err != nil {
 		t.Fatal(err)
 	}
-	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
-		t.Errorf("it answers %q", said)
+	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
+		t.Errorf("it answers %q", answer)
 	}
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the grant expires", func() bool { return len(c.state(id).GetGrants()) == 0 })
-	if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
-		t.Errorf("it answers %q", said)
+	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
+		t.Errorf("it answers %q", answer)
 	}
 	_, err = grant(new(wasmagentv1.GrantRightsRequest))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "GRANT_EMPTY")
@@ -359,7 +359,7 @@ func TestListEvents_WaitsForEvents(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		_, _, _ = c.prompt(id, "say x")
 	}()
-	for came := 0; came < 5; came += len(page.GetEvents()) { // the turn may store its events in several steps
+	for received := 0; received < 5; received += len(page.GetEvents()) { // the turn may store its events in several steps
 		page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(30 * time.Second)})
 		if err != nil || len(page.GetEvents()) == 0 {
 			t.Fatalf("%v %v", page, err)

@@ -34,11 +34,11 @@ import (
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents bounds the number of all agents, and maxOwn the number of those that one principal created. Both count
+	// maxAgents bounds the number of all agents, and maxAgentsPerPerson the number of those that one principal created. Both count
 	// ended agents that can be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes bounds the stored size of all agents, and maxOwnBytes that of one person's agents, in bytes. The size
+	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson that of one person's agents, in bytes. The size
 	// includes files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
@@ -46,11 +46,11 @@ const (
 	sweepInterval = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes bounds the snapshots of all guests that gave their places away while they wait for calls, in bytes,
-	// and maxOwnHeldBytes those of one person.
+	// maxSnapshotBytes bounds the snapshots of all guests that gave their slots away while they wait for calls, in bytes,
+	// and maxSnapshotBytesPerPerson those of one person.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
-	// defaultYieldAfter is how long a turn waits for a call before its guest gives its place away.
+	// defaultYieldAfter is how long a turn waits for a call before its guest gives its slot away.
 	defaultYieldAfter = 250 * time.Millisecond
 	// defaultQuestionTimeout is the time limit of one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
@@ -84,13 +84,13 @@ type Config struct {
 	Server string
 	// AcceptedKeys are the public keys of other installations whose archives may be imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns bounds the turns, for each worker, and Questions the questions to models. Defaults of Turns: 18 places, 6
+	// Turns bounds the turns, for each worker, and Questions the questions to models. Defaults of Turns: 18 slots, 6
 	// of one person; 256 waiting, 32 of one person, for 5 min. Defaults of Questions: 32, 8, 256, 64 and 5 min.
 	Turns, Questions ConcurrencyLimits
-	// QuestionTimeout is the time limit of one question, with its retries; 0 means 10 min. AnswerTime is how long a
+	// QuestionTimeout is the time limit of one question, with its retries; 0 means 10 min. FirstByteTimeout is how long a
 	// provider may take until its answer begins; 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is how long a turn waits for a call before its guest gives its place away, for tests; 0 means 250 ms.
+	// YieldAfter is how long a turn waits for a call before its guest gives its slot away, for tests; 0 means 250 ms.
 	YieldAfter time.Duration
 	// MaxBytesPerPerson bounds the stored size of one person's agents, in bytes, for tests; 0 means 2 GiB.
 	MaxBytesPerPerson int64
@@ -128,15 +128,15 @@ type Service struct {
 	server         string
 	questionQueue  *queue
 	personDayLimit dayLimit
-	// questionTimeout is the time limit of one question; yield is as in Config.
+	// questionTimeout is the time limit of one question; yieldAfter is as in Config.
 	questionTimeout, yieldAfter time.Duration
 	store                       *store.Store
 	agents                      *agentCache
-	// archiveKeys sign and verify archives. packs is a semaphore that allows one call at a time to write or read an archive.
+	// archiveKeys sign and verify archives. archiving is a semaphore that allows one call at a time to write or read an archive.
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
-	// turnQueue has the places of guests, and held the snapshots of guests that gave their places away.
+	// turnQueue has the slots of guests, and snapshotMemory bounds the snapshots of guests that gave their slots away.
 	turnQueue      *queue
 	snapshotMemory memoryBudget
 
@@ -196,32 +196,32 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	kept, err := store.Open(context.Background(), store.Config{
+	db, err := store.Open(context.Background(), store.Config{
 		Source: cmp.Or(cfg.Source, sqlstore.SQLite), File: dir.Path("agents.db"), Bucket: cfg.Bucket, Folder: dir.Path("states"), Holder: rand.Text(), Log: deps.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, workers.Close(), dir.Close())
 	}
-	keys, err := loadArchiveKeys(context.Background(), kept, dir.Path("archive.key"), cfg.AcceptedKeys)
+	keys, err := loadArchiveKeys(context.Background(), db, dir.Path("archive.key"), cfg.AcceptedKeys)
 	if err == nil {
 		err = os.RemoveAll(dir.Path("archives")) // earlier releases stored archives there
 	}
 	if err != nil {
-		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
+		return nil, errors.Join(err, db.Close(), workers.Close(), dir.Close())
 	}
-	templates, err := gallery.New(context.Background(), kept, cfg.Server)
+	templates, err := gallery.New(context.Background(), db, cfg.Server)
 	if err != nil {
-		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
+		return nil, errors.Join(err, db.Close(), workers.Close(), dir.Close())
 	}
 	s := &Service{
-		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, approvalWait: cfg.ApprovalWait, maxBytesPerPerson: cmp.Or(cfg.MaxBytesPerPerson, maxStoredBytesPerPerson), log: deps.Log, store: kept,
+		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, approvalWait: cfg.ApprovalWait, maxBytesPerPerson: cmp.Or(cfg.MaxBytesPerPerson, maxStoredBytesPerPerson), log: deps.Log, store: db,
 		models: known, model: cfg.Model, server: cfg.Server, questionQueue: newQueue(questions), personDayLimit: day,
 		questionTimeout: cmp.Or(cfg.QuestionTimeout, defaultQuestionTimeout), yieldAfter: cmp.Or(cfg.YieldAfter, defaultYieldAfter),
 		archiveKeys: keys, archiving: make(chan struct{}, 1),
 		turnQueue: newQueue(turns), snapshotMemory: memoryBudget{total: maxSnapshotBytes, perPerson: maxSnapshotBytesPerPerson}, compiling: make(chan struct{}, 1), compileErrors: make(map[string]error),
 		closing: make(chan struct{}),
 	}
-	s.agents = newAgentCache(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
+	s.agents = newAgentCache(db, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
 		if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
 			err := s.ensureModule(ctx, row.GetGuest(), row.GetModuleDigest())
@@ -235,7 +235,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// concurrencyLimits returns the places for turns, of all workers together, and those for questions.
+// concurrencyLimits returns the slots for turns, of all workers together, and those for questions.
 func (c Config) concurrencyLimits() (turns, questions ConcurrencyLimits, err error) {
 	turns = c.Turns.withDefaults(ConcurrencyLimits{Total: 18, PerPerson: 6, MaxQueued: 256, MaxQueuedPerPerson: 32, MaxWait: 5 * time.Minute})
 	questions = c.Questions.withDefaults(ConcurrencyLimits{Total: 32, PerPerson: 8, MaxQueued: 256, MaxQueuedPerPerson: 64, MaxWait: 5 * time.Minute})
@@ -280,7 +280,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 // renewLeases renews the leases on the turns of this process. It cancels a turn if another process has taken over the agent.
 func (s *Service) renewLeases(ctx context.Context) {
-	behind := make(map[string]int64) // versions in memory of the agents that were older than their rows at the last check
+	outdated := make(map[string]int64) // versions in memory of the agents that were older than their rows at the last check
 	for {
 		select {
 		case <-ctx.Done():
@@ -290,22 +290,22 @@ func (s *Service) renewLeases(ctx context.Context) {
 		if !s.store.Shared {
 			continue
 		}
-		var here []string
+		var running []string
 		for _, a := range s.agents.withTurns() {
-			here = append(here, a.ID)
+			running = append(running, a.ID)
 			version, err := s.store.Version(ctx, a.ID)
 			now := a.Version()
-			switch was, found := behind[a.ID]; {
+			switch earlier, found := outdated[a.ID]; {
 			case err != nil || version <= now:
-				delete(behind, a.ID)
-			case found && was == now: // a commit of this process would have completed since the last check
-				delete(behind, a.ID)
+				delete(outdated, a.ID)
+			case found && earlier == now: // a commit of this process would have completed since the last check
+				delete(outdated, a.ID)
 				a.Invalidate()
 			default:
-				behind[a.ID] = now
+				outdated[a.ID] = now
 			}
 		}
-		if err := s.store.RenewLeases(ctx, here); err != nil && ctx.Err() == nil {
+		if err := s.store.RenewLeases(ctx, running); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "the leases on turns can't be renewed", "error", err)
 		}
 	}
@@ -341,8 +341,8 @@ func (s *Service) sweep(ctx context.Context) {
 			s.log.WarnContext(ctx, "modules that no agent runs can't be removed", "error", err)
 		}
 	}
-	gone, err := s.store.ExpiredAgents(ctx)
-	for _, id := range gone {
+	expired, err := s.store.ExpiredAgents(ctx)
+	for _, id := range expired {
 		err = errors.Join(err, s.removeAgent(ctx, id, true))
 	}
 	if err != nil && ctx.Err() == nil {
@@ -351,8 +351,8 @@ func (s *Service) sweep(ctx context.Context) {
 }
 
 // removeAgent removes an agent that has ended. If gone is set, it removes only an agent that can't be resumed any more.
-func (s *Service) removeAgent(ctx context.Context, id string, gone bool) error {
-	ended, err := s.store.RemoveAgent(ctx, id, gone)
+func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
+	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
 	if ended {
 		s.agents.remove(id)
 	}
@@ -373,12 +373,12 @@ func (s *Service) Close() error {
 
 // ensureSpace returns an error unless the agents of a person may grow. To make space, it removes ended agents, the oldest
 // first. An agent may grow by some megabytes before room is called again.
-func (s *Service) ensureSpace(ctx context.Context, of principal.Key) error {
-	all, own, err := s.store.StoredSizes(ctx, of)
+func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
+	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {
 		return err
 	}
-	ended, err := s.store.EndedAgents(ctx, of)
+	ended, err := s.store.EndedAgents(ctx, person)
 	if err != nil {
 		return err
 	}
@@ -386,7 +386,7 @@ func (s *Service) ensureSpace(ctx context.Context, of principal.Key) error {
 		if err := s.removeAgent(ctx, id, false); err != nil {
 			return err
 		}
-		if all, own, err = s.store.StoredSizes(ctx, of); err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {
+		if all, own, err = s.store.StoredSizes(ctx, person); err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {
 			return err
 		}
 	}

@@ -58,12 +58,12 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("be brief"), MaxTurns: new(int32(3))})
-	told, answer, err := c.prompt(id, "emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt")
+	progress, answer, err := c.prompt(id, "emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fmt.Sprint(told) != "[begun]" || answer.GetResponse() != "hello" || !answer.GetFinished() || answer.GetTurnCount() != 1 || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_IDLE {
-		t.Errorf("the progress is %v, and the answer %v", told, answer)
+	if fmt.Sprint(progress) != "[begun]" || answer.GetResponse() != "hello" || !answer.GetFinished() || answer.GetTurnCount() != 1 || answer.GetState() != wasmagentv1.AgentState_AGENT_STATE_IDLE {
+		t.Errorf("the progress is %v, and the answer %v", progress, answer)
 	}
 	if todos := c.todos(id); len(todos) != 1 || todos[0].GetContent() != "read it" || todos[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
 		t.Errorf("the todos are %v", todos)
@@ -73,12 +73,12 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	}
 	c.mustPrompt(id, "todo completed read it") // the guest remembers the todo of the first turn
 	state := c.state(id)
-	var said []string
+	var messages []string
 	for _, m := range state.GetState().GetMessages() {
-		said = append(said, strings.ToLower(strings.TrimPrefix(m.GetRole().String(), "MESSAGE_ROLE_"))+": "+m.GetContent())
+		messages = append(messages, strings.ToLower(strings.TrimPrefix(m.GetRole().String(), "MESSAGE_ROLE_"))+": "+m.GetContent())
 	}
-	if want := "system: be brief|user: emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt|assistant: hello|user: todo completed read it|assistant: "; strings.Join(said, "|") != want {
-		t.Errorf("the conversation is %q", said)
+	if want := "system: be brief|user: emit begun\nwrite notes/a.txt hello\ntodo pending read it\nread ./notes//a.txt|assistant: hello|user: todo completed read it|assistant: "; strings.Join(messages, "|") != want {
+		t.Errorf("the conversation is %q", messages)
 	}
 	if u := state.GetUsage(); u.GetFuel() <= 0 || u.GetEffects() != 5 || u.GetFileBytes() != int64(len("notes/a.txt"+"hello")) {
 		t.Errorf("the usage is %v", u)
@@ -167,20 +167,20 @@ func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	m := newTestService(t)
 	ana, ben, operator, viewer := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben"), m.withToken(t, "operator"), m.withToken(t, "viewer")
 	id := ana.create(new(wasmagentv1.CreateAgentRequest))
-	for _, who := range []string{id, "agent-never-given-out"} {
-		_, err := ben.GetState(ben.ctx, &wasmagentv1.GetStateRequest{AgentId: who})
+	for _, name := range []string{id, "agent-never-given-out"} {
+		_, err := ben.GetState(ben.ctx, &wasmagentv1.GetStateRequest{AgentId: name})
 		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
-		_, err = ben.StopAgent(ben.ctx, &wasmagentv1.StopAgentRequest{AgentId: who})
+		_, err = ben.StopAgent(ben.ctx, &wasmagentv1.StopAgentRequest{AgentId: name})
 		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
-		_, _, err = ben.prompt(who, "say hello")
+		_, _, err = ben.prompt(name, "say hello")
 		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
-		_, err = ben.TerminateAgent(ben.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: who})
+		_, err = ben.TerminateAgent(ben.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: name})
 		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
 	}
-	for who, c := range map[string]client{"ana": ana, "ben": ben, "operator": operator, "viewer": viewer} {
+	for name, c := range map[string]client{"ana": ana, "ben": ben, "operator": operator, "viewer": viewer} {
 		list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest))
-		if want := map[string]int32{"ben": 0}[who] + map[bool]int32{true: 1}[who != "ben"]; err != nil || list.GetCount() != want || len(list.GetAgents()) != int(want) {
-			t.Errorf("%s lists %v, %v", who, list, err)
+		if want := map[string]int32{"ben": 0}[name] + map[bool]int32{true: 1}[name != "ben"]; err != nil || list.GetCount() != want || len(list.GetAgents()) != int(want) {
+			t.Errorf("%s lists %v, %v", name, list, err)
 		}
 	}
 	if _, err := operator.StopAgent(operator.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
@@ -231,8 +231,8 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if again := c.mustPrompt(id, "read kept.txt"); again.GetResponse() != "x" {
-		t.Errorf("the resumed agent answers %v", again)
+	if answer := c.mustPrompt(id, "read kept.txt"); answer.GetResponse() != "x" {
+		t.Errorf("the resumed agent answers %v", answer)
 	}
 }
 
@@ -340,8 +340,7 @@ func TestCallTool_RefusesToolNameInInput(t *testing.T) {
 	}
 }
 
-// TestCallTool_OnlyToolNameSelectsTool checks that only tool_name selects the built-in tool, and that an input may have only the
-// fields of that tool (case T5).
+// Case T5. Only tool_name selects the built-in tool, and an input may have only the fields of that tool.
 func TestCallTool_OnlyToolNameSelectsTool(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -454,8 +453,8 @@ func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// TestStoredSize_IsBoundedPerCaller checks that a caller whose agents have their maximum stored size can't store more, that other
-// callers can, and that ended agents are removed to make space (case W10).
+// Case W10. A caller whose agents have their maximum stored size can't store more, but other callers can. Ended agents
+// are removed to make space.
 func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	small := newRestartable(t, nil)

@@ -15,7 +15,7 @@ import (
 const (
 	// withdrawTimeout is the time limit of one request to withdraw an approval.
 	withdrawTimeout = 2 * time.Second
-	// withdrawPause is the pause before the second request; it doubles with each further request. maxWithdraws is the
+	// withdrawPause is the pause before the second request; it doubles with each further request. maxWithdrawTries is the
 	// maximum number of requests, which together take two minutes.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8

@@ -37,7 +37,7 @@ var (
 	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
 	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPromptsFull means that too many prompts wait, or that the wait for a place took too long. Nothing was changed.
+	// ErrPromptsFull means that too many prompts wait, or that the wait for a slot took too long. Nothing was changed.
 	ErrPromptsFull = errors.New("the prompt can't start")
 	// ErrUnavailable means that guests can't be run now. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
@@ -48,12 +48,12 @@ var (
 	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
 	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
-	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshots that it has the maximum number.
+	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum number.
 	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
 	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
 	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
 	ErrJournalTooLarge = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForkedJournal>>20)
-	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrants that it has the maximum number.
+	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrantsFull that it has the maximum number.
 	ErrGrantUnknown = errors.New("the agent has no such grant")
 	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
 	// ErrStateDiffers means that the stored agent differs from what its journal records.
@@ -79,7 +79,7 @@ type Spec struct {
 	Creator *identityv1.Principal
 	// Template is the id of the template that the agent was created from; it may be empty.
 	Template string
-	// Guest is the name of the guest. Digest is the digest of the guest's module when the agent was created.
+	// Guest is the name of the guest. ModuleDigest is the digest of the guest's module when the agent was created.
 	Guest, ModuleDigest string
 	// Instructions are the first message of each conversation; they may be empty.
 	Instructions string
@@ -92,10 +92,10 @@ type Spec struct {
 	// Manifest has the agent's rights; nil means none.
 	Manifest  *wasmagentv1.Manifest
 	CreatedAt time.Time
-	// ForkedFrom is the id of the agent from which this one was forked. Imported is the digest of the archive from
+	// ForkedFrom is the id of the agent from which this one was forked. ImportedDigest is the digest of the archive from
 	// which this one was imported. Both may be empty.
 	ForkedFrom, ImportedDigest string
-	// JournalID is the id of the agent whose creation is the first event of the journal, and Origin is the time of that
+	// JournalID is the id of the agent whose creation is the first event of the journal, and JournalCreatedAt is the time of that
 	// creation. For a copy, this is the original agent.
 	JournalID        string
 	JournalCreatedAt time.Time
@@ -106,7 +106,7 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its place to other guests. 0 means
+	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its slot to other guests. 0 means
 	// that the guest does so at once.
 	YieldAfter time.Duration
 }
@@ -130,14 +130,14 @@ type Agent struct {
 	state
 	// savedRecord is the record that was stored last.
 	savedRecord *wasmstorev1.Record
-	// turn is the running turn; nil if no turn runs in this process. changing is closed when the present change of the
+	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the present change of the
 	// agent ends; nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
-	// snapshotBytes is the size of the snapshot of a guest that has no place, and listed is the size of the journal's
+	// snapshotBytes is the size of the snapshot of a guest that has no slot, and inventoryBytes is the size of the journal's
 	// inventory, both in bytes.
 	snapshotBytes, inventoryBytes int
-	// runsElsewhere is true if another process runs the agent's turn. waits is then the approval for which the turn waits;
+	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting is then the approval for which the turn waits;
 	// nil if it waits for none.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
@@ -150,7 +150,7 @@ type Agent struct {
 	// eventsStored is closed when events were stored; nil if no caller waits for that.
 	eventsStored chan struct{}
 
-	// journal may be used only by the turn, or by the holder of changing. mu does not guard it.
+	// journal may be used only by the turn, or by the holder of changeDone. mu does not guard it.
 	journal journal
 }
 
@@ -228,31 +228,31 @@ func (a *Agent) HasEnded() bool {
 
 // UpdateFiles calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The journal
 // records the text. Errors: those of do, [ErrTerminated], and [ErrBusy] while a turn runs.
-func (a *Agent) UpdateFiles(by Caller, do func(f *files.Files) (said string, err error)) error {
-	return a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) UpdateFiles(caller Caller, do func(f *files.Files) (message string, err error)) error {
+	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
 		next.files = next.files.Clone()
-		said, err := do(next.files)
-		if err != nil || said == "" {
+		message, err := do(next.files)
+		if err != nil || message == "" {
 			return nil, err
 		}
-		return lifecycleEvent(next, by, said), nil
+		return lifecycleEvent(next, caller, message), nil
 	})
 }
 
 // SetTodos replaces the todo list. Errors: [ErrTodosInvalid], [ErrTodosFull], [ErrTerminated], [ErrBusy].
-func (a *Agent) SetTodos(by Caller, todos []*wasmagentv1.Todo) error {
+func (a *Agent) SetTodos(caller Caller, todos []*wasmagentv1.Todo) error {
 	if err := checkTodos(todos); err != nil {
 		return err
 	}
-	return a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
 		next.todos = todos
-		return lifecycleEvent(next, by, fmt.Sprintf("write_todos: %d", len(todos))), nil
+		return lifecycleEvent(next, caller, fmt.Sprintf("write_todos: %d", len(todos))), nil
 	})
 }
 

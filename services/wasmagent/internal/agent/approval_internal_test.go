@@ -18,7 +18,7 @@ type slowHost struct {
 	Host
 
 	approved time.Time
-	// failures is the number of first requests that fail. If lose is set, the first answer of the call is lost after the
+	// failures is the number of first requests that fail. If loseAnswer is set, the first answer of the call is lost after the
 	// call ran.
 	failures   int
 	loseAnswer bool
@@ -61,9 +61,9 @@ func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 		t.Run(wait.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				begin, told := time.Now(), 0
+				begin, reports := time.Now(), 0
 				host := &slowHost{approved: begin.Add(wait), failures: 3}
-				listens := &progressListener{progress: func(string) { told++ }}
+				listens := &progressListener{progress: func(string) { reports++ }}
 				a := &Agent{Deps: Deps{Host: host}}
 				listens.stop() // the prompt has returned
 				result, err := a.pollApproval(&turn{ctx: t.Context()}, ToolCall{ApprovalID: "a-1", Progress: listens.send}, false)
@@ -76,8 +76,8 @@ func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 				if most := int(wait/approvalPollTime) + 5; host.requests > most {
 					t.Errorf("the host got %d requests, want at most %d", host.requests, most)
 				}
-				if told != 0 {
-					t.Errorf("a caller that is gone got %d texts", told)
+				if reports != 0 {
+					t.Errorf("a caller that is gone got %d texts", reports)
 				}
 			})
 		})

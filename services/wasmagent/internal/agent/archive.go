@@ -94,11 +94,11 @@ func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.
 // Import creates an agent from the content of an archive. The agent is stopped until it is resumed. From the spec it
 // takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. room
 // bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
-func Import(by Caller, s Spec, c archive.Content, deps Deps, room store.AgentLimits) (*Agent, error) {
+func Import(caller Caller, s Spec, c archive.Content, deps Deps, room store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	exported, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	if detail.GetAbiVersion() != engine.ABIVersion || detail.GetMeterVersion() != wasmmeter.MeterVersion {
 		return nil, ErrABI
 	}
@@ -107,9 +107,9 @@ func Import(by Caller, s Spec, c archive.Content, deps Deps, room store.AgentLim
 		return nil, fmt.Errorf("it %w: %w", archive.ErrInvalid, err)
 	}
 	head := covered.head
-	s.Template, s.ModuleDigest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
+	s.Template, s.ModuleDigest, s.Instructions, s.Config = exported.GetTemplate(), exported.GetModuleDigest(), exported.GetConfig().GetInstructions(), exported.GetConfig()
 	s.MaxTurns, s.Files = int(c.Agent.GetMaxTurns()), BoundsOf(s.Manifest)
-	s.JournalID, s.JournalCreatedAt = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
+	s.JournalID, s.JournalCreatedAt = exported.GetJournalId(), c.Agent.GetOrigin().AsTime()
 	if s.Config == nil {
 		s.Config = new(wasmagentv1.AgentConfig)
 	}
@@ -122,13 +122,13 @@ func Import(by Caller, s Spec, c archive.Content, deps Deps, room store.AgentLim
 	now.setStopped()
 	now.stoppedByOperator = c.Agent.GetStoppedByOperator()
 	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, inventory: covered.List}}
-	return a, a.create(by.Context, beginsEpoch(lifecycleEvent(&now, by, "imported from archive "+s.ImportedDigest+", where it was "+was.GetId()), &now, head), "", room)
+	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&now, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &now, head), "", room)
 }
 
 // archiveCoverage checks the journal of an archive, and compares the rest of the archive with the journal.
 func archiveCoverage(c archive.Content) (*coverage, error) {
-	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
-	covered := &coverage{head: events.EmptyHead(was.GetJournalId())}
+	exported, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	covered := &coverage{head: events.EmptyHead(exported.GetJournalId())}
 	for _, e := range c.Events {
 		if err := covered.add(e); err != nil {
 			return nil, err
@@ -141,11 +141,11 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 		return covered, nil
 	}
 	r := &wasmstorev1.Record{
-		Template: was.GetTemplate(), Guest: was.GetGuest(), ModuleDigest: was.GetModuleDigest(), Instructions: was.GetConfig().GetInstructions(), Config: was.GetConfig(),
-		Manifest: detail.GetManifest(), Grants: detail.GetGrants(), Limits: detail.GetLimits(), CreatedAt: was.GetCreatedAt(), JournalId: was.GetJournalId(), Origin: c.Agent.GetOrigin(),
-		ForkedFrom: was.GetForkedFrom(), ImportedDigest: was.GetImportedDigest(), State: was.GetState(), StopReason: was.GetStopReason(), Failure: was.GetFailure(),
-		ByOperator: c.Agent.GetStoppedByOperator(), Epoch: was.GetEpoch(), Turns: was.GetTurnCount(), MaxTurns: c.Agent.GetMaxTurns(), FileCount: was.GetFileCount(),
-		RestorableUntil: was.GetRestorableUntil(), Usage: detail.GetUsage(), Id: was.GetId(),
+		Template: exported.GetTemplate(), Guest: exported.GetGuest(), ModuleDigest: exported.GetModuleDigest(), Instructions: exported.GetConfig().GetInstructions(), Config: exported.GetConfig(),
+		Manifest: detail.GetManifest(), Grants: detail.GetGrants(), Limits: detail.GetLimits(), CreatedAt: exported.GetCreatedAt(), JournalId: exported.GetJournalId(), Origin: c.Agent.GetOrigin(),
+		ForkedFrom: exported.GetForkedFrom(), ImportedDigest: exported.GetImportedDigest(), State: exported.GetState(), StopReason: exported.GetStopReason(), Failure: exported.GetFailure(),
+		ByOperator: c.Agent.GetStoppedByOperator(), Epoch: exported.GetEpoch(), Turns: exported.GetTurnCount(), MaxTurns: c.Agent.GetMaxTurns(), FileCount: exported.GetFileCount(),
+		RestorableUntil: exported.GetRestorableUntil(), Usage: detail.GetUsage(), Id: exported.GetId(),
 	}
 	list, err := inventory.New(r, c.State)
 	if err != nil {

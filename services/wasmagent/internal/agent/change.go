@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// lockForChange locks the agent for a change; give unlocks it. It refuses an agent whose journal is damaged. It returns
+// lockForChange locks the agent for a change; unlockChange unlocks it. It refuses an agent whose journal is damaged. It returns
 // [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
 func (a *Agent) lockForChange(ctx context.Context, over bool) error {
 	if err := a.lockUnchecked(ctx, over); err != nil {
@@ -94,7 +94,7 @@ type forcedChange struct {
 // Unwrap returns the cause.
 func (f *forcedChange) Unwrap() error { return f.error }
 
-// forceChange is like change, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
+// forceChange is like changeState, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
 // undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {

@@ -86,7 +86,7 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Gu
 
 // replayStep gives the guest an envelope from the journal. given is the event of the envelope, and emitted that of the
 // guest's answer. The guest must give the same answer again. If emitted is nil, the journal does not have the answer
-// yet, and again records it.
+// yet, and replayStep records it.
 func (a *Agent) replayStep(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (out abi.GuestEnvelope, err error) {
 	in, err := abi.DecodeHost(given.GetEnvelope())
 	if err != nil {

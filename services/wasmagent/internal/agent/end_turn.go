@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// endTurn ends a turn: the turn counts, or it is undone. end stores the result and returns the answer.
+// endTurn ends a turn: the turn counts, or it is undone. endTurn stores the result and returns the answer.
 func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.detached && errors.Is(cause, errShutdown) { // the next process continues the turn
-		kept := a.flushEvents(t.ctx, store.DetachedTurn)
+		storeErr := a.flushEvents(t.ctx, store.DetachedTurn)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.turn, a.stale = nil, true
-		return Answer{}, errors.Join(ErrUnavailable, kept)
+		return Answer{}, errors.Join(ErrUnavailable, storeErr)
 	}
 	a.mu.Lock()
 	next := a.state
@@ -48,13 +48,13 @@ func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: withReason(stateName(next.status), next.refusalReason())}, nil)
 	}
 	if t.eventBytes > 0 || t.detached {
-		if kept := a.saveState(t.ctx, &next, store.NoTurn); kept != nil {
-			next, err = t.stateBefore, kept
+		if storeErr := a.saveState(t.ctx, &next, store.NoTurn); storeErr != nil {
+			next, err = t.stateBefore, storeErr
 			if t.madeCalls {
-				err = fmt.Errorf("%w: %w", ErrTurnLost, kept)
+				err = fmt.Errorf("%w: %w", ErrTurnLost, storeErr)
 			}
 			if isForced {
-				why.failed = kept
+				why.failed = storeErr
 			}
 		}
 	}

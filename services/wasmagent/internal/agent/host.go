@@ -38,14 +38,14 @@ type Host interface {
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// AcquireSlot waits for a place in which a guest can run; leave gives the place back. back is true if the turn had a
-	// place before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
+	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. back is true if the turn had a
+	// slot before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
 	// [ErrPromptsFull].
-	AcquireSlot(ctx context.Context, a *Agent, back bool) (leave func(), err error)
+	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
 	// EnsureModule makes sure that a module of the agent's guest is compiled. digest names the guest's current module or an
 	// earlier one.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
-	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its place away while it waits for a call. ok is false
+	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its slot away while it waits for a call. ok is false
 	// if the memory for snapshots is used up.
 	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
 	// WithdrawApproval cancels an approval for which an agent does not wait any more. Approvers can read the reason. Withdraw
@@ -237,7 +237,7 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost erro
 	return in, err
 }
 
-// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its place to other guests. The turn continues
+// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its slot to other guests. The turn continues
 // without its caller, even if this process ends.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)

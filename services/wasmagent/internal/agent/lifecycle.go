@@ -19,14 +19,14 @@ import (
 )
 
 // Stop stops the agent at once, until it is resumed. A running turn is undone. Errors: [ErrTerminated].
-func (a *Agent) Stop(by Caller, reason string) error {
-	return a.forceChange(by.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Stop(caller Caller, reason string) error {
+	return a.forceChange(caller.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
 		next.setStopped()
-		next.stoppedByOperator = next.stoppedByOperator || by.IsOperator
-		return lifecycleEvent(next, by, withReason("stopped", reason)), nil
+		next.stoppedByOperator = next.stoppedByOperator || caller.IsOperator
+		return lifecycleEvent(next, caller, withReason("stopped", reason)), nil
 	})
 }
 
@@ -41,10 +41,10 @@ func withReason(what, why string) string {
 // Resume makes the agent take prompts again. If snapshot is not empty, the agent returns to that snapshot. If maxTurns
 // is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator], [ErrTerminated], [ErrSnapshotUnknown],
 // [ErrTurnsSpent], [ErrBusy].
-func (a *Agent) Resume(by Caller, snapshot string, maxTurns int) error {
-	return a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
+	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
-		case next.stoppedByOperator && !by.IsOperator:
+		case next.stoppedByOperator && !caller.IsOperator:
 			return nil, ErrStoppedByOperator
 		case next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !time.Now().Before(next.restorableUntil):
 			return nil, ErrTerminated
@@ -52,7 +52,7 @@ func (a *Agent) Resume(by Caller, snapshot string, maxTurns int) error {
 		var from *wasmstorev1.Kept
 		if snapshot != "" {
 			var err error
-			if from, err = a.restoreSnapshot(by.Context, next, snapshot); err != nil {
+			if from, err = a.restoreSnapshot(caller.Context, next, snapshot); err != nil {
 				return nil, err
 			}
 		}
@@ -64,9 +64,9 @@ func (a *Agent) Resume(by Caller, snapshot string, maxTurns int) error {
 		}
 		next.setIdle()
 		if from != nil {
-			return beginsEpoch(lifecycleEvent(next, by, "went back to snapshot "+snapshot), next, from.GetHead()), nil
+			return beginsEpoch(lifecycleEvent(next, caller, "went back to snapshot "+snapshot), next, from.GetHead()), nil
 		}
-		return lifecycleEvent(next, by, "resumed"), nil
+		return lifecycleEvent(next, caller, "resumed"), nil
 	})
 }
 
@@ -76,19 +76,19 @@ func (a *Agent) restoreSnapshot(ctx context.Context, next *state, snapshot strin
 	if err != nil {
 		return nil, err
 	}
-	was, err := a.Store.State(ctx, a.ID, found.GetStateKey(), found.GetSnapshot().GetDigest())
+	snapshotState, err := a.Store.State(ctx, a.ID, found.GetStateKey(), found.GetSnapshot().GetDigest())
 	if err != nil {
 		return nil, storeError(err)
 	}
-	next.restore(was, a.Files)
+	next.restore(snapshotState, a.Files)
 	next.epoch++
 	next.module = found.GetModuleDigest()
 	return found, nil
 }
 
 // findSnapshot returns a snapshot by its id. Errors: [ErrSnapshotUnknown].
-func findSnapshot(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
-	for _, k := range kept {
+func findSnapshot(snapshots []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
+	for _, k := range snapshots {
 		if k.GetSnapshot().GetId() == id {
 			return k, nil
 		}
@@ -98,8 +98,8 @@ func findSnapshot(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error
 
 // Reset clears the messages, the todos and the count of turns. It begins a new epoch with the module that has this
 // digest. Files stay, and an explicit stop stays in effect.
-func (a *Agent) Reset(by Caller, module string) (epoch int, err error) {
-	err = a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
+	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
@@ -111,7 +111,7 @@ func (a *Agent) Reset(by Caller, module string) (epoch int, err error) {
 			next.setIdle()
 			next.stopIfTurnsSpent()
 		}
-		return beginsEpoch(lifecycleEvent(next, by, "reset"), next, nil), nil
+		return beginsEpoch(lifecycleEvent(next, caller, "reset"), next, nil), nil
 	})
 	return epoch, err
 }
@@ -119,8 +119,8 @@ func (a *Agent) Reset(by Caller, module string) (epoch int, err error) {
 // Migrate makes the agent run the module that has this digest, in a new epoch. The memory of the guest is dropped. At
 // its start, the new module gets the conversation and the todos. Migrate returns the digest of the previous module, or
 // an empty string if the module is the same.
-func (a *Agent) Migrate(by Caller, module string) (from string, err error) {
-	err = a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Migrate(caller Caller, module string) (from string, err error) {
+	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""
 		switch {
 		case next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
@@ -135,26 +135,26 @@ func (a *Agent) Migrate(by Caller, module string) (from string, err error) {
 			next.setIdle()
 			next.stopIfTurnsSpent()
 		}
-		return beginsEpoch(lifecycleEvent(next, by, "migrated from module "+from), next, nil), nil
+		return beginsEpoch(lifecycleEvent(next, caller, "migrated from module "+from), next, nil), nil
 	})
 	return from, err
 }
 
 // Terminate ends the agent. The agent can be resumed for [Tombstone].
-func (a *Agent) Terminate(by Caller) error {
-	return a.forceChange(by.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Terminate(caller Caller) error {
+	return a.forceChange(caller.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, nil //nolint:nilnil // there is no change
 		}
 		next.status, next.restorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, time.Now().Add(Tombstone)
-		return lifecycleEvent(next, by, "terminated"), nil
+		return lifecycleEvent(next, caller, "terminated"), nil
 	})
 }
 
 // Snapshot stores the agent's present state as a snapshot, from which the agent can be resumed or forked. Errors:
 // [ErrSnapshotsFull], [ErrTerminated].
-func (a *Agent) Snapshot(by Caller, label string) (kept *wasmagentv1.AgentSnapshot, err error) {
-	err = a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.AgentSnapshot, err error) {
+	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
 		case next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
 			return nil, ErrTerminated
@@ -162,24 +162,24 @@ func (a *Agent) Snapshot(by Caller, label string) (kept *wasmagentv1.AgentSnapsh
 			return nil, ErrSnapshotsFull
 		}
 		now := a.SavedRecord()
-		kept = &wasmagentv1.AgentSnapshot{
+		snapshot = &wasmagentv1.AgentSnapshot{
 			Id: "snapshot-" + strings.ToLower(rand.Text()), Label: label, Epoch: now.GetHead().GetEpoch(), Sequence: now.GetHead().GetSequence(),
 			Digest: now.GetStateDigest(), SizeBytes: now.GetStateBytes(), CreatedAt: timestamppb.Now(),
 		}
-		next.snapshots = slices.Concat([]*wasmstorev1.Kept{{Snapshot: kept, Head: now.GetHead(), ModuleDigest: next.module, StateKey: now.GetStateKey()}}, next.snapshots)
-		return lifecycleEvent(next, by, withReason("kept "+kept.GetId(), label)), nil
+		next.snapshots = slices.Concat([]*wasmstorev1.Kept{{Snapshot: snapshot, Head: now.GetHead(), ModuleDigest: next.module, StateKey: now.GetStateKey()}}, next.snapshots)
+		return lifecycleEvent(next, caller, withReason("kept "+snapshot.GetId(), label)), nil
 	})
-	return kept, err
+	return snapshot, err
 }
 
 // Grant withdraws the named grants, and adds a grant of rights unless rights is nil. A zero until means that the grant
 // does not expire. Errors: [ErrGrantUnknown], [ErrGrantsFull], [ErrTerminated].
-func (a *Agent) Grant(by Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
-	err = a.changeState(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
+	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
 		}
-		var said []string
+		var changes []string
 		next.grants = slices.DeleteFunc(slices.Clone(next.grants), expired(time.Now()))
 		for _, id := range withdraw {
 			at := slices.IndexFunc(next.grants, func(g *wasmagentv1.RightsGrant) bool { return g.GetId() == id })
@@ -187,20 +187,20 @@ func (a *Agent) Grant(by Caller, rights *wasmagentv1.Manifest, until time.Time, 
 				return nil, fmt.Errorf("%w: %s", ErrGrantUnknown, id)
 			}
 			next.grants = slices.Delete(next.grants, at, at+1)
-			said = append(said, "took back "+id)
+			changes = append(changes, "took back "+id)
 		}
 		if rights != nil {
 			if len(next.grants) >= maxGrants {
 				return nil, ErrGrantsFull
 			}
-			made = &wasmagentv1.RightsGrant{Id: "grant-" + strings.ToLower(rand.Text()), Rights: rights, GrantedBy: by.Subject, GrantedAt: timestamppb.Now(), Reason: reason}
+			made = &wasmagentv1.RightsGrant{Id: "grant-" + strings.ToLower(rand.Text()), Rights: rights, GrantedBy: caller.Subject, GrantedAt: timestamppb.Now(), Reason: reason}
 			if !until.IsZero() {
 				made.ExpiresAt = timestamppb.New(until)
 			}
 			next.grants = append(next.grants, made)
-			said = append(said, "granted "+made.GetId())
+			changes = append(changes, "granted "+made.GetId())
 		}
-		return lifecycleEvent(next, by, withReason(strings.Join(said, ", "), reason)), nil
+		return lifecycleEvent(next, caller, withReason(strings.Join(changes, ", "), reason)), nil
 	})
 	return made, err
 }
@@ -217,8 +217,8 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 //
 // If this agent's journal is damaged, a fork is possible only from a snapshot that is before the damage. Such a fork is
 // stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], the store's.
-func (a *Agent) Fork(by Caller, id string, s Spec, snapshot string, room store.AgentLimits) (out *Agent, err error) {
-	err = a.lockForChange(by.Context, false) // the journal must not change meanwhile
+func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room store.AgentLimits) (out *Agent, err error) {
+	err = a.lockForChange(caller.Context, false) // the journal must not change meanwhile
 	broken := isDamage(err)
 	switch {
 	case err == nil:
@@ -235,7 +235,7 @@ func (a *Agent) Fork(by Caller, id string, s Spec, snapshot string, room store.A
 	now.restore(now.stateProto(), a.Files) // copies the files
 	head := saved.GetHead()
 	if snapshot != "" {
-		from, err := a.restoreSnapshot(by.Context, &now, snapshot)
+		from, err := a.restoreSnapshot(caller.Context, &now, snapshot)
 		if err != nil {
 			return nil, err
 		}
@@ -244,7 +244,7 @@ func (a *Agent) Fork(by Caller, id string, s Spec, snapshot string, room store.A
 	if head.GetBytes() > maxForkedJournal {
 		return nil, ErrJournalTooLarge
 	}
-	covered, err := a.checkForkPoint(by.Context, head, &now)
+	covered, err := a.checkForkPoint(caller.Context, head, &now)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (a *Agent) Fork(by Caller, id string, s Spec, snapshot string, room store.A
 	spec.MaxTurns = now.maxTurns
 	now.epoch, now.grants, now.snapshots, now.usage = int(head.GetEpoch())+1, nil, nil, usage{}
 	out = &Agent{Spec: spec, Deps: a.Deps, state: now, journal: journal{head: head, storedPosition: head.GetPlace(), inventory: covered.List}}
-	return out, out.create(by.Context, beginsEpoch(lifecycleEvent(&now, by, "forked from "+a.ID), &now, head), a.ID, room)
+	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&now, caller, "forked from "+a.ID), &now, head), a.ID, room)
 }
 
 // checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork begins.
@@ -285,8 +285,8 @@ var changingFields = []string{
 
 // Events returns stored events of the journal after position behind: at most limit events, and at most bytes bytes.
 // more reports whether there are further events.
-func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
-	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
+func (a *Agent) Events(ctx context.Context, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
+	all, more, err = a.Store.Events(ctx, a.ID, after, limit, bytes)
 	return all, more, storeError(err)
 }
 
@@ -299,21 +299,21 @@ func (s *Spec) Budget() store.Budget {
 // CountCall counts a call against the bounded rights of an agent and of the agents in its chain, which lineage lists.
 // giveBack undoes the counting. If the rights of one agent don't allow the call, nothing is counted. Errors:
 // [manifest.ErrNotAllowed], [manifest.ErrSpent], the store's.
-func CountCall(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
+func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var wishes []store.UseRequest
-	for _, one := range lineage {
-		fits, err := one.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
+	for _, member := range lineage {
+		fits, err := member.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
 		if err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(fits, func(f manifest.Match) bool { return f.MaxUses == 0 }) {
-			wishes = append(wishes, store.UseRequest{Budget: one.Budget(), Matches: fits})
+			wishes = append(wishes, store.UseRequest{Budget: member.Budget(), Matches: fits})
 		}
 	}
 	if len(wishes) == 0 {
 		return func() {}, nil
 	}
-	taken, err := at.CountUses(ctx, wishes)
+	taken, err := db.CountUses(ctx, wishes)
 	if errors.Is(err, manifest.ErrSpent) {
 		return nil, fmt.Errorf("%w: %s of %s", err, call.Tool, call.Server)
 	}
@@ -323,6 +323,6 @@ func CountCall(ctx context.Context, at *store.Store, lineage []*Agent, call Tool
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		_ = at.UncountUses(ctx, taken) // after an error the call stays counted
+		_ = db.UncountUses(ctx, taken) // after an error the call stays counted
 	}, nil
 }

@@ -136,11 +136,11 @@ func questionOf(model string, out abi.GuestEnvelope) ([]byte, error) {
 	}
 	q := question{Model: model}
 	for _, m := range from.messages {
-		one := questionMessage{Role: m.Role, Content: m.Content, CallID: m.CallID}
+		message := questionMessage{Role: m.Role, Content: m.Content, CallID: m.CallID}
 		for _, c := range m.Calls {
-			one.Calls = append(one.Calls, questionCall{c.ID, c.Name, string(c.Arguments)})
+			message.Calls = append(message.Calls, questionCall{c.ID, c.Name, string(c.Arguments)})
 		}
-		q.Messages = append(q.Messages, one)
+		q.Messages = append(q.Messages, message)
 	}
 	for _, tool := range from.tools {
 		q.Tools = append(q.Tools, questionTool{tool.Name, tool.Description, tool.InputSchema})
@@ -255,9 +255,9 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 // CheckModelRights returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
 // model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotAllowed],
 // [manifest.ErrSpent], the store's.
-func CheckModelRights(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
-	for _, one := range lineage {
-		fits, err := one.Rights().MatchModel(model, time.Now())
+func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
+	for _, member := range lineage {
+		fits, err := member.Rights().MatchModel(model, time.Now())
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func CheckModelRights(ctx context.Context, at *store.Store, lineage []*Agent, mo
 		if slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		if left, err := at.HasUnspentRight(ctx, one.Budget(), fits); err != nil || !left {
+		if left, err := db.HasUnspentRight(ctx, member.Budget(), fits); err != nil || !left {
 			return errors.Join(storeError(err), spentError(left, model))
 		}
 	}
@@ -286,17 +286,17 @@ func spentError(left bool, model string) error {
 
 // CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in its
 // chain.
-func CountModelUse(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
+func CountModelUse(ctx context.Context, db *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
 	var spends []store.ModelUse
-	for _, one := range lineage {
-		fits, err := one.Rights().MatchModel(model, time.Now())
+	for _, member := range lineage {
+		fits, err := member.Rights().MatchModel(model, time.Now())
 		if err != nil || slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		spends = append(spends, store.ModelUse{Budget: one.Budget(), Matches: fits, Tokens: tokens, Nanos: nanos})
+		spends = append(spends, store.ModelUse{Budget: member.Budget(), Matches: fits, Tokens: tokens, Nanos: nanos})
 	}
 	if len(spends) == 0 {
 		return nil
 	}
-	return at.CountModelUse(ctx, spends)
+	return db.CountModelUse(ctx, spends)
 }

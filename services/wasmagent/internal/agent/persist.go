@@ -18,7 +18,7 @@ import (
 const (
 	// storeTimeout is the time limit for storing a change.
 	storeTimeout = 10 * time.Second
-	// maxEventsRead bounds the number of events that are read at a time, and maxTailBytes their size.
+	// maxEventsRead bounds the number of events that are read at a time, and maxEventBytesRead their size.
 	maxEventsRead     = 1000
 	maxEventBytesRead = 4 << 20
 )
@@ -26,7 +26,7 @@ const (
 // Caller describes the principal that changes an agent.
 type Caller struct {
 	Context context.Context //nolint:containedctx // it is the context of one call
-	// Subject is the principal's subject. Operator is true if the principal is an operator.
+	// Subject is the principal's subject. IsOperator is true if the principal is an operator.
 	Subject    string
 	IsOperator bool
 }
@@ -35,13 +35,13 @@ type Caller struct {
 type journal struct {
 	// version is the version of the agent's row.
 	version int64
-	// head is the position after the newest event. kept is the position of the newest stored event. waiting has the
+	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting has the
 	// events after that, which are not stored yet.
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
 	// inventory is the inventory that the journal records for the stored agent; nil if the journal has no event of the kind
-	// stored. checked is true if this process has read and checked the whole journal.
+	// stored. isChecked is true if this process has read and checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
@@ -54,8 +54,8 @@ func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event 
 }
 
 // lifecycleEvent returns an event that records a change of the agent's state.
-func lifecycleEvent(next *state, by Caller, said string) *wasmagentv1.Event {
-	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: said, Actor: by.Subject}
+func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Event {
+	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
 // beginsEpoch marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it does
@@ -66,7 +66,7 @@ func beginsEpoch(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *was
 }
 
 // New creates an agent and stores it. room bounds the number of agents. Errors: the store's.
-func New(by Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, error) {
+func New(caller Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func New(by Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, error) {
 	s.JournalID, s.JournalCreatedAt = s.ID, s.CreatedAt
 	a := &Agent{Spec: s, Deps: deps, state: newState(&s)}
 	a.journal.head = events.EmptyHead(a.JournalID)
-	return a, a.create(by.Context, beginsEpoch(lifecycleEvent(&a.state, by, "created"), &a.state, nil), "", room)
+	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", room)
 }
 
 // create stores a new agent. first is its first own event. If from is not empty, it is the id of the agent whose events
@@ -122,16 +122,16 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	}
 	spec, now := specAndState(row.Record)
 	spec.Files = BoundsOf(spec.Manifest)
-	kept, err := deps.Store.State(ctx, row.GetId(), row.GetStateKey(), row.GetStateDigest())
+	storedState, err := deps.Store.State(ctx, row.GetId(), row.GetStateKey(), row.GetStateDigest())
 	if err != nil {
 		return nil, fmt.Errorf("read the agent %s: %w", row.GetId(), err)
 	}
-	now.restore(kept, spec.Files)
+	now.restore(storedState, spec.Files)
 	a := &Agent{
 		Spec: spec, Deps: deps, state: now, position: row.Position, savedRecord: row.Record, runsElsewhere: row.HeldElsewhere,
 		journal: journal{version: row.Version, head: row.GetHead(), storedPosition: row.GetHead().GetPlace()},
 	}
-	if err := a.checkStored(ctx, kept, row.Turn != store.NoTurn); err != nil {
+	if err := a.checkStored(ctx, storedState, row.Turn != store.NoTurn); err != nil {
 		if !isDamage(err) {
 			return nil, fmt.Errorf("read the journal of the agent %s: %w", row.GetId(), err)
 		}
@@ -180,7 +180,7 @@ func isDamage(err error) bool {
 	return errors.Is(err, events.ErrChain) || errors.Is(err, ErrStateDiffers)
 }
 
-// markDamaged prevents further changes of the agent in memory after an error. If isBroken is true for the error, the agent
+// markDamaged prevents further changes of the agent in memory after an error. If isDamage is true for the error, the agent
 // can still be read, verified and terminated. After every other error the agent has to be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()

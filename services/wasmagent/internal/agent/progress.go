@@ -10,7 +10,7 @@ type progressListener struct {
 	progress func(string)
 }
 
-// send passes a text to the caller, unless end was called before.
+// send passes a text to the caller, unless stop was called before.
 func (l *progressListener) send(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -19,7 +19,7 @@ func (l *progressListener) send(text string) {
 	}
 }
 
-// stop stops the listener. When it returns, tell is not running and will not be called again.
+// stop stops the listener. When it returns, progress is not running and will not be called again.
 func (l *progressListener) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

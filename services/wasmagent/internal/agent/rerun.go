@@ -99,23 +99,23 @@ func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (
 
 // compare compares the guest's memory with the stored memory. Both are restored and written again first, because the
 // form of a snapshot may differ.
-func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
+func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
 	}
-	is, err := r.guestMemory(ctx)
+	memory, err := r.guestMemory(ctx)
 	if err != nil {
 		return err
 	}
-	if kept.GetMemory() == nil {
-		r.memoryDiffers = is != nil
+	if storedState.GetMemory() == nil {
+		r.memoryDiffers = memory != nil
 		return nil
 	}
-	if err := r.restoreGuest(ctx, kept.GetMemory()); err != nil {
+	if err := r.restoreGuest(ctx, storedState.GetMemory()); err != nil {
 		return err
 	}
-	was, err := r.guestMemory(ctx)
-	r.memoryDiffers = !bytes.Equal(is, was)
+	storedMemory, err := r.guestMemory(ctx)
+	r.memoryDiffers = !bytes.Equal(memory, storedMemory)
 	return err
 }
 

@@ -11,21 +11,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a place. The
+// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a slot. The
 // gateway extends the time limit of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
-// acquireSlot waits for a place in which the guest can run. back is true if the turn had a place before.
-func (a *Agent) acquireSlot(t *turn, back bool) (err error) {
+// acquireSlot waits for a slot in which the guest can run. back is true if the turn had a slot before.
+func (a *Agent) acquireSlot(t *turn, hadSlot bool) (err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
-	if !back { // otherwise the guest gets a cancel envelope when the caller gives up
+	if !hadSlot { // otherwise the guest gets a cancel envelope when the caller gives up
 		defer context.AfterFunc(t.callerCtx, cancel)()
 	}
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_QUOTA})
 	defer a.setWaiting(t, nil)
 	defer a.reportQueued(ctx, t)()
-	t.releaseSlot, err = a.Host.AcquireSlot(ctx, a, back)
+	t.releaseSlot, err = a.Host.AcquireSlot(ctx, a, hadSlot)
 	switch {
 	case err == nil:
 		return nil
@@ -35,7 +35,7 @@ func (a *Agent) acquireSlot(t *turn, back bool) (err error) {
 	return err
 }
 
-// reportQueued sends progress to the caller of a prompt that waits for a place, until stop is called.
+// reportQueued sends progress to the caller of a prompt that waits for a slot, until stop is called.
 func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -59,7 +59,7 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 }
 
 // awaitCall runs call, which makes a call for the guest, and returns when it has ended. If that takes longer than the
-// agent's Yield, the guest gives its place to other guests meanwhile. After an error the guest can't continue, and the
+// agent's Yield, the guest gives its slot to other guests meanwhile. After an error the guest can't continue, and the
 // call may have been made.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
@@ -86,7 +86,7 @@ func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	return err
 }
 
-// yieldSlot gives the guest's place to other guests until done is closed. The guest stays in its place if its snapshot
+// yieldSlot gives the guest's slot to other guests until done is closed. The guest stays in its slot if its snapshot
 // can't be taken, or if the memory for snapshots is used up.
 func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
@@ -106,7 +106,7 @@ func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// parkTurn gives the guest's place to other guests while wait runs, which waits for an approval.
+// parkTurn gives the guest's slot to other guests while wait runs, which waits for an approval.
 func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance, gives its place to other guests while wait runs, and then restores the guest from
+// withoutSlot closes the guest's instance, gives its slot to other guests while wait runs, and then restores the guest from
 // its snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
@@ -140,7 +140,7 @@ func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	return err
 }
 
-// setSnapshotBytes sets the size of the snapshot of a guest without a place, in bytes; 0 if there is no snapshot.
+// setSnapshotBytes sets the size of the snapshot of a guest without a slot, in bytes; 0 if there is no snapshot.
 func (a *Agent) setSnapshotBytes(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

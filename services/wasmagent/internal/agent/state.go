@@ -20,7 +20,7 @@ const (
 	// never the instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
-	// maxTodos bounds the entries of a todo list, and maxTodo the bytes of one entry.
+	// maxTodos bounds the entries of a todo list, and maxTodoBytes the bytes of one entry.
 	maxTodos     = 1000
 	maxTodoBytes = 4096
 	// maxSnapshots and maxGrants bound the number of snapshots and of grants of an agent.
@@ -50,7 +50,7 @@ type state struct {
 	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
 	module string
 	memory []byte
-	// grants are the rights that were granted in addition to the manifest. kept are the snapshots, the newest first.
+	// grants are the rights that were granted in addition to the manifest. snapshots has the snapshots, the newest first.
 	grants    []*wasmagentv1.RightsGrant
 	snapshots []*wasmstorev1.Kept
 	// stoppedByOperator is true if an operator stopped the agent.

@@ -27,7 +27,7 @@ const (
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is how long events of a turn may wait until they are stored, and maxWaiting is how many events may
+	// flushInterval is how long events of a turn may wait until they are stored, and maxWaitingEvents is how many events may
 	// wait. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
@@ -38,18 +38,18 @@ const (
 
 // A turn is the work of an agent on one prompt.
 type turn struct {
-	// ctx ends with the turn; cut cancels it with a cause. caller ends when the caller of the prompt gives up; follow
+	// ctx ends with the turn; cancel cancels it with a cause. callerCtx ends when the caller of the prompt gives up; unfollow
 	// detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot gives the guest's place back; nil if the guest has no place. parked is closed when the caller of the prompt
+	// releaseSlot gives the guest's slot back; nil if the guest has no slot. parked is closed when the caller of the prompt
 	// need not wait any longer, because the turn waits for an approval.
 	releaseSlot func()
 	parked      chan struct{}
-	// detached is true if the turn continues without its caller. called is true if the turn made a call, or may have made
+	// detached is true if the turn continues without its caller. madeCalls is true if the turn made a call, or may have made
 	// one. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
@@ -68,18 +68,18 @@ type turn struct {
 	workTime    time.Duration
 	sleepTime   time.Duration
 
-	// startFuel is the fuel that the start of the guest used, and begun is the output of the start.
+	// startFuel is the fuel that the start of the guest used, and startOutput is the output of the start.
 	startFuel   int64
 	startOutput string
-	// lastEmitted is the event of the guest's newest envelope. about has the decision and the approval for the next event.
-	// left describes the interrupted effect with which a continued turn begins.
+	// lastEmitted is the event of the guest's newest envelope. eventContext has the decision and the approval for the next event.
+	// interrupted describes the interrupted effect with which a continued turn begins.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
-	// flushedAt is the time at which events were last stored, and noted is the total size of the turn's events, in bytes.
+	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in bytes.
 	flushedAt  time.Time
 	eventBytes int64
-	// printedBytes is the size of the guest's output in this turn, in bytes. last is the output of a step that failed.
+	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a step that failed.
 	printedBytes int
 	failedOutput string
 }
@@ -96,7 +96,7 @@ func (t *turn) storeTurn() store.Turn {
 type Prompt struct {
 	Input string
 	// Caller is the caller. If the caller's context ends, the turn is undone, unless it waits for an approval. A caller
-	// whose turn waits for an approval waits at most for Hold; the turn then continues without it.
+	// whose turn waits for an approval waits at most for ApprovalWait; the turn then continues without it.
 	Caller       Caller
 	ApprovalWait time.Duration
 	// Progress receives the agent's progress as texts for people. It must not block. It is not called after [Agent.Prompt]
@@ -173,7 +173,7 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 				a.Host.LogPanic(t.ctx, a, fault, debug.Stack())
 				err = errPanic
 			}
-			if t.instance != nil { // otherwise the guest gave its place away and was not restored
+			if t.instance != nil { // otherwise the guest gave its slot away and was not restored
 				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 			}
 		}()
@@ -189,7 +189,7 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	return answer, err
 }
 
-// endTurnSafely ends the turn. If that panics, endSafely marks the agent as lost. Otherwise the agent in memory would keep
+// endTurnSafely ends the turn. If that panics, endTurnSafely marks the agent as lost. Otherwise the agent in memory would keep
 // a turn that never ends.
 func (a *Agent) endTurnSafely(t *turn, out abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
@@ -237,9 +237,9 @@ func (a *Agent) beginTurn(p Prompt) (*turn, error) {
 	}
 	t := a.newTurn(ctx)
 	t.progress, t.eventContext = p.Progress, &wasmagentv1.Event{Actor: p.Caller.Subject}
-	var gone context.CancelCauseFunc
-	t.callerCtx, gone = context.WithCancelCause(context.WithoutCancel(ctx))
-	t.unfollow = context.AfterFunc(ctx, func() { gone(context.Cause(ctx)) })
+	var cancelCaller context.CancelCauseFunc
+	t.callerCtx, cancelCaller = context.WithCancelCause(context.WithoutCancel(ctx))
+	t.unfollow = context.AfterFunc(ctx, func() { cancelCaller(context.Cause(ctx)) })
 	return t, nil
 }
 
@@ -406,7 +406,7 @@ func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
 	return out, nil
 }
 
-// recordOutput records the guest's output, up to maxPrinted bytes in a turn.
+// recordOutput records the guest's output, up to maxPrintedBytes bytes in a turn.
 func (a *Agent) recordOutput(t *turn, text string) {
 	if text == "" || t.printedBytes > maxPrintedBytes {
 		return

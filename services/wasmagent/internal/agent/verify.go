@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints bounds the number of positions to which a journal returns, and maxHeld the total size of their memories, in
-// bytes. maxRerun bounds the fuel of a journal that is run again; that much takes some minutes.
+// maxReturnPoints bounds the number of positions to which a journal returns, and maxReturnBytes the total size of their memories, in
+// bytes. maxRerunFuel bounds the fuel of a journal that is run again; that much takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -34,7 +34,7 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 
 // replayPlan has the facts about a journal that are needed before it is run again.
 type replayPlan struct {
-	// undoneTurns has the first input of each turn that was undone. points has the positions to which the journal returns.
+	// undoneTurns has the first input of each turn that was undone. returnPoints has the positions to which the journal returns.
 	undoneTurns, returnPoints map[journalPosition]bool
 	// module is the digest of the newest module that ran, and modules has the digests of all modules.
 	module  string
@@ -52,12 +52,12 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 		return nil, err
 	}
 	defer leave()
-	saved, kept, err := a.readStored(ctx)
+	saved, storedState, err := a.readStored(ctx)
 	if err != nil {
 		return nil, err
 	}
 	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: saved.GetModuleDigest(), MeterVersion: wasmmeter.MeterVersion}
-	p, err := a.verifyStored(ctx, saved, kept, resp)
+	p, err := a.verifyStored(ctx, saved, storedState, resp)
 	switch {
 	case isDamage(err):
 		a.markDamaged(err)
@@ -78,7 +78,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE, limit
 		return resp, nil
 	}
-	return resp, a.rerunJournal(ctx, p, saved, kept, resp)
+	return resp, a.rerunJournal(ctx, p, saved, storedState, resp)
 }
 
 // canRunModules reports whether all of these modules can run here.
@@ -119,7 +119,7 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 
 // verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors: [events.ErrChain]
 // and [ErrStateDiffers], which it also writes to the response; the store's.
-func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
+func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
 	a.mu.Lock()
@@ -134,7 +134,7 @@ func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, kep
 		return p, err
 	}
 	resp.NotCovered = found.notCovered()
-	if resp.StoredDifference = found.compare(saved, kept); resp.GetStoredDifference() == nil {
+	if resp.StoredDifference = found.compare(saved, storedState); resp.GetStoredDifference() == nil {
 		if resp.StoredDifference, err = a.compareSnapshots(ctx, saved); err != nil {
 			return p, err
 		}
@@ -163,7 +163,7 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 }
 
 // rerunJournal runs the guest again with the inputs from the journal, and writes the result to the response.
-func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
+func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, replayPlan: p, resp: resp, memories: make(map[journalPosition][]byte)}
 	defer r.closeGuest(context.WithoutCancel(ctx))
@@ -173,7 +173,7 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 	if err := r.addEvent(ctx, nil); err != nil {
 		return err
 	}
-	if err := r.compare(ctx, kept); err != nil {
+	if err := r.compare(ctx, storedState); err != nil {
 		return err
 	}
 	switch {
@@ -196,8 +196,8 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 
 // eachEvent calls do for the events of a journal up to a position, the oldest first.
 func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
-	for behind := int64(0); behind < upTo; {
-		some, _, err := a.Store.Events(ctx, id, behind, int(min(maxEventsRead, upTo-behind)), maxEventBytesRead)
+	for after := int64(0); after < upTo; {
+		some, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)
 		if err != nil {
 			return storeError(err)
 		}
@@ -206,7 +206,7 @@ func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e 
 				return err
 			}
 		}
-		if behind += int64(len(some)); len(some) == 0 {
+		if after += int64(len(some)); len(some) == 0 {
 			return nil
 		}
 	}

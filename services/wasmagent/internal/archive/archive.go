@@ -100,11 +100,11 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	// The content is encoded again, and the bytes must be the same. This ensures that there is nothing between the
 	// parts,
 	// and that no other program reads the archive differently.
-	again, err := c.parts()
+	reencoded, err := c.parts()
 	if err != nil {
 		return c, err
 	}
-	if same, err := pack(again, sums, signature); err != nil || !bytes.Equal(same, text) {
+	if same, err := pack(reencoded, sums, signature); err != nil || !bytes.Equal(same, text) {
 		return c, fmt.Errorf("it %w: its encoding is not canonical", ErrInvalid)
 	}
 	return c, nil
@@ -122,13 +122,13 @@ func (c Content) parts() (map[string][]byte, error) {
 	if parts[todosName], err = canonicalJSON(&wasmagentv1.ListTodosResponse{AgentId: c.Agent.GetAgent().GetId(), Todos: c.State.GetTodos()}); err != nil {
 		return nil, err
 	}
-	var talk, journal bytes.Buffer
+	var messages, journal bytes.Buffer
 	for _, m := range c.State.GetMessages() {
 		text, err := canonicalJSON(m)
 		if err != nil {
 			return nil, err
 		}
-		talk.Write(append(text, '\n'))
+		messages.Write(append(text, '\n'))
 	}
 	for _, e := range c.Events {
 		whole := proto.CloneOf(e.GetEvent())
@@ -141,7 +141,7 @@ func (c Content) parts() (map[string][]byte, error) {
 			return nil, ErrLarge
 		}
 	}
-	parts[messagesName], parts[journalName] = talk.Bytes(), journal.Bytes()
+	parts[messagesName], parts[journalName] = messages.Bytes(), journal.Bytes()
 	if len(c.State.GetMemory()) > 0 {
 		parts[memoryName] = c.State.GetMemory()
 	}

@@ -19,9 +19,9 @@ import (
 func TestStep_GuestAsksForEffects(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
-	said, _ := step(t, in, envelope{"kind": "start", "instructions": "be brief", "max_turns": 3})
-	if said["kind"] != "finish" {
-		t.Errorf("start answers %v", said)
+	answer, _ := step(t, in, envelope{"kind": "start", "instructions": "be brief", "max_turns": 3})
+	if answer["kind"] != "finish" {
+		t.Errorf("start answers %v", answer)
 	}
 	for _, c := range []struct{ give, want envelope }{
 		{
@@ -58,12 +58,12 @@ func TestStep_CancelEndsPrompt(t *testing.T) {
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
 	step(t, in, envelope{"kind": "start"})
 	step(t, in, envelope{"kind": "prompt", "input": "emit one\nemit two"})
-	said, _ := step(t, in, envelope{"kind": "cancel"})
-	if said["kind"] != "fail" {
-		t.Errorf("cancel answers %v", said)
+	answer, _ := step(t, in, envelope{"kind": "cancel"})
+	if answer["kind"] != "fail" {
+		t.Errorf("cancel answers %v", answer)
 	}
-	if said, _ = step(t, in, envelope{"kind": "prompt", "input": "say again"}); said["text"] != "again" {
-		t.Errorf("the next prompt answers %v", said)
+	if answer, _ = step(t, in, envelope{"kind": "prompt", "input": "say again"}); answer["text"] != "again" {
+		t.Errorf("the next prompt answers %v", answer)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestStep_IsDeterministic(t *testing.T) {
 	}
 }
 
-// TestStep_EndlessWorkEnds checks that each kind of endless work ends when its fuel is used up, and when its deadline has passed.
+// Cases W1, W2, W3 and W7. Each kind of endless work ends when its fuel is used up, and when its deadline has passed.
 // After that, the instance can't be used.
 func TestStep_EndlessWorkEnds(t *testing.T) {
 	t.Parallel()
@@ -134,8 +134,7 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 	}
 }
 
-// TestStep_HostCallsUseFuel checks that a guest that calls the host without a loop ends when its fuel is used up,
-// instead of at the end of its code.
+// Case W7. A guest that calls the host without a loop ends when its fuel is used up, instead of at the end of its code.
 func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
@@ -150,7 +149,7 @@ func TestStep_HostCallsUseFuel(t *testing.T) {
 	}
 }
 
-// TestStep_FaultEndsOnlyItsGuest checks that a fault of a guest ends that guest, and no other one.
+// Cases W2, W4, W8, W9 and W11. A fault of a guest ends that guest, and no other one.
 func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -185,7 +184,7 @@ func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	}
 }
 
-// TestStep_IsRefusedWhileAnotherRuns checks that a second step is refused while a step runs.
+// Case W13. A second step is refused while a step runs.
 func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))

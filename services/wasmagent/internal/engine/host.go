@@ -158,8 +158,8 @@ func clockTimeGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 }
 
 func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
-	into, there := memory.Read(uint32(args[0]), uint32(args[1]))
-	if !there || len(into) > maxBytes {
+	into, exists := memory.Read(uint32(args[0]), uint32(args[1]))
+	if !exists || len(into) > maxBytes {
 		return errnoInval
 	}
 	in.charge(int64(len(into)))
@@ -181,9 +181,9 @@ func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	if n == 0 || n > maxPieces {
 		return errnoInval
 	}
-	subscriptions, there := memory.Read(uint32(args[0]), n*subscriptionSize)
-	events, also := memory.Read(uint32(args[1]), n*eventSize)
-	if !there || !also {
+	subscriptions, exists := memory.Read(uint32(args[0]), n*subscriptionSize)
+	events, alsoExists := memory.Read(uint32(args[1]), n*eventSize)
+	if !exists || !alsoExists {
 		return errnoInval
 	}
 	until, first := uint64(0), -1
@@ -224,13 +224,13 @@ func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	}
 	all := uint32(0)
 	for i := range n {
-		place, there := memory.ReadUint32Le(at + 8*i)
-		length, also := memory.ReadUint32Le(at + 8*i + 4)
-		if !there || !also || length > maxBytes {
+		place, exists := memory.ReadUint32Le(at + 8*i)
+		length, alsoExists := memory.ReadUint32Le(at + 8*i + 4)
+		if !exists || !alsoExists || length > maxBytes {
 			return errnoInval
 		}
-		text, there := memory.Read(place, length)
-		if !there {
+		text, exists := memory.Read(place, length)
+		if !exists {
 			return errnoInval
 		}
 		in.charge(int64(length))

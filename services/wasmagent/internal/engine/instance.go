@@ -59,7 +59,7 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the present call may use in total, and given is the fuel that it has got so far.
+	// maxFuel is the fuel that the present call may use in total, and grantedFuel is the fuel that it has got so far.
 	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
@@ -155,12 +155,12 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 
 // recoverAllocation converts a panic of [linear.Reallocate] in Go code to an error.
 func recoverAllocation(err *error) {
-	switch said := recover(); said {
+	switch fault := recover(); fault {
 	case nil:
 	case ErrMemory, ErrSystem:
-		*err, _ = said.(error)
+		*err, _ = fault.(error)
 	default:
-		panic(said)
+		panic(fault)
 	}
 }
 
@@ -230,7 +230,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers has the texts with which stack traces begin in errors of the runtime. failure removes the stack traces.
+// traceMarkers has the texts with which stack traces begin in errors of the runtime. guestError removes the stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
 // guestError converts an error of the runtime to an error of this package. It removes stack traces, because callers can

@@ -24,14 +24,14 @@ type linearMemory struct {
 	pool *sparePool
 }
 
-// A place is an address range for a guest's memory. ready is the size of the part for which the operating system has
-// provided memory, in bytes. While no guest uses the place, all of it is zero.
+// An addressRange is an address range for a guest's memory. committed is the size of the part for which the operating system has
+// provided memory, in bytes. While no guest uses the range, all of it is zero.
 type addressRange struct {
 	bytes     []byte
 	committed int64
 }
 
-// sparePool are places that no guest uses. A guest that takes one starts much faster, because the operating system has
+// sparePool is a pool of ranges that no guest uses. A guest that takes one starts much faster, because the operating system has
 // provided the memory already. The zero value is ready to use.
 type sparePool struct {
 	mu     sync.Mutex
@@ -58,7 +58,7 @@ func (s *sparePool) take(most int64) *linearMemory {
 	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// put adds a place, which must be all zero. It releases the oldest places if there are more than maxSpares bytes.
+// put adds a range, which must be all zero. It releases the oldest ranges if there are more than maxSpares bytes.
 func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,14 +69,14 @@ func (s *sparePool) put(p addressRange) {
 	}
 }
 
-// close releases all places.
+// close releases all ranges.
 func (s *sparePool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.releaseAll()
 }
 
-// releaseAll releases all places. The caller holds mu.
+// releaseAll releases all ranges. The caller holds mu.
 func (s *sparePool) releaseAll() {
 	for _, p := range s.ranges {
 		release(p.bytes)
@@ -93,7 +93,7 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 	case size > uint64(len(l.bytes)):
 		panic(ErrMemory)
 	case !grow(l.bytes, l.committed, int64(size)):
-		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // the spare places were released: try again
+		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // the spare ranges were released: try again
 			panic(ErrSystem)
 		}
 	}

@@ -64,11 +64,11 @@ func imageOf(memory []byte) image {
 func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
-		was, ok := m[i]
+		initial, ok := m[i]
 		if !ok {
-			was = zeroes
+			initial = zeroes
 		}
-		if string(block(memory, i)) != was {
+		if string(block(memory, i)) != initial {
 			bits[i/8] |= 1 << (i % 8)
 		}
 	}

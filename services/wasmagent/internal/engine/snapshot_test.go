@@ -62,11 +62,11 @@ func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestAGuestGoesOnInAnotherProcess$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestRestore_ContinuesInAnotherProcess$", "-test.v")
 		cmd.Env = append(os.Environ(), continueEnv+"="+dir)
 		out, err := cmd.CombinedOutput()
-		if said := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), said) {
-			t.Errorf("%v: want %s in:\n%s", err, said, out)
+		if answer := fmt.Sprintf("answers %v for %d\n", want, fuel); err != nil || !strings.Contains(string(out), answer) {
+			t.Errorf("%v: want %s in:\n%s", err, answer, out)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	}
 }
 
-// W13: a guest that reuses the memory of an ended guest finds only zeroes in it.
+// Case W13. A guest that reuses the memory of an ended guest finds only zeroes in it.
 func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{

@@ -131,9 +131,9 @@ func (f *Files) Write(name, content string, now time.Time) (string, error) {
 
 // store stores a file if the bounds allow it.
 func (f *Files) store(name, content string, now time.Time) error {
-	old, there := f.all[name]
+	old, exists := f.all[name]
 	bytes := f.bytes + len(content) - len(old.content)
-	if !there {
+	if !exists {
 		bytes += len(name)
 		if len(f.all) >= f.bounds.Count {
 			return fmt.Errorf("%s: %w: an agent has at most %d files", name, ErrFull, f.bounds.Count)
@@ -227,7 +227,7 @@ func (f *Files) All() iter.Seq[Content] {
 
 // Restore adds a stored file, even if it exceeds the bounds.
 func (f *Files) Restore(name, content string, modified time.Time) {
-	if old, there := f.all[name]; there {
+	if old, exists := f.all[name]; exists {
 		f.bytes -= len(name) + len(old.content)
 	}
 	f.all[name] = entry{content, sha256.Sum256([]byte(content)), modified}

@@ -27,11 +27,11 @@ func Digest(t *wasmagentv1.Template) string {
 }
 
 // Accept takes a template of a tenant out of quarantine, if digest is the template's digest. Errors: [ErrUnknown],
-// [ErrChanged], the keeper's.
-func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagentv1.Template, error) {
+// [ErrChanged], the store's.
+func (g *Gallery) Accept(ctx context.Context, tenantID, id, digest string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t, err := g.get(of, id)
+	t, err := g.get(tenantID, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -41,12 +41,12 @@ func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagent
 		return t, nil
 	}
 	var accepted *wasmagentv1.Template
-	found, err := g.store.AcceptTemplate(ctx, of, t.GetId(), func(kept *wasmagentv1.Template) error {
-		if Digest(kept) != digest { // another process has replaced the template
+	found, err := g.store.AcceptTemplate(ctx, tenantID, t.GetId(), func(stored *wasmagentv1.Template) error {
+		if Digest(stored) != digest { // another process has replaced the template
 			return fmt.Errorf("%w: %s", ErrChanged, t.GetId())
 		}
-		kept.Quarantined, kept.AcceptedDigest = false, digest
-		accepted = kept
+		stored.Quarantined, stored.AcceptedDigest = false, digest
+		accepted = stored
 		return nil
 	})
 	if err != nil {
@@ -55,6 +55,6 @@ func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagent
 	if !found {
 		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 	}
-	g.tenants[of].templates[t.GetId()].Template = accepted
+	g.tenants[tenantID].templates[t.GetId()].Template = accepted
 	return accepted, nil
 }

@@ -19,7 +19,7 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	return gallery.Digest(found)
 }
 
-// openGallery returns a gallery with the templates of a keeper.
+// openGallery returns a gallery with the templates of a store.
 func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	t.Helper()
 	g, err := gallery.New(t.Context(), keeper, "agents")

@@ -44,13 +44,13 @@ func Container(p Parts) ([]byte, error) {
 		func() ([]byte, error) { return section(0x04, 0x0b, p.MCPTools) },
 		func() ([]byte, error) { return section(0x06, 0x0c, p.Capabilities) },
 	} {
-		one, err := add()
+		packed, err := add()
 		if err != nil {
 			return nil, err
 		}
-		if len(one) > 0 {
+		if len(packed) > 0 {
 			sections++
-			body = append(body, one...)
+			body = append(body, packed...)
 		}
 	}
 	if len(body) > maxContainer {

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// maxTemplates bounds the number of templates that were added in a tenant, and maxOwn the number of those that one
+	// maxTemplates bounds the number of templates that were added in a tenant, and maxPerPrincipal the number of those that one
 	// principal added.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes, maxTenantBytes and maxOwnBytes bound the JSON of the added templates, in bytes: of all tenants, of one
+	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON of the added templates, in bytes: of all tenants, of one
 	// tenant, and of one principal. maxTemplate bounds the JSON of one template.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
@@ -75,13 +75,13 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
-	// versions has the version of each tenant's templates that was read last from the keeper.
+	// versions has the version of each tenant's templates that was read last from the store.
 	versions map[string]int64
 	// activeTemplates has the active templates, by tenant and by the subject of the principal.
 	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
-// A Keeper stores added templates. Its methods may be called concurrently.
+// A Store stores added templates. Its methods may be called concurrently.
 type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
@@ -89,7 +89,7 @@ type Store interface {
 	// known, it returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
 	// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists already; then
-	// nothing is stored. If untrusted is set, Keep quarantines each template whose id an operator has accepted with
+	// nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted with
 	// other content before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
 	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was accepted.
@@ -125,7 +125,7 @@ type activeTemplate struct {
 // serverPlaceholder is the server name of the agent service in the built-in templates. New replaces it by the configured name.
 const serverPlaceholder = "agents"
 
-// New returns a gallery with the built-in templates and those of the keeper. server is the name under which agents
+// New returns a gallery with the built-in templates and those of the store. server is the name under which agents
 // reach the agent service. If it is empty, templates that need that server are left out.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
@@ -154,8 +154,8 @@ func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read templates: %w", err)
 	}
-	for _, of := range tenants {
-		if err := g.Refresh(ctx, of); err != nil {
+	for _, tenantID := range tenants {
+		if err := g.Refresh(ctx, tenantID); err != nil {
 			return nil, err
 		}
 	}
@@ -164,30 +164,30 @@ func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 
 // Refresh reads the changes that other processes made to the templates of a tenant. It reads all changes that were
 // acknowledged before the call.
-func (g *Gallery) Refresh(ctx context.Context, of string) error {
+func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
-	known := g.versions[of]
+	known := g.versions[tenantID]
 	g.mu.Unlock()
-	version, all, err := g.store.Templates(ctx, of, known)
+	version, all, err := g.store.Templates(ctx, tenantID, known)
 	if err != nil {
 		return fmt.Errorf("read templates: %w", err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if version <= g.versions[of] {
+	if version <= g.versions[tenantID] {
 		return nil // there is no change, or another call has read it
 	}
-	if in := g.tenants[of]; in != nil {
+	if in := g.tenants[tenantID]; in != nil {
 		g.bytes -= in.bytes
-		delete(g.tenants, of)
+		delete(g.tenants, tenantID)
 	}
 	for _, t := range all {
 		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // the content is not the one that was accepted
 			t.Quarantined = true
 		}
-		g.putTemplate(of, &added{Template: t, bytes: sizeOf(t)})
+		g.putTemplate(tenantID, &added{Template: t, bytes: sizeOf(t)})
 	}
-	g.versions[of] = version
+	g.versions[tenantID] = version
 	return nil
 }
 
@@ -201,11 +201,11 @@ func sizeOf(t *wasmagentv1.Template) int {
 }
 
 // putTemplate adds a template to a tenant. The caller holds mu.
-func (g *Gallery) putTemplate(of string, t *added) {
-	in := g.tenants[of]
+func (g *Gallery) putTemplate(tenantID string, t *added) {
+	in := g.tenants[tenantID]
 	if in == nil {
 		in = &tenant{templates: make(map[string]*added), usageBy: make(map[string]*usage)}
-		g.tenants[of] = in
+		g.tenants[tenantID] = in
 	}
 	own := in.usageBy[t.GetAddedBy()]
 	if own == nil {
@@ -218,15 +218,15 @@ func (g *Gallery) putTemplate(of string, t *added) {
 }
 
 // List returns the templates that a tenant sees: the built-in ones, followed by the added ones sorted by id.
-func (g *Gallery) List(of string) []*wasmagentv1.Template {
-	return append(slices.Clone(g.builtin), g.Added(of)...)
+func (g *Gallery) List(tenantID string) []*wasmagentv1.Template {
+	return append(slices.Clone(g.builtin), g.Added(tenantID)...)
 }
 
 // Added returns the templates that were added in a tenant, sorted by id.
-func (g *Gallery) Added(of string) []*wasmagentv1.Template {
+func (g *Gallery) Added(tenantID string) []*wasmagentv1.Template {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	in := g.tenants[of]
+	in := g.tenants[tenantID]
 	if in == nil {
 		return nil
 	}
@@ -239,21 +239,21 @@ func (g *Gallery) Added(of string) []*wasmagentv1.Template {
 }
 
 // Get returns a template that a tenant sees. Errors: [ErrUnknown].
-func (g *Gallery) Get(of, id string) (*wasmagentv1.Template, error) {
+func (g *Gallery) Get(tenantID, id string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.get(of, id)
+	return g.get(tenantID, id)
 }
 
 // get is like Get. The caller holds mu.
-func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
+func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	id = cmp.Or(aliases[id], id)
 	for _, t := range g.builtin {
 		if t.GetId() == id {
 			return t, nil
 		}
 	}
-	if in := g.tenants[of]; in != nil && in.templates[id] != nil {
+	if in := g.tenants[tenantID]; in != nil && in.templates[id] != nil {
 		return in.templates[id].Template, nil
 	}
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
@@ -263,7 +263,7 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 type Source int
 
 const (
-	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. Imported is the zero
+	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. FromImport is the zero
 	// value.
 	FromImport Source = iota
 	// FromAuthor means that its author added the template. It can be used at once, unless an operator has accepted another
@@ -274,27 +274,27 @@ const (
 )
 
 // Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists], [ErrFull],
-// [ErrInstallationFull], the keeper's.
+// [ErrInstallationFull], the store's.
 func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
-	fresh := make(map[string]*added)
+	entries := make(map[string]*added)
 	var all []*wasmagentv1.Template
 	for _, t := range templates {
-		kept := &added{Template: proto.CloneOf(t)}
-		kept.Builtin, kept.AddedBy, kept.Quarantined, kept.AcceptedDigest = false, by.Subject, from == FromImport, ""
-		if kept.bytes = sizeOf(kept.Template); kept.bytes > maxTemplate {
+		entry := &added{Template: proto.CloneOf(t)}
+		entry.Builtin, entry.AddedBy, entry.Quarantined, entry.AcceptedDigest = false, by.Subject, from == FromImport, ""
+		if entry.bytes = sizeOf(entry.Template); entry.bytes > maxTemplate {
 			return fmt.Errorf("%w: %s", ErrTemplateInvalid, t.GetId())
 		}
-		if fresh[t.GetId()] != nil || aliases[t.GetId()] != "" {
+		if entries[t.GetId()] != nil || aliases[t.GetId()] != "" {
 			return fmt.Errorf("%w: %s", ErrExists, t.GetId())
 		}
-		fresh[t.GetId()] = kept
-		all = append(all, kept.Template)
-		bytes += kept.bytes
+		entries[t.GetId()] = entry
+		all = append(all, entry.Template)
+		bytes += entry.bytes
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for id := range fresh {
+	for id := range entries {
 		if _, err := g.get(by.Tenant, id); err == nil {
 			return fmt.Errorf("%w: %s", ErrExists, id)
 		}
@@ -308,7 +308,7 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 		own = new(usage)
 	}
 	switch {
-	case len(in.templates)+len(fresh) > maxTemplates, own.templates+len(fresh) > maxPerPrincipal, in.bytes+bytes > maxTenantBytes, own.bytes+bytes > maxBytesPerPrincipal:
+	case len(in.templates)+len(entries) > maxTemplates, own.templates+len(entries) > maxPerPrincipal, in.bytes+bytes > maxTenantBytes, own.bytes+bytes > maxBytesPerPrincipal:
 		return ErrFull
 	case g.bytes+bytes > maxBytes:
 		return ErrInstallationFull
@@ -319,14 +319,14 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	case taken: // another process has added a template with the same id
 		return ErrExists
 	}
-	for _, t := range fresh {
+	for _, t := range entries {
 		g.putTemplate(by.Tenant, t)
 	}
 	return nil
 }
 
 // Remove removes an added template. Only the principal that added the template, and operators, may remove it. Errors:
-// [ErrUnknown], [ErrBuiltin], [ErrOwner], the keeper's.
+// [ErrUnknown], [ErrBuiltin], [ErrOwner], the store's.
 func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -362,13 +362,13 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 func (g *Gallery) SetActive(by principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	of := g.activeTemplates[by.Tenant]
-	if of == nil {
-		of, _ = simplelru.NewLRU[string, activeTemplate](maxActiveTemplates, nil) // fails only for sizes below 1
-		g.activeTemplates[by.Tenant] = of
+	active := g.activeTemplates[by.Tenant]
+	if active == nil {
+		active, _ = simplelru.NewLRU[string, activeTemplate](maxActiveTemplates, nil) // fails only for sizes below 1
+		g.activeTemplates[by.Tenant] = active
 	}
-	if now, ok := of.Get(by.Subject); !ok || now.id != id {
-		of.Add(by.Subject, activeTemplate{id: id, config: new(wasmagentv1.TemplateConfig)})
+	if now, ok := active.Get(by.Subject); !ok || now.id != id {
+		active.Add(by.Subject, activeTemplate{id: id, config: new(wasmagentv1.TemplateConfig)})
 	}
 }
 
@@ -390,8 +390,8 @@ func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateCo
 
 // active is like Active. The caller holds mu.
 func (g *Gallery) active(by principal.Key) (activeTemplate, error) {
-	if of := g.activeTemplates[by.Tenant]; of != nil {
-		if now, ok := of.Get(by.Subject); ok {
+	if active := g.activeTemplates[by.Tenant]; active != nil {
+		if now, ok := active.Get(by.Subject); ok {
 			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise the template was removed
 				return now, nil
 			}
@@ -414,17 +414,17 @@ func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig
 }
 
 // Categories returns the number of templates in each category, among the templates that a tenant sees.
-func (g *Gallery) Categories(of string) map[string]int32 {
+func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
-	for _, t := range g.List(of) {
+	for _, t := range g.List(tenantID) {
 		out[t.GetCategory()]++
 	}
 	return out
 }
 
 // InCategory returns the templates of a category that a tenant sees, sorted by id. Errors: [ErrCategory].
-func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, error) {
-	all := slices.DeleteFunc(g.List(of), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
+func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template, error) {
+	all := slices.DeleteFunc(g.List(tenantID), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%w: %s", ErrCategory, category)
 	}
@@ -434,8 +434,8 @@ func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, erro
 
 // Skill returns a skill by its name, from the templates that a tenant sees and that are not in quarantine. It returns
 // nil if there is none.
-func (g *Gallery) Skill(of, name string) *wasmagentv1.TemplateSkill {
-	for _, t := range g.List(of) {
+func (g *Gallery) Skill(tenantID, name string) *wasmagentv1.TemplateSkill {
+	for _, t := range g.List(tenantID) {
 		if t.GetQuarantined() {
 			continue
 		}

@@ -143,7 +143,7 @@ func TestConfigure_AppliesToActiveTemplate(t *testing.T) {
 	}
 }
 
-// N2: the number and the size of each caller's templates are bounded. Removing a template makes space for another.
+// Case N2. The number and the size of each caller's templates are bounded. Removing a template makes space for another.
 func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -203,16 +203,16 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 		}
 		model := make(map[string]principal.Key)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			who := rapid.SampledFrom([]principal.Key{ana, ben}).Draw(t, "who")
+			adder := rapid.SampledFrom([]principal.Key{ana, ben}).Draw(t, "who")
 			id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
-			_, there := model[id]
+			_, exists := model[id]
 			if rapid.Bool().Draw(t, "add") {
-				if err := g.Add(t.Context(), who, gallery.FromAuthor, template(id)); (err == nil) == there {
-					t.Fatalf("adding %s, which exists: %v, returns %v", id, there, err)
+				if err := g.Add(t.Context(), adder, gallery.FromAuthor, template(id)); (err == nil) == exists {
+					t.Fatalf("adding %s, which exists: %v, returns %v", id, exists, err)
 				} else if err == nil {
-					model[id] = who
+					model[id] = adder
 				}
-			} else if err := g.Remove(t.Context(), who, false, id); (err == nil) != (there && model[id] == who) {
+			} else if err := g.Remove(t.Context(), adder, false, id); (err == nil) != (exists && model[id] == adder) {
 				t.Fatalf("remove %s of %v: %v", id, model[id], err)
 			} else if err == nil {
 				delete(model, id)
@@ -224,13 +224,13 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	})
 }
 
-// Two galleries share a keeper. A change that one gallery acknowledged is visible in the other one after Follow.
+// Two galleries share a store. A change that one gallery acknowledged is visible in the other one after Refresh.
 func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()
-	kept := newMemoryStore()
+	store := newMemoryStore()
 	var galleries [2]*gallery.Gallery
 	for i := range galleries {
-		g, err := gallery.New(t.Context(), kept, "agents")
+		g, err := gallery.New(t.Context(), store, "agents")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,8 +289,8 @@ func TestSearch_RanksByMatchedWords(t *testing.T) {
 		for _, hit := range g.Search("one", query) {
 			got = append(got, fmt.Sprintf("%s %.1f", hit.GetId(), hit.GetRelevance()))
 		}
-		if said := strings.Join(got, ", "); said != want {
-			t.Errorf("%q finds %q, want %q", query, said, want)
+		if answer := strings.Join(got, ", "); answer != want {
+			t.Errorf("%q finds %q, want %q", query, answer, want)
 		}
 	}
 }
@@ -367,7 +367,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memoryStore is a keeper that stores templates in memory.
+// memoryStore is a gallery.Store that stores templates in memory.
 type memoryStore struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool

@@ -22,14 +22,14 @@ const (
 
 // Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Templates
 // that are equally relevant have the order of [Gallery.List].
-func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
-	looked := words(query)
-	if len(looked) > maxWords {
-		looked = looked[:maxWords]
+func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
+	terms := words(query)
+	if len(terms) > maxWords {
+		terms = terms[:maxWords]
 	}
 	var hits []*wasmagentv1.TemplateHit
-	for _, t := range g.List(of) {
-		if fits := relevance(t, looked); fits > 0 {
+	for _, t := range g.List(tenantID) {
+		if fits := relevance(t, terms); fits > 0 {
 			hits = append(hits, &wasmagentv1.TemplateHit{
 				Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(), Relevance: fits,
 			})
@@ -45,14 +45,14 @@ func words(text string) []string {
 }
 
 // relevance returns the mean weight of the looked-up words in a template, from 0 to 1.
-func relevance(t *wasmagentv1.Template, looked []string) float64 {
-	if len(looked) == 0 {
+func relevance(t *wasmagentv1.Template, terms []string) float64 {
+	if len(terms) == 0 {
 		return 0
 	}
 	name, tags := words(t.GetId()+" "+t.GetName()), words(t.GetCategory()+" "+strings.Join(t.GetTags(), " "))
 	description := words(t.GetDescription())
 	sum := 0.0
-	for _, word := range looked {
+	for _, word := range terms {
 		part := func(known string) bool { return strings.Contains(known, word) }
 		switch {
 		case slices.Contains(name, word):
@@ -65,5 +65,5 @@ func relevance(t *wasmagentv1.Template, looked []string) float64 {
 			sum += weightInsideWord
 		}
 	}
-	return sum / float64(len(looked))
+	return sum / float64(len(terms))
 }

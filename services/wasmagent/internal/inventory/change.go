@@ -69,12 +69,12 @@ func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte
 func mapChange(before, now map[string]entry) map[string]*string {
 	out := make(map[string]*string)
 	for name, e := range now {
-		if old, there := before[name]; !there || old.value != e.value {
+		if old, exists := before[name]; !exists || old.value != e.value {
 			out[name] = &e.value
 		}
 	}
 	for name := range before {
-		if _, there := now[name]; !there {
+		if _, exists := now[name]; !exists {
 			out[name] = nil
 		}
 	}

@@ -40,12 +40,12 @@ func unionNames(a, b map[string]entry) []string {
 
 func compareFiles(journal, stored map[string]entry) *wasmagentv1.StoredDifference {
 	for _, path := range unionNames(journal, stored) {
-		want, said := journal[path]
-		got, there := stored[path]
+		want, recorded := journal[path]
+		got, exists := stored[path]
 		switch {
-		case !there:
+		case !exists:
 			return difference("file", path, "the file %q is missing: the journal says that the agent has it", path)
-		case !said:
+		case !recorded:
 			return difference("file", path, "the file %q was added: the journal does not say that the agent has it", path)
 		case want.value == got.value:
 			continue

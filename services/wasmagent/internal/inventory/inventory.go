@@ -97,9 +97,9 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	if err := json.Unmarshal(value, &fields); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecord, err)
 	}
-	if kept, ok := fields["kept"]; ok { // documents use this name
+	if snapshots, ok := fields["kept"]; ok { // documents use this name
 		delete(fields, "kept")
-		fields["snapshots"] = kept
+		fields["snapshots"] = snapshots
 	}
 	i.record = make(map[string]entry, len(fields))
 	for name, field := range fields {

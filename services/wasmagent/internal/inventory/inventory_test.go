@@ -51,10 +51,10 @@ func TestApply_GivesListOfChange(t *testing.T) {
 		}
 		var covered inventory.Covered
 		var before *inventory.Inventory
-		var talk []string
+		var messages []string
 		for turn := range 12 {
-			talk = append(talk[min(len(talk), r.IntN(3)):], some(4, false)...)
-			now := listOf(t, turn, some(9, true), some(6, false), talk)
+			messages = append(messages[min(len(messages), r.IntN(3)):], some(4, false)...)
+			now := listOf(t, turn, some(9, true), some(6, false), messages)
 			basis := inventory.BasisPrevious
 			if before == nil {
 				basis = inventory.BasisCreated
@@ -77,12 +77,12 @@ func TestApply_GivesListOfChange(t *testing.T) {
 // A change is short if a long conversation drops an old message for each new one.
 func TestChange_IsShortForLongConversation(t *testing.T) {
 	t.Parallel()
-	var talk []string
+	var messages []string
 	for i := range 1000 {
-		talk = append(talk, fmt.Sprint("message ", i))
+		messages = append(messages, fmt.Sprint("message ", i))
 	}
-	before := listOf(t, 1, nil, nil, talk)
-	now := listOf(t, 2, nil, nil, append(append([]string{talk[0]}, talk[3:]...), "question", "answer"))
+	before := listOf(t, 1, nil, nil, messages)
+	now := listOf(t, 2, nil, nil, append(append([]string{messages[0]}, messages[3:]...), "question", "answer"))
 	text, err := now.Change(inventory.BasisPrevious, before, "digest")
 	if err != nil || len(text) > 1000 {
 		t.Errorf("the change has %d bytes: %v", len(text), err)

@@ -52,9 +52,9 @@ type part struct {
 	until    time.Time
 }
 
-// A Fit is a right that allows a call.
+// A Match is a right that allows a call.
 type Match struct {
-	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in the grant or
+	// Grant is the id of the right's grant; empty for the manifest. Index is the index of the right in the grant or
 	// manifest, from 0.
 	Grant string
 	Index int
@@ -67,11 +67,11 @@ type Match struct {
 func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
 	for _, g := range grants {
-		one := part{id: g.GetId(), manifest: g.GetRights()}
+		grant := part{id: g.GetId(), manifest: g.GetRights()}
 		if g.GetExpiresAt() != nil {
-			one.until = g.GetExpiresAt().AsTime()
+			grant.until = g.GetExpiresAt().AsTime()
 		}
-		r.parts = append(r.parts, one)
+		r.parts = append(r.parts, grant)
 	}
 	return r
 }
@@ -138,7 +138,7 @@ func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 	return false
 }
 
-// A ModelFit is a right that allows questions to a model.
+// A ModelMatch is a right that allows questions to a model.
 type ModelMatch struct {
 	Match
 	// Tokens bounds the number of tokens, and Nanos the cost in billionths of a US dollar; -1 means that there is no

@@ -26,8 +26,8 @@ func newAnthropic(p Provider, client *http.Client) (anthropic, error) {
 	if p.Key != "" {
 		header.Set("X-Api-Key", p.Key)
 	}
-	of, err := newAPI(client, p.URL, anthropicURL, "v1/messages", header)
-	return anthropic{of, tokenLimit(p.MaxTokens)}, err
+	base, err := newAPI(client, p.URL, anthropicURL, "v1/messages", header)
+	return anthropic{base, tokenLimit(p.MaxTokens)}, err
 }
 
 // anthropicRequest is the body of a question.
@@ -93,18 +93,18 @@ type anthropicEvent struct {
 	Usage anthropicUsage `json:"usage"`
 }
 
-func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	body := anthropicRequest{Model: model, MaxTokens: d.tokens(req), Stream: true}
 	for _, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
 			body.System = append(body.System, textBlock(m.GetContent()))
 			continue
 		}
-		one, err := anthropicMessageOf(m)
+		message, err := anthropicMessageOf(m)
 		if err != nil {
 			return Answer{}, err
 		}
-		body.Messages = append(body.Messages, one)
+		body.Messages = append(body.Messages, message)
 	}
 	for _, t := range req.GetTools() {
 		schema, err := schemaOf(t)
@@ -116,7 +116,7 @@ func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskMo
 		}
 		body.Tools = append(body.Tools, anthropicTool{Name: t.GetName(), Description: t.GetDescription(), InputSchema: schema})
 	}
-	all := anthropicAnswer{tell: tell}
+	all := anthropicAnswer{tell: progress}
 	begun, err := d.stream(ctx, body, all.add)
 	switch {
 	case err != nil:

@@ -98,13 +98,13 @@ func parseErrorObject(text []byte) errorObject {
 }
 
 // oneLine converts a provider's message to one short line.
-func oneLine(said string) string {
+func oneLine(message string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '
 		}
 		return c
-	}, strings.ToValidUTF8(said, " "))
+	}, strings.ToValidUTF8(message, " "))
 	if text = strings.Join(strings.Fields(text), " "); len(text) > maxMessageBytes {
 		text = strings.ToValidUTF8(text[:maxMessageBytes], "") + " …"
 	}
@@ -116,11 +116,11 @@ var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active
 
 // statusFailure returns the failure for an answer with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
-	said := parseErrorObject(body)
-	f := &FailureError{Kind: ErrRejected, Status: status, Message: said.Message, RetryAfter: retryAfter(status, header, now)}
+	reason := parseErrorObject(body)
+	f := &FailureError{Kind: ErrRejected, Status: status, Message: reason.Message, RetryAfter: retryAfter(status, header, now)}
 	switch {
 	case status == http.StatusTooManyRequests:
-		f.Kind, f.retryable = ErrRateLimited, !quotaCodes[said.Code] && !quotaCodes[said.Type]
+		f.Kind, f.retryable = ErrRateLimited, !quotaCodes[reason.Code] && !quotaCodes[reason.Type]
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.Kind = ErrAuth
 	case status == http.StatusRequestTimeout, status >= http.StatusInternalServerError:
@@ -138,9 +138,9 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 
 // eventFailure returns the failure for an error event in a stream. begun is true if the answer had begun.
 func eventFailure(event []byte, begun bool) *FailureError {
-	said := parseErrorObject(event)
-	f := &FailureError{Kind: ErrOverloaded, Message: said.Message, retryable: true}
-	switch said.Type {
+	reason := parseErrorObject(event)
+	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, retryable: true}
+	switch reason.Type {
 	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests":
 		f.Kind = ErrRateLimited
 	case "authentication_error", "permission_error", "invalid_api_key":

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxAnswer bounds an answer, and maxWire bounds what a provider sends for one answer, both in bytes.
+	// maxAnswer bounds an answer, and maxStreamBytes bounds what a provider sends for one answer, both in bytes.
 	maxAnswer      = 1 << 20
 	maxStreamBytes = 16 << 20
 	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration has a bound.
@@ -55,7 +55,7 @@ type Answer struct {
 // A driver sends a question to a provider once, and passes pieces of the answer to tell as they arrive. Its errors are
 // a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
 type driver interface {
-	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
+	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error)
 }
 
 // Provider configures a provider of models.
@@ -85,7 +85,7 @@ type Models struct {
 	drivers         map[string]driver
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Scrubber
-	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than shortestKey. Such
+	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than minScrubbedKey. Such
 	// a key may be a placeholder for a local model, and an ordinary word of an answer.
 	errorScrubbers map[string]*redact.Scrubber
 	prices         map[string]price
@@ -123,8 +123,8 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 		}
 		for model, cost := range p.Prices {
 			input, err := parseDollars(cost.Input)
-			output, also := parseDollars(cost.Output)
-			if err = errors.Join(err, also); err != nil {
+			output, otherErr := parseDollars(cost.Output)
+			if err = errors.Join(err, otherErr); err != nil {
 				return nil, fmt.Errorf("agents.providers.%s.prices.%s: %w", name, model, err)
 			}
 			m.prices[name+":"+model] = price{input, output}
@@ -176,15 +176,15 @@ func (m *Models) HasPrice(model string) bool {
 // Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the returned Answer has
 // the tokens and the cost that the provider may charge, as counted or estimated. They are zero if the provider refused
 // the question.
-func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
 		return Answer{}, fmt.Errorf("%w: %q", ErrNotConfigured, req.GetModel())
 	}
 	var answer Answer
 	heard, clean := 0, m.answerScrubbers[provider]
-	err := m.retries[provider].run(ctx, tell, func() (err error) {
-		pieces := clean.Stream(tell)
+	err := m.retries[provider].run(ctx, progress, func() (err error) {
+		pieces := clean.Stream(progress)
 		answer, err = askOnce(m.drivers[provider], ctx, name, req, func(piece string) {
 			heard += len(piece)
 			pieces.Write(piece)
@@ -223,13 +223,13 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 }
 
 // askOnce asks a driver once. If the driver panics because of the provider's answer, only this question fails.
-func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
+func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
-		if said := recover(); said != nil {
+		if fault := recover(); fault != nil {
 			answer, err = Answer{}, malformed("it can't be assembled")
 		}
 	}()
-	return d.ask(ctx, model, req, tell)
+	return d.ask(ctx, model, req, progress)
 }
 
 // countTokens completes the token counts of an answer of size bytes, and sets its cost.

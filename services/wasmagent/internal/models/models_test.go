@@ -128,8 +128,8 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var told []string
-			got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { told = append(told, piece) })
+			var pieces []string
+			got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { pieces = append(pieces, piece) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,8 +140,8 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 			if diff := cmp.Diff(answer, got, protocmp.Transform()); diff != "" {
 				t.Errorf("the answer differs:\n%s", diff)
 			}
-			if strings.Join(told, "|") != "Two |notes." {
-				t.Errorf("the pieces are %q", told)
+			if strings.Join(pieces, "|") != "Two |notes." {
+				t.Errorf("the pieces are %q", pieces)
 			}
 			var asked map[string]any
 			if err := json.Unmarshal([]byte(want.asked), &asked); err != nil {
@@ -212,13 +212,13 @@ func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 			})
 		}
 	}
-	gone, end := context.WithCancel(t.Context())
+	cancelled, end := context.WithCancel(t.Context())
 	end()
 	m, err := models.New(map[string]models.Provider{"p": {Kind: "openai", URL: "http://127.0.0.1:1"}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Ask(gone, question("p:m"), nil); err == nil {
+	if _, err := m.Ask(cancelled, question("p:m"), nil); err == nil {
 		t.Error("a caller whose context has ended gets an answer")
 	}
 	if _, err := m.Ask(t.Context(), question("q:m"), nil); !errors.Is(err, models.ErrNotConfigured) {

@@ -24,8 +24,8 @@ func newOpenAI(p Provider, client *http.Client) (openAI, error) {
 	if p.Key != "" {
 		header.Set("Authorization", "Bearer "+p.Key)
 	}
-	of, err := newAPI(client, p.URL, openAIURL, "chat/completions", header)
-	return openAI{of, tokenLimit(p.MaxTokens)}, err
+	base, err := newAPI(client, p.URL, openAIURL, "chat/completions", header)
+	return openAI{base, tokenLimit(p.MaxTokens)}, err
 }
 
 // openAIRequest is the body of a question.
@@ -87,7 +87,7 @@ type openAIPiece struct {
 	} `json:"usage"`
 }
 
-func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	body := openAIRequest{Model: model, MaxTokens: o.tokens(req), Stream: true, StreamOptions: openAIStreamOptions{IncludeUsage: true}}
 	for _, m := range req.GetMessages() {
 		body.Messages = append(body.Messages, openAIMessageOf(m))
@@ -102,7 +102,7 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 		}
 		body.Tools = append(body.Tools, openAITool{Type: "function", Function: f})
 	}
-	all := openAIAnswer{tell: tell}
+	all := openAIAnswer{tell: progress}
 	begun, err := o.stream(ctx, body, all.add)
 	switch {
 	case err != nil:

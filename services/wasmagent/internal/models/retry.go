@@ -44,7 +44,7 @@ func (r Retry) wait(tries int, after time.Duration) time.Duration {
 
 // run calls once until it returns an answer, or an error that a further try would not change. It returns the error at
 // once if the wait would not end before the context's deadline.
-func (r Retry) run(ctx context.Context, tell func(string), once func() error) error {
+func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for tries := 1; ; tries++ {
 		err := once()
 		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap it
@@ -57,7 +57,7 @@ func (r Retry) run(ctx context.Context, tell func(string), once func() error) er
 		if !f.retryable || f.Charged || tries >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
 			return f
 		}
-		tell(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), tries+1, r.Tries))
+		progress(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), tries+1, r.Tries))
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

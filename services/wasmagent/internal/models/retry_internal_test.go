@@ -66,15 +66,15 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 				defer cancel()
-				begin, tries, told := time.Now(), 0, 0
-				err := Retry{5, time.Second}.run(ctx, func(string) { told++ }, func() error {
+				begin, tries, reports := time.Now(), 0, 0
+				err := Retry{5, time.Second}.run(ctx, func(string) { reports++ }, func() error {
 					tries++
 					f := c.failure
 					return &f
 				})
 				var f *FailureError
-				if !errors.As(err, &f) || f.Tries != tries || tries != c.tries || told != tries-1 {
-					t.Errorf("%d tries, %d reports: %v", tries, told, err)
+				if !errors.As(err, &f) || f.Tries != tries || tries != c.tries || reports != tries-1 {
+					t.Errorf("%d tries, %d reports: %v", tries, reports, err)
 				}
 				if took := time.Since(begin); took < c.least || took > c.most {
 					t.Errorf("the tries took %s, want %s to %s", took, c.least, c.most)

@@ -17,7 +17,7 @@ import (
 type script struct{}
 
 // ask implements driver.
-func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
+func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	from := 0
 	for i, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_USER {
@@ -31,7 +31,7 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 		}
 	}
 	var out Answer
-	var said []string
+	var texts []string
 	calls := 0
 	for line := range strings.Lines(req.GetMessages()[from].GetContent()) {
 		line = strings.TrimSpace(line)
@@ -39,7 +39,7 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 		switch {
 		case line == "":
 		case word == "call" && calls < len(results):
-			said = append(said, results[calls])
+			texts = append(texts, results[calls])
 			calls++
 		case word == "call":
 			name, arguments, _ := strings.Cut(rest, " ")
@@ -52,13 +52,13 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 			out.Calls = []*wasmagentv1.ModelCall{{Id: fmt.Sprintf("call-%d", calls+1), Name: name, Arguments: arguments}}
 			return countWords(out, req), nil
 		case word == "say":
-			said = append(said, rest)
+			texts = append(texts, rest)
 		default:
-			said = append(said, line)
+			texts = append(texts, line)
 		}
 	}
-	out.Content = strings.Join(said, "\n")
-	tell(out.Content)
+	out.Content = strings.Join(texts, "\n")
+	progress(out.Content)
 	return countWords(out, req), nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// W12: only shipped guests, and listed guests whose file has the listed digest, can be loaded.
+// Case W12. Only shipped guests, and listed guests whose file has the listed digest, can be loaded.
 func TestLoad_OnlyShippedAndListedModules(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mine.wasm")

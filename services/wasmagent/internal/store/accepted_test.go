@@ -77,14 +77,14 @@ func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 			if err := s.RemoveTemplate(t.Context(), "one", "old"); err != nil {
 				t.Fatal(err)
 			}
-			for _, one := range []struct {
+			for _, tt := range []struct {
 				tenant, id  string
 				untrusted   bool
 				quarantined bool
 			}{{"one", "new", true, false}, {"two", "old", true, false}, {"one", "old", true, true}} {
-				added := &wasmagentv1.Template{Id: one.id}
-				if taken, err := s.AddTemplates(t.Context(), one.tenant, one.untrusted, []*wasmagentv1.Template{added}); err != nil || taken || added.GetQuarantined() != one.quarantined {
-					t.Errorf("%+v: quarantined %v, taken %v, %v", one, added.GetQuarantined(), taken, err)
+				added := &wasmagentv1.Template{Id: tt.id}
+				if taken, err := s.AddTemplates(t.Context(), tt.tenant, tt.untrusted, []*wasmagentv1.Template{added}); err != nil || taken || added.GetQuarantined() != tt.quarantined {
+					t.Errorf("%+v: quarantined %v, taken %v, %v", tt, added.GetQuarantined(), taken, err)
 				}
 			}
 			if err := s.RemoveTemplate(t.Context(), "one", "old"); err != nil {

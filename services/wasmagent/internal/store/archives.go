@@ -47,7 +47,7 @@ func (e PartOrderError) Error() string {
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
-// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. Comes is true for an archive that is
+// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. IsImport is true for an archive that is
 // sent for an import, and false for one that was exported.
 type ArchiveKey struct {
 	Owner    principal.Key
@@ -57,9 +57,9 @@ type ArchiveKey struct {
 
 // Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the whole archive, and Have the size of the stored part from its beginning, both in bytes.
+	// Size is the size of the whole archive, and Stored the size of the stored part from its beginning, both in bytes.
 	Size, Stored int64
-	// AgentID is the id of the agent that was created from the archive, and Origin is the id of the agent that was
+	// AgentID is the id of the agent that was created from the archive, and ExportedID is the id of the agent that was
 	// exported. Both are empty before the import.
 	AgentID, ExportedID string
 
@@ -87,15 +87,15 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		part = nil
-		at, err := findArchive(ctx, tx, key, 0)
+		found, err := findArchive(ctx, tx, key, 0)
 		if err != nil {
 			return err
 		}
-		if size = at.Size; at.Stored < size {
+		if size = found.Size; found.Stored < size {
 			return ErrArchiveUnknown
 		}
 		var first int64
-		err = tx.QueryRowContext(ctx, "SELECT first, data FROM archive_parts WHERE id = $1 AND first <= $2 ORDER BY first DESC LIMIT 1", at.id, offset).Scan(&first, &part)
+		err = tx.QueryRowContext(ctx, "SELECT first, data FROM archive_parts WHERE id = $1 AND first <= $2 ORDER BY first DESC LIMIT 1", found.id, offset).Scan(&first, &part)
 		if err != nil {
 			return err
 		}
@@ -127,11 +127,11 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 			return PartOrderError{found.Stored}
 		}
 		rest := part // part must not change, because the transaction may be repeated
-		if again := min(int64(len(part)), found.Stored-offset); again > 0 {
-			if is, err := hasBytes(ctx, tx, found.id, offset, part[:again]); err != nil || !is {
+		if overlap := min(int64(len(part)), found.Stored-offset); overlap > 0 {
+			if is, err := hasBytes(ctx, tx, found.id, offset, part[:overlap]); err != nil || !is {
 				return errors.Join(err, ErrPartInvalid)
 			}
-			rest = part[again:]
+			rest = part[overlap:]
 		}
 		if err := addPart(ctx, tx, found, rest); err != nil {
 			return err
@@ -153,11 +153,11 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 // SetArchiveMade records the id of the agent that was created from an archive, and the id of the exported agent.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := lookUpArchive(ctx, tx, key)
-		if err != nil || at == nil {
+		found, err := lookUpArchive(ctx, tx, key)
+		if err != nil || found == nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE archives SET made = $2, origin = $3 WHERE id = $1", at.id, made, origin)
+		_, err = tx.ExecContext(ctx, "UPDATE archives SET made = $2, origin = $3 WHERE id = $1", found.id, made, origin)
 		return err
 	})
 }
@@ -256,14 +256,14 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 }
 
 // eachPart calls do for the parts of an archive that have bytes after an offset, in order.
-func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, behind int64, do func(first int64, data []byte)) error {
+func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
 		var data []byte
 		err := rows.Scan(&first, &data)
 		do(first, data)
 		return err
-	}, "SELECT first, data FROM archive_parts WHERE id = $1 AND first + length(data) > $2 ORDER BY first", id, behind)
+	}, "SELECT first, data FROM archive_parts WHERE id = $1 AND first + length(data) > $2 ORDER BY first", id, after)
 }
 
 func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (whole []byte, err error) {

@@ -28,19 +28,19 @@ type Budget struct {
 	JournalID string
 }
 
-// A Wish is a request to use one of the rights of an agent: the first one that is not used up.
+// A UseRequest is a request to use one of the rights of an agent: the first one that is not used up.
 type UseRequest struct {
 	Budget
 	Matches []manifest.Match
 }
 
-// A Use is a use of a right that was counted.
+// A CountedUse is a use of a right that was counted.
 type CountedUse struct {
 	Budget
 	manifest.Match
 }
 
-// CountUses counts one use for each wish, or none if one wish can't be met. Errors: [manifest.ErrSpent].
+// CountUses counts one use for each request, or none if one request can't be met. Errors: [manifest.ErrSpent].
 func (s *Store) CountUses(ctx context.Context, wishes []UseRequest) (taken []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		taken = nil
@@ -84,7 +84,7 @@ func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	})
 }
 
-// A Spend is the use of a model for a question. It is counted for the first right of an agent that is not used up.
+// A ModelUse is the use of a model for a question. It is counted for the first right of an agent that is not used up.
 type ModelUse struct {
 	Budget
 	Matches       []manifest.ModelMatch
@@ -92,9 +92,9 @@ type ModelUse struct {
 }
 
 // HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
-func (s *Store) HasUnspentRight(ctx context.Context, of Budget, fits []manifest.ModelMatch) (left bool, err error) {
+func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manifest.ModelMatch) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := firstUnspent(ctx, tx, of, fits)
+		at, err := firstUnspent(ctx, tx, budget, fits)
 		left = at != nil
 		return err
 	})
@@ -102,13 +102,13 @@ func (s *Store) HasUnspentRight(ctx context.Context, of Budget, fits []manifest.
 }
 
 // firstUnspent returns the first right that is not used up, or nil if all are used up.
-func firstUnspent(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []manifest.ModelMatch) (*manifest.ModelMatch, error) {
+func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []manifest.ModelMatch) (*manifest.ModelMatch, error) {
 	for _, fit := range fits {
 		left := true
 		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
 			var used int64
 			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
-				of.Tenant, of.JournalID, fit.Grant, what, int64(fit.Index)).Scan(&used)
+				budget.Tenant, budget.JournalID, fit.Grant, what, int64(fit.Index)).Scan(&used)
 			if err != nil {
 				return nil, err
 			}
@@ -143,10 +143,10 @@ func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	})
 }
 
-func addToCounter(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string, place, n int64) error {
+func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, what string, place, n int64) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + $6, day = $7`,
-		of.Tenant, of.JournalID, grant, what, place, n, dayOf(tx.Now))
+		budget.Tenant, budget.JournalID, grant, what, place, n, dayOf(tx.Now))
 	return err
 }
 
@@ -157,7 +157,7 @@ func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Se
 // removed. An archive that is imported within these days continues the counters.
 const counterDays = 7
 
-// RemoveUnusedCounters removes the counters of agents that were removed, usedDays after their last use.
+// RemoveUnusedCounters removes the counters of agents that were removed, counterDays after their last use.
 func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
@@ -184,8 +184,8 @@ func (s *Store) migrateCounters(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for id, of := range journals {
-			if err := migrateAgentCounters(ctx, tx, id, of); err != nil {
+		for id, budget := range journals {
+			if err := migrateAgentCounters(ctx, tx, id, budget); err != nil {
 				return err
 			}
 		}
@@ -193,8 +193,8 @@ func (s *Store) migrateCounters(ctx context.Context) error {
 	})
 }
 
-func migrateAgentCounters(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error {
-	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, of.JournalID); err != nil {
+func migrateAgentCounters(ctx context.Context, tx *sqlstore.Tx, id string, budget Budget) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, budget.JournalID); err != nil {
 		return err
 	}
 	type row struct {
@@ -203,14 +203,14 @@ func migrateAgentCounters(ctx context.Context, tx *sqlstore.Tx, id string, of Bu
 	}
 	var all []row
 	err := tx.Each(ctx, func(rows *sql.Rows) error {
-		var one row
-		err := rows.Scan(&one.grant, &one.what, &one.place, &one.used)
-		all = append(all, one)
+		var counter row
+		err := rows.Scan(&counter.grant, &counter.what, &counter.place, &counter.used)
+		all = append(all, counter)
 		return err
 	}, "SELECT granted, what, place, used FROM spent WHERE id = $1", id)
-	for _, one := range all {
+	for _, counter := range all {
 		if err == nil {
-			err = addToCounter(ctx, tx, of, one.grant, one.what, one.place, one.used)
+			err = addToCounter(ctx, tx, budget, counter.grant, counter.what, counter.place, counter.used)
 		}
 	}
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 
 // AgentLimits has the maximum numbers of agents.
 type AgentLimits struct {
-	// Total is the maximum number of all agents, and Own that of one person's agents.
+	// Total is the maximum number of all agents, and PerPerson that of one person's agents.
 	Total, PerPerson int
 	// Descendants has, for each agent in the new agent's chain, the maximum number of agents below it. The key is its
 	// subject.
@@ -22,11 +22,11 @@ type AgentLimits struct {
 }
 
 // Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
-// agent from with positions below c.First are copied to the new agent. Errors: [ErrAgentsFull], [ErrDescendantsFull].
+// agent from with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull], [ErrDescendantsFull].
 func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLimits) (made int64, err error) {
-	who := c.Record.GetCreator()
-	owner := principal.Person(who)
-	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, who) }); err != nil {
+	caller := c.Record.GetCreator()
+	owner := principal.Person(caller)
+	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, caller) }); err != nil {
 		return 0, err // checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
@@ -37,19 +37,19 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLim
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.check(ctx, tx, who); err != nil { // other agents may have been created meanwhile
+		if err := room.check(ctx, tx, caller); err != nil { // other agents may have been created meanwhile
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record, journal)
-			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7, $8)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text, c.Record.GetJournalId()); err != nil {
+			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7, $8)`, c.ID, made, caller.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text, c.Record.GetJournalId()); err != nil {
 			return err
 		}
-		for _, one := range append([]*identityv1.Principal{who}, who.GetChain()...) {
+		for _, member := range append([]*identityv1.Principal{caller}, caller.GetChain()...) {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO behind (id, tenant, subject, agent) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-				c.ID, who.GetTenant(), one.GetSubject(), one.GetAgent()); err != nil {
+				c.ID, caller.GetTenant(), member.GetSubject(), member.GetAgent()); err != nil {
 				return err
 			}
 		}
@@ -60,15 +60,15 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLim
 		}
 		return appendEvents(ctx, tx, c.ID, c.FirstPosition, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrAway the agent may have been stored
+	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrUnavailable the agent may have been stored
 		err = errors.Join(err, s.states.removeExcept(ctx, c.ID, nil))
 	}
 	return made, err
 }
 
 // check returns an error unless one more agent of a creator is allowed. Errors: [ErrAgentsFull], [ErrDescendantsFull].
-func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
-	owner := principal.Person(who)
+func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, caller *identityv1.Principal) error {
+	owner := principal.Person(caller)
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents").Scan(&all); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, who *identityv1
 		return ErrAgentsFull
 	}
 	for subject, most := range r.Descendants {
-		n, err := countDescendants(ctx, tx, who.GetTenant(), subject)
+		n, err := countDescendants(ctx, tx, caller.GetTenant(), subject)
 		if err != nil {
 			return err
 		}

@@ -48,10 +48,10 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 
 // Events returns events of an agent's journal with positions above behind: at most limit events, and at most bytes
 // bytes, but at least one event if there is one. more reports whether there are further events.
-func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
+func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false
-		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, behind, limit+1)
+		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, after, limit+1)
 		if err != nil {
 			return err
 		}

@@ -101,9 +101,9 @@ func (s *Store) ExpiredAgents(ctx context.Context) (ids []string, err error) {
 }
 
 // EndedAgents returns a person's agents that have ended, the oldest first.
-func (s *Store) EndedAgents(ctx context.Context, of principal.Key) (ids []string, err error) {
+func (s *Store) EndedAgents(ctx context.Context, person principal.Key) (ids []string, err error) {
 	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
-		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{of.Tenant, of.Subject}
+		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{person.Tenant, person.Subject}
 	})
 }
 
@@ -122,9 +122,9 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 }
 
 // StoredSizes returns the stored size of all agents, and of one person's agents, in bytes.
-func (s *Store) StoredSizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
+func (s *Store) StoredSizes(ctx context.Context, person principal.Key) (all, own int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", person.Tenant, person.Subject).Scan(&own); err != nil {
 			return err
 		}
 		return tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents").Scan(&all)

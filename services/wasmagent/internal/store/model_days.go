@@ -15,41 +15,41 @@ type Amount struct{ Tokens, Nanos int64 }
 // ReserveDay adds an amount to a person's use of models on a day, if the use so far is below the bound. The bound on
 // cost applies only if the amount has a cost. ReserveDay returns the use so far, and whether the amount was added. Days
 // are counted from 1970-01-01 UTC.
-func (s *Store) ReserveDay(ctx context.Context, of principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
+func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// The first statement locks the row until the transaction ends.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO model_days (tenant, person, day, tokens, nanos) VALUES ($1, $2, $3, 0, 0)
-			ON CONFLICT (tenant, person, day) DO UPDATE SET tokens = model_days.tokens`, of.Tenant, of.Subject, day); err != nil {
+			ON CONFLICT (tenant, person, day) DO UPDATE SET tokens = model_days.tokens`, person.Tenant, person.Subject, day); err != nil {
 			return err
 		}
 		used = Amount{}
-		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", of.Tenant, of.Subject, day).Scan(&used.Tokens, &used.Nanos)
+		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", person.Tenant, person.Subject, day).Scan(&used.Tokens, &used.Nanos)
 		if err != nil {
 			return err
 		}
 		if ok = used.Tokens < bound.Tokens && (amount.Nanos == 0 || used.Nanos < bound.Nanos); !ok {
 			return nil
 		}
-		return addDay(ctx, tx, of, day, amount)
+		return addDay(ctx, tx, person, day, amount)
 	})
 	return used, ok, err
 }
 
 // AddDay adds an amount to a person's use of models on a day. The amount may be negative.
-func (s *Store) AddDay(ctx context.Context, of principal.Key, day int64, amount Amount) error {
-	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, of, day, amount) })
+func (s *Store) AddDay(ctx context.Context, person principal.Key, day int64, amount Amount) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, person, day, amount) })
 }
 
-func addDay(ctx context.Context, tx *sqlstore.Tx, of principal.Key, day int64, amount Amount) error {
+func addDay(ctx context.Context, tx *sqlstore.Tx, person principal.Key, day int64, amount Amount) error {
 	_, err := tx.ExecContext(ctx, "UPDATE model_days SET tokens = tokens + $4, nanos = nanos + $5 WHERE tenant = $1 AND person = $2 AND day = $3",
-		of.Tenant, of.Subject, day, amount.Tokens, amount.Nanos)
+		person.Tenant, person.Subject, day, amount.Tokens, amount.Nanos)
 	return err
 }
 
 // Day returns a person's use of models on a day.
-func (s *Store) Day(ctx context.Context, of principal.Key, day int64) (used Amount, err error) {
+func (s *Store) Day(ctx context.Context, person principal.Key, day int64) (used Amount, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", of.Tenant, of.Subject, day).Scan(&used.Tokens, &used.Nanos)
+		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", person.Tenant, person.Subject, day).Scan(&used.Tokens, &used.Nanos)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -82,9 +82,9 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 			return err
 		}, "SELECT digest FROM modules WHERE day < $1", dayOf(tx.Now)-moduleDays)
 	})
-	for behind := int64(0); err == nil && len(unused) > 0; {
+	for after := int64(0); err == nil && len(unused) > 0; {
 		var records []*wasmstorev1.Record
-		if records, behind, err = s.recordsAfter(ctx, behind); len(records) == 0 {
+		if records, after, err = s.recordsAfter(ctx, after); len(records) == 0 {
 			break
 		}
 		for _, r := range records {
@@ -107,16 +107,16 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 
 // recordsAfter returns a page of agents in the order of creation, and the position of its last agent. behind is the
 // position of the last agent on the previous page.
-func (s *Store) recordsAfter(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
+func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		out, last = nil, behind
+		out, last = nil, after
 		return tx.Each(ctx, func(rows *sql.Rows) error {
 			var text []byte
 			r := new(wasmstorev1.Record)
 			err := errors.Join(rows.Scan(&last, &text), proto.Unmarshal(text, r))
 			out = append(out, r)
 			return err
-		}, "SELECT made, record FROM agents WHERE made > $1 ORDER BY made LIMIT $2", behind, modulePage)
+		}, "SELECT made, record FROM agents WHERE made > $1 ORDER BY made LIMIT $2", after, modulePage)
 	})
 	return out, last, err
 }

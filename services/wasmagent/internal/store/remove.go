@@ -25,10 +25,10 @@ const maxRemovedEvents = 500
 // RemoveAgent removes an agent that has ended, with its journal and its states. If gone is set, it removes only an agent
 // that can't be resumed any more. ended is false if the agent was not removed, for example because it was resumed
 // meanwhile.
-func (s *Store) RemoveAgent(ctx context.Context, id string, gone bool) (ended bool, err error) {
+func (s *Store) RemoveAgent(ctx context.Context, id string, onlyExpired bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)
-		if gone {
+		if onlyExpired {
 			before = sqlstore.Micros(tx.Now)
 		}
 		result, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, restorable = 1, size = 0 WHERE id = $1 AND restorable > 0 AND restorable <= $2", id, before)

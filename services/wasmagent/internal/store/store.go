@@ -67,15 +67,15 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, err := openStates(cfg.Bucket, cfg.Folder)
+	bucket, err := openStates(cfg.Bucket, cfg.Folder)
 	if err != nil {
 		return nil, err
 	}
 	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "wasmagent", Marker: "agents behind events spent templates", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log})
 	if err != nil {
-		return nil, errors.Join(err, kept.Close())
+		return nil, errors.Join(err, bucket.Close())
 	}
-	s := &Store{db: db, states: kept, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
+	s := &Store{db: db, states: bucket, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
 	if err := s.migrateCounters(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -122,7 +122,7 @@ type Change struct {
 	// State replaces the stored state, unless it is nil. The store writes the key, the digest and the size of the state
 	// to Record.
 	State *wasmstorev1.State
-	// Events are appended to the journal. First is the position of the first one.
+	// Events are appended to the journal. FirstPosition is the position of the first one.
 	Events        []*wasmstorev1.StoredEvent
 	FirstPosition int64
 	Turn          Turn
@@ -304,7 +304,7 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent. Seize
+// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent. TakeOverTurn
 // returns the agent. Errors: [ErrUnknown].
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -78,9 +78,9 @@ func eachStore(t *testing.T, test func(t *testing.T, open func(holder string) *s
 
 var limits = store.AgentLimits{Total: 100, PerPerson: 10}
 
-func person(subject string, behind ...string) *identityv1.Principal {
+func person(subject string, chain ...string) *identityv1.Principal {
 	p := &identityv1.Principal{Tenant: "t", Subject: subject}
-	for _, one := range behind {
+	for _, one := range chain {
 		p.Chain = append(p.Chain, &identityv1.Principal{Tenant: "t", Subject: one})
 	}
 	return p
@@ -297,15 +297,15 @@ func TestLease_HidesTurnUntilSeized(t *testing.T) {
 		if !s.Shared { // the store belongs to one process at a time
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
-			if left, also := next.AbandonedTurns(t.Context()); err != nil || also != nil || row.HeldElsewhere || len(left) != 1 {
-				t.Errorf("the next process finds %v %v %v", row, left, errors.Join(err, also))
+			if left, otherErr := next.AbandonedTurns(t.Context()); err != nil || otherErr != nil || row.HeldElsewhere || len(left) != 1 {
+				t.Errorf("the next process finds %v %v %v", row, left, errors.Join(err, otherErr))
 			}
 			return
 		}
 		other := open("there")
 		row, err := other.Get(t.Context(), "a")
-		if left, also := other.AbandonedTurns(t.Context()); err != nil || also != nil || !row.HeldElsewhere || len(left) != 0 {
-			t.Errorf("another process finds %v %v %v", row, left, errors.Join(err, also))
+		if left, otherErr := other.AbandonedTurns(t.Context()); err != nil || otherErr != nil || !row.HeldElsewhere || len(left) != 0 {
+			t.Errorf("another process finds %v %v %v", row, left, errors.Join(err, otherErr))
 		}
 		if err := s.RenewLeases(t.Context(), []string{"a"}); err != nil {
 			t.Fatal(err)
@@ -339,13 +339,13 @@ func TestRemoveAgent_RemovesEverythingUnlessResumed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if gone, err := s.ExpiredAgents(t.Context()); err != nil || !slices.Equal(gone, []string{"gone"}) {
-			t.Errorf("gone are %v: %v", gone, err)
+		if expired, err := s.ExpiredAgents(t.Context()); err != nil || !slices.Equal(expired, []string{"gone"}) {
+			t.Errorf("gone are %v: %v", expired, err)
 		}
 		if ended, err := s.EndedAgents(t.Context(), principal.Key{Tenant: "t", Subject: "ana"}); err != nil || !slices.Equal(ended, []string{"gone", "back"}) {
 			t.Errorf("ended are %v: %v", ended, err)
 		}
-		was, err := s.Get(t.Context(), "gone")
+		before, err := s.Get(t.Context(), "gone")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +359,7 @@ func TestRemoveAgent_RemovesEverythingUnlessResumed(t *testing.T) {
 				t.Errorf("%s: %v, want %v", id, err, want)
 			}
 		}
-		if _, err := s.State(t.Context(), "gone", was.GetStateKey(), was.GetStateDigest()); !errors.Is(err, store.ErrStateLost) {
+		if _, err := s.State(t.Context(), "gone", before.GetStateKey(), before.GetStateDigest()); !errors.Is(err, store.ErrStateLost) {
 			t.Errorf("the state of the removed agent: %v", err)
 		}
 		if all, _, err := s.Events(t.Context(), "gone", 0, 10, 1<<20); err != nil || len(all) != 0 {

@@ -13,7 +13,7 @@ type bodyWriter struct {
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units.
 	frame int64
-	// savedGlobals has an element for each global in which locals are saved: the index of its kind in asideKinds. These
+	// savedGlobals has an element for each global in which locals are saved: the index of its kind in savedKinds. These
 	// globals follow the global with the fuel. numbers has the indexes of the globals of each kind. There are only as
 	// many globals as functions need, because the engine reads all globals again after each call.
 	savedGlobals []int
@@ -53,7 +53,7 @@ type mark struct {
 // instead.
 type point struct {
 	mark
-	// checks is true if the point checks whether the fuel is sufficient. aside has the first locals that are saved if
+	// checks is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are saved if
 	// the fuel is not sufficient.
 	checks      bool
 	savedLocals uint64
@@ -66,7 +66,7 @@ const (
 	unreachable = -1
 )
 
-// putBodies encodes the bodies of all functions. For grain, see the constant grain.
+// putBodies encodes the bodies of all functions. For grain, see the constant minSeparateCharge.
 func (b *bodyWriter) putBodies(grain int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -91,8 +91,8 @@ func checkLength(code []byte) error {
 }
 
 func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
-	f, of := b.m.bodies[i], b.m.typeOf[len(b.m.Imports)+i]
-	params := b.m.types[of].Params
+	f, typeIndex := b.m.bodies[i], b.m.typeOf[len(b.m.Imports)+i]
+	params := b.m.types[typeIndex].Params
 	b.kinds = append(b.kinds[:0], params[:min(len(params), maxSavedLocals)]...)
 	declared := 0
 	for _, run := range f.locals {
@@ -129,7 +129,7 @@ func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 	if b.temps {
 		out = append(putU32(out, 2), byte(I32))
 	}
-	out = b.putBlock(out, of)
+	out = b.putBlock(out, typeIndex)
 	at := 0
 	for _, p := range b.points {
 		out = append(out, b.code[at:p.at]...)
@@ -144,7 +144,7 @@ func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 }
 
 // readCode reads the code of a function to its end. loops is nil in the first pass. In the second pass, it is the
-// result of jumps.learn.
+// result of jumps.partLoops.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
@@ -352,15 +352,15 @@ func (b *bodyWriter) putByteCharge(out []byte) []byte {
 // putGrow writes code that grows the memory by the number of pages on the operand stack, and charges for the pages that
 // were added.
 func (b *bodyWriter) putGrow(out []byte) []byte {
-	wanted, was := b.temp, b.temp+1
+	wanted, previous := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)
 	out = append(out, opMemoryGrow, 0)
-	out = putU32(append(out, opLocalTee), was)
+	out = putU32(append(out, opLocalTee), previous)
 	out = append(out, opI32Const, 0x7f, opI32Ne, opIf, 0x40)
 	out = putU32(append(out, opLocalGet), b.budget)
 	out = putU32(append(out, opLocalGet), wanted)
 	out = append(out, opI64ExtendU, opI64Const, fuelPerPage+stackBits, opI64Shl, opI64Sub)
 	out = putU32(append(out, opLocalSet), b.budget)
 	out = append(out, opEnd)
-	return putU32(append(out, opLocalGet), was)
+	return putU32(append(out, opLocalGet), previous)
 }

@@ -1,6 +1,6 @@
 package wasmmeter
 
-// Grain exports the constant grain for tests.
+// Grain exports the constant minSeparateCharge for tests.
 const Grain = minSeparateCharge
 
 // MeteredAt is [Module.Metered] with another grain, for tests.

@@ -53,7 +53,7 @@ func (d *dispatcher) run(f *frame) signal {
 		for _, l := range d.reads {
 			read = append(read, f.locals[l])
 		}
-		came := signal(0)
+		result := signal(0)
 		for part := d.part(f.locals[d.number]); ; part++ {
 			if part == len(d.parts) {
 				for _, v := range slices.Backward(read) {
@@ -62,18 +62,18 @@ func (d *dispatcher) run(f *frame) signal {
 				}
 				return 0
 			}
-			if came = runAll(f, d.parts[part]); came < 0 {
-				return came
+			if result = runAll(f, d.parts[part]); result < 0 {
+				return result
 			}
 			blocks := len(d.parts) - 1 - part // the blocks that have not ended; the loop is around them
-			if came > signal(blocks) {
-				came -= signal(blocks) + 1
+			if result > signal(blocks) {
+				result -= signal(blocks) + 1
 				break
 			}
-			part += max(0, int(came)-1)
+			part += max(0, int(result)-1)
 		}
-		if came > 0 {
-			return came
+		if result > 0 {
+			return result
 		}
 		if f.instructions > tooLong {
 			return out
@@ -155,7 +155,7 @@ func (j jump) put(b []byte) []byte {
 	return uleb(append(b, 0x0c), j.blocks)
 }
 
-// A standing is a dispatcher that is being generated. part is its present part, and around the number of labels around
+// An openDispatcher is a dispatcher that is being generated. part is its present part, and around the number of labels around
 // its loop.
 type openDispatcher struct {
 	*dispatcher
@@ -216,13 +216,13 @@ func TestMetered_KeepsJumpWhenDispatcherReadsLocals(t *testing.T) {
 		d := &dispatcher{number: 2, count: 8, times: 1, numbers: []int{0, 1}, reads: make([]uint32, reads)}
 		d.parts = [][]node{{setLocal{0, number(5)}, jump{to: d, sets: 2, number: 1, blocks: 1}}, {}}
 		functions := []function{{9, []node{d}}}
-		here := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
-		here.call(0)
-		if want := int32(min(reads, 1) * 5); here.globals[0] != want {
-			t.Fatalf("with %d reads the global is %d here, want %d", reads, here.globals[0], want)
+		interpreter := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
+		interpreter.call(0)
+		if want := int32(min(reads, 1) * 5); interpreter.globals[0] != want {
+			t.Fatalf("with %d reads the global is %d here, want %d", reads, interpreter.globals[0], want)
 		}
 		for _, grain := range []int64{0, wasmmeter.Grain} {
-			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).same(t, here)
+			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).same(t, interpreter)
 		}
 	}
 }

@@ -17,24 +17,24 @@ func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		functions := program(rt)
-		here := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
-		here.call(len(functions) - 1)
-		if here.instructions > tooLong {
+		interpreter := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
+		interpreter.call(len(functions) - 1)
+		if interpreter.instructions > tooLong {
 			rt.Skip("takes too long")
 		}
 		text := wasm(functions)
-		exact := here.instructions + here.bytes + here.added*8192 + here.points
+		exact := interpreter.instructions + interpreter.bytes + interpreter.added*8192 + interpreter.points
 		plain := runProgram(t, rt, text, 0)
-		plain.same(rt, here)
+		plain.same(rt, interpreter)
 		for _, each := range []int64{1, 777, 1_000_000} {
 			fine := runProgram(t, rt, meterAt(t, text, 0), each)
-			fine.same(rt, here)
+			fine.same(rt, interpreter)
 			if fine.fuel != exact {
 				rt.Fatalf("uses %d with the grain 0 and refills of %d; want %d", fine.fuel, each, exact)
 			}
 		}
 		coarse := runProgram(t, rt, meterAt(t, text, wasmmeter.Grain), 1000)
-		coarse.same(rt, here)
+		coarse.same(rt, interpreter)
 		if coarse.fuel < exact {
 			rt.Fatalf("uses %d, less than the exact cost of %d", coarse.fuel, exact)
 		}
@@ -47,7 +47,7 @@ type ran struct {
 	fuel    int64
 }
 
-// A failing is a *testing.T or a *rapid.T.
+// A testFailer is a *testing.T or a *rapid.T.
 type testFailer interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
@@ -79,11 +79,11 @@ func runProgram(t *testing.T, rt testFailer, text []byte, each int64) ran {
 	return r
 }
 
-func (r ran) same(rt testFailer, here *machine) {
-	if string(r.memory) != string(here.memory) {
+func (r ran) same(rt testFailer, interpreter *machine) {
+	if string(r.memory) != string(interpreter.memory) {
 		rt.Fatal("the memory differs")
 	}
-	if r.fuel > 0 && r.globals != here.globals {
-		rt.Fatalf("globals are %v, want %v", r.globals, here.globals)
+	if r.fuel > 0 && r.globals != interpreter.globals {
+		rt.Fatalf("globals are %v, want %v", r.globals, interpreter.globals)
 	}
 }

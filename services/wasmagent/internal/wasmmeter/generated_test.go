@@ -302,19 +302,19 @@ func (s table) run(f *frame) signal {
 	v := s.on.value(f)
 	f.instructions++
 	if v == 0 {
-		switch came := runAll(f, s.a); {
-		case came == 0:
+		switch result := runAll(f, s.a); {
+		case result == 0:
 			f.instructions++ // the branch out of the two blocks around a
 			return runAll(f, s.c)
-		case came == 1: // out of the inner block: b is next
+		case result == 1: // out of the inner block: b is next
 			v = 1
-		case came != 2:
-			return afterBlock(afterBlock(came))
+		case result != 2:
+			return afterBlock(afterBlock(result))
 		}
 	}
 	if v == 1 {
-		if came := afterBlock(runAll(f, s.b)); came != 0 {
-			return came
+		if result := afterBlock(runAll(f, s.b)); result != 0 {
+			return result
 		}
 	}
 	return runAll(f, s.c)
@@ -368,7 +368,7 @@ func wasm(functions []function) []byte {
 	return b
 }
 
-// A maker generates programs at random.
+// A generator generates programs at random.
 type generator struct {
 	t      *rapid.T
 	fn     int

@@ -34,7 +34,7 @@ type jumps struct {
 	frames []int
 	around []dispatcher
 	// back has, for each dispatcher and each of its parts, the last part from which a jump goes back to the part; none
-	// if there is no such jump. After all code was read, learn computes loops from it: for each part, the first part of
+	// if there is no such jump. After all code was read, partLoops computes loops from it: for each part, the first part of
 	// the innermost loop around it.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
@@ -60,14 +60,14 @@ type lastInstructions struct {
 const none = -1
 
 // begin starts the reading of a function. loops is nil in the first pass. In the second pass, it is the result of
-// learn.
+// partLoops.
 func (j *jumps) begin(loops [][]int) {
 	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{start: none}}
 }
 
 // follow processes the next instruction. In the second pass, it replaces a jump by a direct branch if that is possible.
 func (j *jumps) follow(i *instruction) {
-	was := j.lastInstructions
+	previous := j.lastInstructions
 	j.lastInstructions = lastInstructions{start: none}
 	switch i.op {
 	case opLoop:
@@ -77,8 +77,8 @@ func (j *jumps) follow(i *instruction) {
 		}
 	case opBlock:
 		j.frames = append(j.frames, none)
-		if i.plain && !was.finds {
-			j.start = was.start
+		if i.plain && !previous.finds {
+			j.start = previous.start
 		}
 	case opIf:
 		j.frames = append(j.frames, none)
@@ -93,27 +93,27 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		if was.start != none && !was.finds { // further values would stay on the stack
-			j.start, j.finds, j.local = was.start, true, i.local
+		if previous.start != none && !previous.finds { // further values would stay on the stack
+			j.start, j.finds, j.local = previous.start, true, i.local
 		}
 	case opBrTable:
-		if was.finds {
-			j.dispatch(was, i.labels)
+		if previous.finds {
+			j.dispatch(previous, i.labels)
 		}
 	case opI32Const:
 		j.known, j.number = true, i.number
 	case opLocalSet:
-		j.sets, j.number, j.local = was.known, was.number, i.local
+		j.sets, j.number, j.local = previous.known, previous.number, i.local
 	case opBr:
-		if was.sets {
-			j.jump(was, i)
+		if previous.sets {
+			j.jump(previous, i)
 		}
 	}
 }
 
 // dispatch records that a loop is a dispatcher.
-func (j *jumps) dispatch(was lastInstructions, labels []uint32) {
-	d := dispatcher{id: j.next, frame: was.start, inner: len(j.frames) - 1, local: was.local, part: none}
+func (j *jumps) dispatch(previous lastInstructions, labels []uint32) {
+	d := dispatcher{id: j.next, frame: previous.start, inner: len(j.frames) - 1, local: previous.local, part: none}
 	for _, label := range labels {
 		part := int(label)
 		if d.inner-part <= d.frame { // the loop itself, or a block around it
@@ -134,16 +134,16 @@ func (j *jumps) dispatch(was lastInstructions, labels []uint32) {
 }
 
 // jump processes a branch directly after a local was set to a constant.
-func (j *jumps) jump(was lastInstructions, i *instruction) {
+func (j *jumps) jump(previous lastInstructions, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
 	if to < 0 || j.frames[to] == none {
 		return
 	}
 	d := &j.around[j.frames[to]]
-	part := d.parts[min(uint64(was.number), uint64(len(d.parts)-1))]
+	part := d.parts[min(uint64(previous.number), uint64(len(d.parts)-1))]
 	switch {
-	case d.local != was.local || part == none:
+	case d.local != previous.local || part == none:
 	case part <= d.part:
 		if j.loops == nil {
 			j.back[d.id][part] = max(j.back[d.id][part], d.part)

@@ -51,7 +51,7 @@ const (
 
 // Metered returns the module with additional code that counts its instructions. Each instruction costs one unit of
 // fuel. Filling or copying memory costs one unit more for each 8 bytes, and growing memory 8,192 units for each page.
-// If a branch skips fewer than grain instructions, these are charged nevertheless.
+// If a branch skips fewer than minSeparateCharge instructions, these are charged nevertheless.
 //
 // Go's compiler turns each function into a loop that selects the next part of the code by a number. Metered replaces
 // jumps through this loop by direct branches where that is possible. Such a jump costs nothing for the selection.

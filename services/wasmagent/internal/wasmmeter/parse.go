@@ -243,21 +243,21 @@ func (m *Module) importFunc(r *reader) {
 
 func (m *Module) export(r *reader) {
 	e := Export{Name: r.name(), Kind: Kind(r.byte()), Index: r.u32()}
-	var there int
+	var count int
 	switch e.Kind {
 	case Func:
-		there = len(m.typeOf)
+		count = len(m.typeOf)
 	case Table:
-		there = len(m.tables)
+		count = len(m.tables)
 	case Memory:
 		if m.Memory != nil {
-			there = 1
+			count = 1
 		}
 	case Global:
-		there = len(m.globals)
+		count = len(m.globals)
 	}
 	switch {
-	case uint64(e.Index) >= uint64(there):
+	case uint64(e.Index) >= uint64(count):
 		r.fail(fmt.Errorf("the export %q refers to nothing", e.Name))
 	case bytes.HasPrefix([]byte(e.Name), []byte(ownPrefix)):
 		r.fail(fmt.Errorf("%w: the export %q, whose name is reserved", ErrNotOffered, e.Name))

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A command is a command of a script of the WebAssembly test suite, in the JSON format of wast2json.
+// A scriptCommand is a command of a script of the WebAssembly test suite, in the JSON format of wast2json.
 type scriptCommand struct {
 	Type     string
 	Line     int
@@ -37,7 +37,7 @@ type scriptCommand struct {
 	Expected []scriptValue
 }
 
-// A wordOf is a value in a script.
+// A scriptValue is a value in a script.
 type scriptValue struct {
 	Type     string
 	LaneType string `json:"lane_type"`

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. badGuests is the number of
+	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is the number of
 	// hostile guests: as many as one caller can run at the same time.
 	wellBehavedGuests = 4
 	hostileGuests     = 6
@@ -147,9 +147,9 @@ func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, last
 						return
 					}
 				}
-				one := time.Since(at)
+				turn := time.Since(at)
 				mu.Lock()
-				took = append(took, one)
+				took = append(took, turn)
 				mu.Unlock()
 				time.Sleep(pause)
 			}

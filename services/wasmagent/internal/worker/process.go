@@ -41,10 +41,10 @@ type process struct {
 }
 
 // A large answer, or the failure of a guest, causes work in both processes that no fuel counts. Therefore the call that
-// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes perByte for
-// each byte of an answer, if the answer has more than large bytes. This limits large answers to about 60 MB in a
+// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes pausePerByte for
+// each byte of an answer, if the answer has more than largeAnswer bytes. This limits large answers to about 60 MB in a
 // second.
-// A failure counts like an answer of failure bytes.
+// A failure counts like an answer of failureCost bytes.
 const (
 	largeAnswer  = 64 << 10
 	failureCost  = 512 << 10
@@ -98,7 +98,7 @@ func (c Config) start(memory int64) (*process, error) {
 	p.client = wasmworkerv1.NewWorkerServiceClient(p.conn)
 	go func() {
 		defer close(p.ended)
-		_ = cmd.Wait() // gone logs the state of the process
+		_ = cmd.Wait() // recordEnd logs the state of the process
 		_ = p.conn.Close()
 	}()
 	go p.watch()
@@ -147,7 +147,7 @@ func (p *process) workerError(ctx context.Context, err error) error {
 	return err
 }
 
-// tailWriter is a writer that keeps the last maxSaid bytes.
+// tailWriter is a writer that keeps the last maxStderr bytes.
 type tailWriter struct {
 	mu   sync.Mutex
 	text []byte

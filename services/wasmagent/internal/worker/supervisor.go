@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// healthInterval is the interval of health checks. silence is the time limit of a health check, after which the worker is
+	// healthInterval is the interval of health checks. healthTimeout is the time limit of a health check, after which the worker is
 	// killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
@@ -69,7 +69,7 @@ type Supervisor struct {
 	names   atomic.Int64
 }
 
-// A place holds at most one running worker.
+// A workerSlot holds at most one running worker.
 type workerSlot struct {
 	process *process
 	// next is the earliest time of the next start. pause is the length of the previous pause before a start.
@@ -115,17 +115,17 @@ func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, 
 	var best *process
 	var empty *workerSlot
 	for i := range s.slots {
-		at := &s.slots[i]
-		if at.ended() {
-			s.recordEnd(ctx, at)
+		slot := &s.slots[i]
+		if slot.ended() {
+			s.recordEnd(ctx, slot)
 		}
 		switch {
-		case at.process == nil:
-			if empty == nil || at.next.Before(empty.next) {
-				empty = at
+		case slot.process == nil:
+			if empty == nil || slot.next.Before(empty.next) {
+				empty = slot
 			}
-		case best == nil || at.process.instances.Load() < best.instances.Load():
-			best = at.process
+		case best == nil || slot.process.instances.Load() < best.instances.Load():
+			best = slot.process
 		}
 	}
 	full := best == nil || best.instances.Load() >= int64(s.cfg.Guests)
@@ -153,32 +153,32 @@ func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, 
 	return best, 0, nil
 }
 
-// delayStart delays the next start in this place, each time twice as long.
-func (at *workerSlot) delayStart() {
-	at.pause = min(max(2*at.pause, firstPause), longestPause)
-	at.next = time.Now().Add(at.pause)
+// delayStart delays the next start in this slot, each time twice as long.
+func (slot *workerSlot) delayStart() {
+	slot.pause = min(max(2*slot.pause, firstPause), longestPause)
+	slot.next = time.Now().Add(slot.pause)
 }
 
-// ended reports whether the worker of this place has ended.
-func (at *workerSlot) ended() bool {
-	if at.process == nil {
+// ended reports whether the worker of this slot has ended.
+func (slot *workerSlot) ended() bool {
+	if slot.process == nil {
 		return false
 	}
 	select {
-	case <-at.process.ended:
+	case <-slot.process.ended:
 		return true
 	default:
 		return false
 	}
 }
 
-// recordEnd logs the end of a worker, and frees its place.
-func (s *Supervisor) recordEnd(ctx context.Context, at *workerSlot) {
-	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.process.cmd.ProcessState.String(), "lived", time.Since(at.process.began).Round(time.Millisecond), "said", at.process.stderrTail.String())
-	if at.delayStart(); at.process.startedInstance.Load() {
-		at.pause, at.next = 0, time.Time{}
+// recordEnd logs the end of a worker, and frees its slot.
+func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
+	s.log.WarnContext(ctx, "a worker of agents ended", "state", slot.process.cmd.ProcessState.String(), "lived", time.Since(slot.process.began).Round(time.Millisecond), "said", slot.process.stderrTail.String())
+	if slot.delayStart(); slot.process.startedInstance.Load() {
+		slot.pause, slot.next = 0, time.Time{}
 	}
-	at.process = nil
+	slot.process = nil
 }
 
 // Compile compiles a module in a separate process with limits, and returns the module's digest. After that, instances
@@ -246,9 +246,9 @@ func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest strin
 func (s *Supervisor) KillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, at := range s.slots {
-		if at.process != nil {
-			_ = at.process.cmd.Process.Kill()
+	for _, slot := range s.slots {
+		if slot.process != nil {
+			_ = slot.process.cmd.Process.Kill()
 		}
 	}
 }
@@ -257,9 +257,9 @@ func (s *Supervisor) KillWorkers() {
 func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, at := range s.slots {
-		if at.process != nil {
-			out = append(out, at.process.cmd.Process.Pid)
+	for _, slot := range s.slots {
+		if slot.process != nil {
+			out = append(out, slot.process.cmd.Process.Pid)
 		}
 	}
 	return out
@@ -271,15 +271,15 @@ func (s *Supervisor) Close() (err error) {
 	defer s.mu.Unlock()
 	s.closed = true
 	var ending []*process
-	for _, at := range s.slots {
-		if at.process == nil {
+	for _, slot := range s.slots {
+		if slot.process == nil {
 			continue
 		}
-		if killed := at.process.cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
+		if killed := slot.process.cmd.Process.Kill(); killed != nil && !errors.Is(killed, os.ErrProcessDone) {
 			err = errors.Join(err, fmt.Errorf("end a worker: %w", killed))
 			continue
 		}
-		ending = append(ending, at.process)
+		ending = append(ending, slot.process)
 	}
 	for _, p := range ending {
 		<-p.ended

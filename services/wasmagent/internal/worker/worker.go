@@ -135,7 +135,7 @@ type server struct {
 	instances map[string]*instanceSlot
 }
 
-// A slot holds an instance. A call locks mu while it uses the instance.
+// An instanceSlot holds an instance. A call locks mu while it uses the instance.
 type instanceSlot struct {
 	mu sync.Mutex
 	in *engine.Instance
@@ -208,31 +208,31 @@ func (s *server) instance(name string) (*instanceSlot, error) {
 
 // StepInstance implements wasmworkerv1.WorkerServiceServer.
 func (s *server) StepInstance(ctx context.Context, req *wasmworkerv1.StepInstanceRequest) (*wasmworkerv1.StepInstanceResponse, error) {
-	at, err := s.instance(req.GetInstance())
+	held, err := s.instance(req.GetInstance())
 	if err != nil {
 		return nil, err
 	}
-	defer at.mu.Unlock()
+	defer held.mu.Unlock()
 	if d := req.GetTime(); d != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.AsDuration())
 		defer cancel()
 	}
-	envelope, fuel, err := at.in.Step(ctx, req.GetEnvelope(), req.GetFuel())
+	envelope, fuel, err := held.in.Step(ctx, req.GetEnvelope(), req.GetFuel())
 	if err != nil {
-		return nil, statusError(err, fuel, at.in.Printed())
+		return nil, statusError(err, fuel, held.in.Printed())
 	}
-	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: at.in.Memory(), Printed: at.in.Printed()}, nil
+	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: held.in.Memory(), Printed: held.in.Printed()}, nil
 }
 
 // SnapshotInstance implements wasmworkerv1.WorkerServiceServer.
 func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotInstanceRequest) (*wasmworkerv1.SnapshotInstanceResponse, error) {
-	at, err := s.instance(req.GetInstance())
+	held, err := s.instance(req.GetInstance())
 	if err != nil {
 		return nil, err
 	}
-	defer at.mu.Unlock()
-	snapshot, err := at.in.Snapshot()
+	defer held.mu.Unlock()
+	snapshot, err := held.in.Snapshot()
 	if err != nil {
 		return nil, statusError(err, 0, "")
 	}

@@ -85,16 +85,16 @@ const (
 	resultEnvelope = `{"kind":"effect_result"}`
 )
 
-// TestRestore_ContinuesAfterWorkerWasKilled checks that guests can be restored from snapshots after their worker was killed, a
-// hundred times. It also checks that a step in a killed worker returns [worker.ErrWorkerLost].
+// Case W14. Guests can be restored from snapshots after their worker was killed, a hundred times. A step in a killed
+// worker returns [worker.ErrWorkerLost].
 func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
 	digest := compileScript(t, s)
 	in := startInstance(t, s, digest)
 	step(t, in, startEnvelope)
-	if said := step(t, in, promptEnvelope); !strings.Contains(said, `"text":"one"`) {
-		t.Fatal(said)
+	if answer := step(t, in, promptEnvelope); !strings.Contains(answer, `"text":"one"`) {
+		t.Fatal(answer)
 	}
 	snapshot, err := in.Snapshot(t.Context())
 	if err != nil {
@@ -124,13 +124,13 @@ func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := startInstance(t, s, digest)
-	came := make(chan error)
+	results := make(chan error)
 	go func() {
 		_, _, err := in.Step(t.Context(), nil, 1<<60, time.Hour)
-		came <- err
+		results <- err
 	}()
 	time.AfterFunc(50*time.Millisecond, s.KillWorkers)
-	if err := <-came; !errors.Is(err, worker.ErrWorkerLost) {
+	if err := <-results; !errors.Is(err, worker.ErrWorkerLost) {
 		t.Errorf("the step returns %v", err)
 	}
 }
@@ -160,11 +160,11 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	if len(pids) != 3 {
 		t.Fatalf("six guests have %d workers", len(pids))
 	}
-	one, err := os.FindProcess(pids[1])
+	process, err := os.FindProcess(pids[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := one.Kill(); err != nil {
+	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	lost := 0
@@ -200,19 +200,19 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plentyFuel, stepTimeout); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the start of a guest beyond the maximum returns %v", err)
 	}
-	came := make(chan *worker.Instance)
-	go func() { came <- startInstance(t, s, digest) }()
+	results := make(chan *worker.Instance)
+	go func() { results <- startInstance(t, s, digest) }()
 	select {
-	case <-came:
+	case <-results:
 		t.Error("a guest beyond the maximum is started")
 	case <-time.After(50 * time.Millisecond):
 	}
-	gone, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel() // closing ends the guest nevertheless
-	if err := guests[0].Close(gone); err != nil {
+	if err := guests[0].Close(cancelled); err != nil {
 		t.Error(err)
 	}
-	step(t, <-came, startEnvelope)
+	step(t, <-results, startEnvelope)
 }
 
 // endless is a guest whose step never ends.
@@ -229,13 +229,13 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	const many = 8
-	came := make(chan error, many)
+	results := make(chan error, many)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range many {
 		in := startInstance(t, s, bad)
 		go func() {
 			_, _, err := in.Step(ctx, nil, 1<<60, time.Hour)
-			came <- err
+			results <- err
 		}()
 	}
 	in := startInstance(t, s, digest)
@@ -243,8 +243,8 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	for range 20 {
 		step(t, in, promptEnvelope)
 		step(t, in, resultEnvelope)
-		if said := step(t, in, resultEnvelope); !strings.Contains(said, `"text":"three"`) {
-			t.Fatal(said)
+		if answer := step(t, in, resultEnvelope); !strings.Contains(answer, `"text":"three"`) {
+			t.Fatal(answer)
 		}
 	}
 	if _, _, err := startInstance(t, s, bad).Step(t.Context(), nil, plentyFuel/100, stepTimeout); !errors.Is(err, engine.ErrFuel) {
@@ -255,7 +255,7 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	}
 	cancel()
 	for range many {
-		if err := <-came; err == nil {
+		if err := <-results; err == nil {
 			t.Error("a step that never ends ended")
 		}
 	}
@@ -268,8 +268,7 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	})
 }
 
-// TestCompile_RefusesModulesThatTakeTooMuch checks that a module that takes too much time or memory to compile is refused, and so is a
-// module that is not a guest.
+// Case W5. A module that takes too much time or memory to compile is refused, and so is a module that is not a guest.
 func TestCompile_RefusesModulesThatTakeTooMuch(t *testing.T) {
 	t.Parallel()
 	text := scriptModule(t)
