@@ -34,7 +34,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -63,7 +63,7 @@ type world struct {
 	lis      *pipes
 	client   *http.Client
 	// known receives the tool lists of servers.
-	known cataloguetest.Catalogue
+	known toolreporttest.Catalogue
 
 	// kind is the transport of the server.
 	kind string

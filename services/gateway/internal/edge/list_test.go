@@ -14,7 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -191,7 +191,7 @@ func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 		list string
 		want []byte
 	}{
-		"another definition": {bad, cataloguetest.Digest(bad)},
+		"another definition": {bad, toolreporttest.Digest(bad)},
 		"a name twice":       {good + "," + bad, make([]byte, 32)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 					resp := new(policyv1.FilterToolsResponse)
 					for _, tool := range r.GetTools() {
-						said := &policyv1.ToolVisibility{Name: tool.GetName(), Visible: bytes.Equal(tool.GetDefinitionDigest(), cataloguetest.Digest(good))}
+						said := &policyv1.ToolVisibility{Name: tool.GetName(), Visible: bytes.Equal(tool.GetDefinitionDigest(), toolreporttest.Digest(good))}
 						if !said.GetVisible() {
 							said.Code = commonv1.Code_CODE_TOOL_CHANGED
 						}
@@ -230,7 +230,7 @@ func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 				}
 				w.do("POST", "/mcp/files", toolCall, h)
 				w.do("POST", "/mcp/files", toolCall, ben)
-				if got := w.judgedBy(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], cataloguetest.Digest(good)) {
+				if got := w.judgedBy(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], toolreporttest.Digest(good)) {
 					t.Errorf("calls are judged by %x", got)
 				}
 			})

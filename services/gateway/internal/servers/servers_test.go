@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -88,7 +88,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reporter, err := toolreport.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
+	reporter, err := toolreport.New(new(toolreporttest.Catalogue), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

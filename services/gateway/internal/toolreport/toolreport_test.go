@@ -17,15 +17,15 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/cataloguetest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 var page = toolreport.List{Server: "files", Version: "2025-11-25", To: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
 
-func newReporter(tb testing.TB) (*toolreport.Reporter, *cataloguetest.Catalogue) {
+func newReporter(tb testing.TB) (*toolreport.Reporter, *toolreporttest.Catalogue) {
 	tb.Helper()
-	told := new(cataloguetest.Catalogue)
+	told := new(toolreporttest.Catalogue)
 	r, err := toolreport.New(told, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
@@ -56,7 +56,7 @@ func TestAListIsToldOnce(t *testing.T) {
 			return known
 		}
 		one := `[{"name":"a"}]`
-		if got := ask(page, one, time.Hour).Digests["a"]; !bytes.Equal(got, cataloguetest.Digest(`{"name":"a"}`)) {
+		if got := ask(page, one, time.Hour).Digests["a"]; !bytes.Equal(got, toolreporttest.Digest(`{"name":"a"}`)) {
 			t.Errorf("the digest is %x", got)
 		}
 		other, older := page, page

@@ -1,5 +1,5 @@
-// Package cataloguetest provides a catalog for tests of packages that report to one.
-package cataloguetest
+// Package toolreporttest provides a catalog for tests of packages that report to one.
+package toolreporttest
 
 import (
 	"context"

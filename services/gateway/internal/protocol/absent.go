@@ -1,0 +1,32 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// serverName is the grammar of configured names. Policy is not asked about other names.
+var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+// IsAbsent reports whether the caller gets the answer that a server does not exist: either no server of this name is
+// configured, or policy hides it from the caller. Both cases take the same steps, so that the caller cannot distinguish
+// them by time.
+func (f *Front) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
+	if !serverName.MatchString(server) {
+		return true
+	}
+	hidden := f.Visibility.IsHidden(ctx, c.Principal, server, c.Stale)
+	_, configured := f.Servers[server]
+	return hidden || !configured
+}
+
+// unknownServer refuses a request to a server that is absent for its caller.
+func unknownServer(name string) *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_TOOL_UNKNOWN, fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)))
+}

@@ -1,0 +1,59 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
+)
+
+// MayHear reports whether the caller may get what the server sends now.
+func (x *Request) MayHear(ctx context.Context) bool { return x.MayHearFrom(ctx, x.ServerName) }
+
+// MayHearFrom reports whether the caller may get what a server sends now.
+func (x *Request) MayHearFrom(ctx context.Context, server string) bool {
+	if x.Stale || x.Revoked() {
+		return false
+	}
+	access, err := x.Visibility.Access(ctx, x.Principal, server)
+	return err == nil && access.MayCall
+}
+
+// ErrVersion means that client and server agreed on a revision that the gateway does not speak.
+var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
+
+// NotOpened returns the refusal of a session that could not be opened.
+func NotOpened(err error) *refusal.Refusal {
+	switch {
+	case errors.Is(err, session.ErrTooMany):
+		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
+		if full := quota.Why(err); full != "" {
+			refused.Message = full + " (session.max_per_principal); end some of them, or wait until one is idle."
+		}
+		return refused
+	case errors.Is(err, ErrVersion):
+		return &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION, Message: ErrVersion.Error() + "."}
+	default:
+		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	}
+}
+
+// ServerCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
+// are the gateway's own.
+func ServerCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
+	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), MayUse(access), extensions...)
+}
+
+// MayUse returns a function that reports whether the caller may use a method. Every caller may list tools.
+func MayUse(access visibility.Access) func(method string) bool {
+	return func(method string) bool {
+		return method == mcp.MethodToolsList || access.Has(method)
+	}
+}

@@ -1,0 +1,105 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// Deps are the dependencies of a [Front]. Every field is required.
+type Deps struct {
+	Dispatcher *dispatch.Dispatcher
+	Pipeline   *pipeline.Pipeline
+	Sessions   *session.Store
+	Visibility *visibility.Visibility
+	// Servers are the configured servers by name.
+	Servers map[string]*servers.Server
+	// InFlight counts the requests under way.
+	InFlight *inflight.Load
+	// Changes notifies of servers whose list of tools has changed.
+	Changes *broadcast.News
+	// Limits are the limits for parsing messages.
+	Limits jsonrpc.Limits
+	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.
+	TrustParent bool
+	// Sessionful and Stateless return the handler of a message of the revisions with sessions, and of 2026-07-28.
+	Sessionful, Stateless func(*Request) Handler
+
+	Tracer     trace.Tracer
+	Propagator propagation.TextMapPropagator
+	Log        *slog.Logger
+}
+
+// Front reads the messages of authenticated callers, and hands each to the protocol of its revision. It is safe for
+// concurrent use.
+type Front struct {
+	Deps
+
+	pieces     intake.Pieces
+	Background Background
+}
+
+// SessionKey returns the key of a caller's session with a server.
+func SessionKey(c httpserver.Caller, server string) session.Key {
+	return session.Key{Key: principal.Of(c.Principal), Server: server}
+}
+
+// LogPanic logs a panic that was recovered, so that it ends only the message that caused it.
+func (f *Front) LogPanic(ctx context.Context, what any) {
+	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
+}
+
+// Background counts the requests of the mesh's own services and the calls of tasks that are under way. The zero value
+// has none. It is safe for concurrent use.
+type Background struct {
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
+}
+
+// Begin counts a request until [Background.Done]. It returns false if the gateway is shutting down.
+func (b *Background) Begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.running.Add(1)
+	return true
+}
+
+// Done ends a request that Begin has counted.
+func (b *Background) Done() { b.running.Done() }
+
+// Drain lets [Background.Begin] return false from now on. It waits until the counted requests have ended, or ctx has.
+func (b *Background) Drain(ctx context.Context) {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		b.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,216 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
+)
+
+// End releases what a message has used, once it is answered with resp.
+func (x *Request) End(resp dispatch.Response) {
+	if x.Slot != nil {
+		defer x.Slot.Leave()
+	}
+	if x.span != nil {
+		defer x.span.End()
+		defer x.Measure(x.ClientCtx, resp)
+	}
+	if x.Release != nil {
+		defer x.Release()
+	}
+	x.OwnCleanup.Run()
+}
+
+// NewRequest returns the exchange of a message to a server. Its client ends with ctx.
+func (f *Front) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
+	x := &Request{Front: f, Header: header}
+	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
+	x.Addressing = dispatch.Direct{Exchange: &x.Exchange}
+	return x
+}
+
+// Serve handles the message in body, and returns its answer. size is the size of the message in bytes; -1 if it is not
+// known.
+func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
+	ctx := x.ClientCtx
+	sessions := x.Sessionful(x)
+	x.SetProtocol(sessions)
+	var err error
+	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
+		return x.Refuse(ctx, TooMuchInFlight(err))
+	}
+	if refused := x.read(body, size); refused != nil {
+		return x.Refuse(ctx, refused)
+	}
+	parent, _ := SingleHeader(x.Header, "Traceparent")
+	ctx, x.span = spans.Serve(ctx, x.Tracer, x.Message, spans.Client(x.Message, parent, x.Propagator), x.TrustParent)
+	spans.Message(x.span, x.Message, x.Place())
+	x.ClientCtx = ctx
+	if refused := x.check(); refused != nil {
+		return x.refuseVersion(ctx, refused)
+	}
+	if x.isModern() {
+		return x.Stateless(x).Post(ctx)
+	}
+	return sessions.Post(ctx)
+}
+
+// read reads and parses the body.
+func (x *Request) read(from io.Reader, size int64) *refusal.Refusal {
+	if refused := x.Resolve(); refused != nil {
+		return refused
+	}
+	if !isJSON(x.Header) {
+		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
+	}
+	body, err := x.pieces.ReadAll(x.Slot.Reader(from), size, x.Limits.Bytes)
+	x.Received, x.Size = time.Now(), len(body)
+	switch {
+	case errors.Is(err, inflight.ErrFull):
+		return TooMuchInFlight(err)
+	case err != nil:
+		return Unreadable()
+	}
+	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(body))
+	if err != nil {
+		return Unreadable() // the caller has disconnected
+	}
+	defer end()
+	if x.Message, err = jsonrpc.Parse(body, x.parseLimits()); err != nil {
+		x.Message = nil
+		return Unparsed(err)
+	}
+	return nil
+}
+
+// Resolve finds the server that the URL of the message names. It refuses a server that is absent for the caller.
+func (x *Request) Resolve() *refusal.Refusal {
+	if x.IsToAll() {
+		return nil
+	}
+	if x.IsAbsent(x.ClientCtx, x.Caller, x.ServerName) {
+		return unknownServer(x.ServerName)
+	}
+	x.Server = x.Servers[x.ServerName]
+	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
+	x.Server.Touch()
+	return nil
+}
+
+// IsToAll reports whether the message came to the URL of all servers.
+func (x *Request) IsToAll() bool { return x.ServerName == "" }
+
+// parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because the
+// ids of servers' requests get the names of the servers there.
+func (x *Request) parseLimits() jsonrpc.Limits {
+	l := x.Limits
+	if x.IsToAll() {
+		l.IDBytes *= 2
+	}
+	return l
+}
+
+// isJSON reports whether the headers declare a body of JSON in UTF-8, without an encoding.
+func isJSON(h http.Header) bool {
+	text, ok := SingleHeader(h, "Content-Type")
+	encoding := h["Content-Encoding"]
+	encoded := len(encoding) > 1 || len(encoding) == 1 && encoding[0] != ""
+	if text == "application/json" { // as nearly all clients send it
+		return !encoded
+	}
+	kind, params, err := mime.ParseMediaType(text)
+	charset, named := params["charset"]
+	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
+}
+
+// check refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and one
+// that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision is
+// agreed on in the body.
+func (x *Request) check() *refusal.Refusal {
+	for name, lines := range x.Header {
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
+			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
+		}
+	}
+	header, _ := SingleHeader(x.Header, mcp.HeaderVersion)
+	meta := x.Message.Meta.ProtocolVersion
+	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
+	}
+	if mcp.IsModern(x.Message.Method) && meta != "" && meta != mcp.Modern {
+		return x.UnsupportedVersion(meta)
+	}
+	for _, version := range []string{meta, header} {
+		agrees := x.Message.Method == mcp.MethodInitialize && mcp.IsRevision(version)
+		if version != "" && version != mcp.Modern && !mcp.IsSupported(version) && !agrees {
+			return x.UnsupportedVersion(version)
+		}
+	}
+	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // whether a request waits for an answer is only known in its session
+		return x.CheckSize()
+	}
+	return nil
+}
+
+// TooMuchInFlight refuses a message that exceeds a quota of requests under way.
+func TooMuchInFlight(err error) *refusal.Refusal {
+	message := "this caller has too many or too large requests in flight; wait for some of them."
+	if full := quota.Why(err); full != "" {
+		message = full + "; wait for some of them."
+	}
+	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
+}
+
+func Unreadable() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
+}
+
+// Unparsed refuses a message that the parser has refused.
+func Unparsed(err error) *refusal.Refusal {
+	own, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok {
+		return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "")
+	}
+	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
+}
+
+func UnknownSession() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
+}
+
+// SetProtocol sets the protocol of the message.
+func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
+
+// Enter puts the message into its session.
+func (x *Request) Enter(sess *session.Session) {
+	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
+		x.Patience = new(upstream.Patience)
+	}
+	x.Protocol.SetTerms(sess)
+}
+
+// SingleHeader returns a header that may be present only once, because two readers could choose different lines. It returns
+// false if the header is missing, empty or repeated.
+func SingleHeader(h http.Header, name string) (string, bool) {
+	if lines := h[name]; len(lines) == 1 {
+		return lines[0], lines[0] != ""
+	}
+	return "", false
+}

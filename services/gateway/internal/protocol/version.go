@@ -1,0 +1,53 @@
+package protocol
+
+import (
+	"context"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+)
+
+// MethodProbe is the method under which a client's probe for revisions is counted, whatever its real method is: clients
+// must not choose names in the record.
+const MethodProbe = "probe"
+
+// UnsupportedVersion returns the refusal of a message of a revision that is not supported.
+func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
+	refused := refusal.ProtocolError(commonv1.Code_CODE_PROTOCOL_VERSION, "")
+	refused.Versions = &refusal.Versions{Requested: spans.Clip(version), Supported: x.SupportedVersions()}
+	return refused
+}
+
+// opens reports whether the message is a request outside of a session.
+func (x *Request) opens() bool {
+	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
+}
+
+// refuseVersion answers a message that check has refused. A client of a newer revision without a session only probes
+// for the supported revisions, and falls back: such a probe is counted, and not recorded as a refusal.
+func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
+	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.opens() {
+		return x.Refuse(ctx, why)
+	}
+	if refused := x.Admit(ctx, MethodProbe); refused != nil {
+		return *refused
+	}
+	return x.RefusedResponse(ctx, why)
+}
+
+// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the revision is
+// agreed on in the body.
+func (x *Request) isModern() bool {
+	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)
+	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||
+		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
+}
+
+// SupportedVersions returns the revisions that the gateway speaks.
+func (x *Request) SupportedVersions() []string {
+	return append([]string{mcp.Modern}, mcp.Supported()...)
+}
