@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // aggregated is the addressing of one of many servers at one URL. The exchange's hub is the aggregate session.
-type aggregated struct{ *exchange }
+type aggregated struct{ *protocol.Request }
 
 func (aggregated) IsShared() bool { return true }
 
@@ -67,10 +68,10 @@ func (x aggregated) IsSubscribed(m *jsonrpc.Answer) bool {
 }
 
 func (x aggregated) Shown(tool string) []byte {
-	if digest := x.hub.Members.Shown(x.ServerName, tool); digest != nil {
+	if digest := x.Aggregate.Members.Shown(x.ServerName, tool); digest != nil {
 		return digest
 	}
 	return x.Session.Definitions.Of(tool)
 }
 
-func (x aggregated) Resumable(*session.Session) *session.Session { return x.hub }
+func (x aggregated) Resumable(*session.Session) *session.Session { return x.Aggregate }

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -75,7 +76,7 @@ type Deps struct {
 
 // Edge serves MCP. It is safe for concurrent use.
 type Edge struct {
-	*front
+	*protocol.Front
 
 	deps    Deps
 	http    *httpserver.Server
@@ -118,24 +119,24 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		return nil, err
 	}
 	limits := jsonrpc.DefaultLimits()
-	f := &front{frontDeps: frontDeps{
+	f := &protocol.Front{Deps: protocol.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: limits,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
-		Sessionful: func(x *exchange) handler { return v2025{x} },
-		Stateless:  func(x *exchange) handler { return &v2026{exchange: x, stateless: newest} },
+		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025{x} },
+		Stateless:  func(x *protocol.Request) protocol.Handler { return &v2026{Request: x, stateless: newest} },
 	}}
 	newest.front = f
 	f.Dispatcher, err = dispatch.New(dispatch.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
-		Limits: limits, Version: cfg.Version, Panicked: f.panicked,
+		Limits: limits, Version: cfg.Version, Panicked: f.LogPanic,
 		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	e := &Edge{front: f, deps: deps, servers: all, insiders: newInsiders()}
+	e := &Edge{Front: f, deps: deps, servers: all, insiders: newInsiders()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
-		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.panicked, Meters: deps.Meters, Log: deps.Log,
+		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})
 	return e, err
 }
@@ -217,9 +218,9 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 
 // end ends a session that its client has deleted.
 func (e *Edge) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	id, ok := single(r.Header, mcp.HeaderSession)
-	if !ok || e.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
-		e.refuseHTTP(w, r, c, unknownSession())
+	id, ok := protocol.SingleHeader(r.Header, mcp.HeaderSession)
+	if !ok || e.Sessions.End(id, protocol.SessionKey(c, r.PathValue("server"))) != nil {
+		e.refuseHTTP(w, r, c, protocol.UnknownSession())
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

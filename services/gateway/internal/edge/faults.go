@@ -7,7 +7,7 @@ import (
 )
 
 // broken returns the refusal of a list that can't be read, and records the reason as a fault.
-func (s *reached) broken(field string, code commonv1.Code, why string) *refusal.Refusal {
+func (s *Accessible) broken(field string, code commonv1.Code, why string) *refusal.Refusal {
 	s.part.LeftOut = nil
 	s.Server.SetFaults(field, []aggregate.LeftOut{{Why: "the list can't be read: " + why}})
 	return &refusal.Refusal{Code: code, Message: "its list can't be read: " + why + "."}

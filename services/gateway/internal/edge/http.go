@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
@@ -16,15 +17,15 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller)
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
 	var resp dispatch.Response
-	defer func() { x.end(resp) }()
-	resp = x.handle(r.Body, r.ContentLength)
+	defer func() { x.End(resp) }()
+	resp = x.Serve(r.Body, r.ContentLength)
 	to.Answer(resp)
 }
 
 // exchange returns the exchange of a request over HTTP.
-func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *exchange {
-	x := e.newExchange(r.Context(), c, r.PathValue("server"), r.Header, to)
-	x.finally = &x.steps
+func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *protocol.Request {
+	x := e.NewRequest(r.Context(), c, r.PathValue("server"), r.Header, to)
+	x.Cleanup = &x.OwnCleanup
 	return x
 }
 
@@ -42,8 +43,8 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	x := e.exchange(r, c, to)
 	x.Message, x.Received = new(jsonrpc.Message), time.Now()
 	m := v2025{x}
-	x.speak(m)
-	defer func() { x.end(dispatch.Response{}) }()
+	x.SetProtocol(m)
+	defer func() { x.End(dispatch.Response{}) }()
 	resp, has := m.listens(r.Method)
 	if !has {
 		e.notAllowed(w, r)

@@ -15,31 +15,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// hub is a message to the URL of all servers.
-type hub struct{ *exchange }
+// All is a message to the URL of all servers.
+type All struct{ *protocol.Request }
 
-// member is the message of a hub to one of the servers.
-type member struct{ *exchange }
+// Member is the message of a hub to one of the servers.
+type Member struct{ *protocol.Request }
 
-// routeHub handles a message to all servers.
-func (x hub) routeHub(ctx context.Context) dispatch.Response {
+// Route handles a message to all servers.
+func (x All) Route(ctx context.Context) dispatch.Response {
 	switch x.Message.Kind {
 	case jsonrpc.Response:
-		return x.answeredMember(ctx)
+		return x.respond(ctx)
 	case jsonrpc.Notification:
-		return x.notifyHub(ctx)
+		return x.notify(ctx)
 	case jsonrpc.Request, jsonrpc.Invalid: // the parser never returns an invalid message
 	}
-	return x.answerHub(ctx)
+	return x.Answer(ctx)
 }
 
-// answerHub answers a request, or sends it to the server that it names.
-func (x hub) answerHub(ctx context.Context) dispatch.Response {
-	do := x.itself()
+// Answer answers a request, or sends it to the server that it names.
+func (x All) Answer(ctx context.Context) dispatch.Response {
+	do := x.ownAnswer()
 	if do == nil {
 		return x.toMember(ctx)
 	}
@@ -52,23 +53,23 @@ func (x hub) answerHub(ctx context.Context) dispatch.Response {
 	return do(ctx)
 }
 
-// itself returns the function with which the gateway answers the request; nil if a server answers it.
-func (x hub) itself() func(context.Context) dispatch.Response {
+// ownAnswer returns the function with which the gateway answers the request; nil if a server answers it.
+func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	switch m := x.Message; {
 	case m.Method == mcp.MethodToolsList:
-		return x.listHub
+		return x.listTools
 	case aggregate.FieldOf(m.Method) != "":
 		return x.gather
 	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
 		return x.WaitForApproval
 	default:
-		return x.protocol.answersItself()
+		return x.Protocol.OwnAnswer()
 	}
 }
 
 // toMember sends a request to the server that it names.
-func (x hub) toMember(ctx context.Context) dispatch.Response {
-	server, edits, why := x.aim(ctx)
+func (x All) toMember(ctx context.Context) dispatch.Response {
+	server, edits, why := x.target(ctx)
 	if why != nil {
 		return x.Refuse(ctx, why)
 	}
@@ -79,28 +80,28 @@ func (x hub) toMember(ctx context.Context) dispatch.Response {
 	if large := y.CheckSize(); y.NeedsNoRule() && large != nil {
 		return x.Refuse(ctx, large)
 	}
-	if refused := y.protocol.restore(ctx); refused != nil {
+	if refused := y.Protocol.Restore(ctx); refused != nil {
 		return y.Refuse(ctx, refused)
 	}
 	spans.Message(trace.SpanFromContext(ctx), y.Message, y.Place())
-	left, why := y.enter(ctx)
+	left, why := y.Begin(ctx)
 	if why != nil {
 		return y.Refuse(ctx, why)
 	}
-	x.finally.add(left)
-	return y.protocol.route(ctx)
+	x.Cleanup.Add(left)
+	return y.Protocol.Route(ctx)
 }
 
-// aim returns the server that the request names, and the edits that replace the combined names by the server's own.
-func (x hub) aim(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
+// target returns the server that the request names, and the edits that replace the combined names by the server's own.
+func (x All) target(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.Message.Method, x.Message.Raw)
-	if err == nil && x.isAbsent(ctx, x.Caller, server) {
+	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
 	if err != nil {
 		return "", nil, unaimed(x.Message.Method, err)
 	}
-	if found := x.protocol.viewOf(x.Servers[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
+	if found := x.Protocol.DiscoveryOf(x.Servers[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
 		_, rest, _ := joint.Cut(x.Message.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
@@ -126,9 +127,9 @@ func unaimed(method string, err error) *refusal.Refusal {
 	}
 }
 
-// at returns the exchange of the same message with one of the servers.
-func (x hub) at(server string) member {
-	y := &exchange{front: x.front, header: x.header, finally: x.finally, hub: x.Session}
+// At returns the exchange of the same message with one of the servers.
+func (x All) At(server string) Member {
+	y := &protocol.Request{Front: x.Front, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
 	y.Exchange = dispatch.Exchange{
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
@@ -137,31 +138,31 @@ func (x hub) at(server string) member {
 		y.Timeout, y.Discovery = y.Server.Timeout, y.Server.Own()
 	}
 	y.Addressing = aggregated{y}
-	y.speak(x.protocol.forMember(y))
-	return member{y}
+	y.SetProtocol(x.Protocol.ForMember(y))
+	return Member{y}
 }
 
 // to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
-func (x hub) to(server string, edits ...jsonrpc.Edit) (member, *refusal.Refusal) {
+func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.Splice(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Hold(len(raw)) {
-		return member{}, tooMuchInFlight(err)
+		return Member{}, protocol.TooMuchInFlight(err)
 	}
 	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(raw))
 	if err != nil {
-		return member{}, unreadable() // the caller has disconnected
+		return Member{}, protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	y := x.at(server)
+	y := x.At(server)
 	if y.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
-		return member{}, unparsed(err)
+		return Member{}, protocol.Unparsed(err)
 	}
 	return y, nil
 }
 
-// answeredMember sends a client's answer to the server of the request. An answer that no request waits for is dropped.
-func (x hub) answeredMember(ctx context.Context) dispatch.Response {
+// respond sends a client's answer to the server of the request. An answer that no request waits for is dropped.
+func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
 		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
@@ -170,7 +171,7 @@ func (x hub) answeredMember(ctx context.Context) dispatch.Response {
 		}
 		if done, open := y.existing(); open {
 			defer done()
-			return y.protocol.route(ctx)
+			return y.Protocol.Route(ctx)
 		}
 	}
 	if large := x.CheckSize(); large != nil {
@@ -182,8 +183,8 @@ func (x hub) answeredMember(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notifyHub sends a notification to the servers that it concerns.
-func (x hub) notifyHub(ctx context.Context) dispatch.Response {
+// notify sends a notification to the servers that it concerns.
+func (x All) notify(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
 	if !mcp.AlwaysPasses(m.Method) && !roots {
@@ -196,9 +197,9 @@ func (x hub) notifyHub(ctx context.Context) dispatch.Response {
 	switch m.Method {
 	case mcp.MethodCancelled:
 		x.Session.Calls.GiveUp(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
-		x.noteAll(ctx)
+		x.notifyAll(ctx)
 	case mcp.MethodRootsChanged:
-		x.noteAll(ctx)
+		x.notifyAll(ctx)
 	case mcp.MethodProgress:
 		server, token, ok := joint.CutID(m.ProgressToken.Of(m.Raw))
 		if _, configured := x.Servers[server]; !ok || !configured {
@@ -216,13 +217,13 @@ func (x hub) notifyHub(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// noteAll sends the notification to every server that the session has used.
-func (x hub) noteAll(ctx context.Context) {
+// notifyAll sends the notification to every server that the session has used.
+func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for server := range x.Session.Members.All() {
-		y := x.at(server)
-		x.guarded(&all, func() {
+		y := x.At(server)
+		x.Go(&all, func() {
 			done, open := y.existing()
 			if !open {
 				return

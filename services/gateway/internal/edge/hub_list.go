@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
@@ -27,30 +28,30 @@ import (
 )
 
 const (
-	// foundWithin is how long a list waits for the discovery of servers of which nothing is known, or only outdated
+	// DiscoveryTimeout is how long a list waits for the discovery of servers of which nothing is known, or only outdated
 	// results.
-	foundWithin = 3 * time.Second
+	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
 	// gatherWithin is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
 	// maxGathering is how many servers are asked at once.
 	gatherWithin     = 10 * time.Second
 	maxGatheredPages = 20
-	maxGathering     = 8
+	MaxConcurrent    = 8
 	// maxGatheredEach is how much one server may add to a gathered list, in bytes. Each element counts as perGathered
 	// bytes more than its size.
 	maxGatheredEach = 4 << 20
 	perGathered     = 64
 )
 
-// reached is a server on which policy may allow the caller something.
-type reached struct {
-	member
+// Accessible is a server on which policy may allow the caller something.
+type Accessible struct {
+	Member
 
-	access visibility.Access
-	// found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
+	Allowed visibility.Access
+	// Found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
 	// in it.
-	found    *discovery.Found
+	Found    *discovery.Found
 	greeting *jsonrpc.Answer
 	// part is what the server adds to a list, and memory its memory budget.
 	part   aggregate.Part
@@ -59,24 +60,24 @@ type reached struct {
 	unrecorded bool
 }
 
-// reached returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
+// Accessible returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
 // servers of which nothing is known.
-func (x hub) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
+func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
 	}
-	var out []*reached
+	var out []*Accessible
 	var all sync.WaitGroup
 	defer all.Wait() // runs after cancel
-	ctx, cancel := context.WithTimeout(ctx, foundWithin)
+	ctx, cancel := context.WithTimeout(ctx, DiscoveryTimeout)
 	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
-		s := &reached{member: x.at(server), part: aggregate.Part{Server: server}}
+		s := &Accessible{Member: x.At(server), part: aggregate.Part{Server: server}}
 		var err error
-		if s.access, err = s.Access(ctx); err != nil {
+		if s.Allowed, err = s.Access(ctx); err != nil {
 			return nil, dispatch.PolicyUnavailable()
 		}
-		if !s.access.MayCall {
+		if !s.Allowed.MayCall {
 			continue
 		}
 		if aggregate.FieldOf(x.Message.Method) == "" { // otherwise the server itself is asked, and that request is counted
@@ -85,7 +86,7 @@ func (x hub) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 			}
 		}
 		out = append(out, s)
-		x.guarded(&all, func() { s.find(ctx) })
+		x.Go(&all, func() { s.find(ctx) })
 	}
 	all.Wait()
 	return out, nil
@@ -93,48 +94,48 @@ func (x hub) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 
 // find sets what the gateway knows of the server. It does not start a program that is not in use. A server that does
 // not answer now is used as it was, because calls to it report the problem.
-func (s *reached) find(ctx context.Context) {
+func (s *Accessible) find(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
-	of := s.protocol.viewOf(s.Server)
-	if s.found = of.Last(); s.found == nil || !s.Server.IsProgram() {
+	of := s.Protocol.DiscoveryOf(s.Server)
+	if s.Found = of.Last(); s.Found == nil || !s.Server.IsProgram() {
 		of.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
 			s.part.Missing = s.Undiscovered(ctx, err)
 		}
-		s.found = of.Last()
+		s.Found = of.Last()
 	}
-	if s.found == nil {
+	if s.Found == nil {
 		return
 	}
-	if len(s.found.Greeting.Raw) > maxGreeting { // every client's initialize would have to read it
-		s.found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
+	if len(s.Found.Greeting.Raw) > maxGreeting { // every client's initialize would have to read it
+		s.Found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
-	if s.greeting, err = servers.Greeting(s.found); err != nil {
-		s.found = nil
+	if s.greeting, err = servers.Greeting(s.Found); err != nil {
+		s.Found = nil
 		return
 	}
-	if s.Server.IsProgram() || time.Since(s.found.At) <= discovery.Fresh {
+	if s.Server.IsProgram() || time.Since(s.Found.At) <= discovery.Fresh {
 		s.part.Missing = nil
 	}
 }
 
-// listHub answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
+// listTools answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
 // sessions with servers.
-func (x hub) listHub(ctx context.Context) dispatch.Response {
+func (x All) listTools(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
 		return x.Refuse(ctx, noCursor())
 	}
-	now := x.lists(ctx)
+	now := x.Lists(ctx)
 	// The client is notified of later changes.
 	x.Session.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) })
-	servers, refused := x.reached(ctx)
+	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	for _, s := range servers {
-		if s.found != nil {
+		if s.Found != nil {
 			if why := s.list(ctx); why != nil {
 				s.part.Clear(why)
 			}
@@ -155,15 +156,15 @@ func noCursor() *refusal.Refusal {
 }
 
 // list sets the server's part to the tools that the caller may see.
-func (s *reached) list(ctx context.Context) *refusal.Refusal {
-	seen, err := s.Visibility.View(ctx, s.Viewer(), s.found, s.access.Revision)
+func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
+	seen, err := s.Visibility.View(ctx, s.Viewer(), s.Found, s.Allowed.Revision)
 	if err != nil {
 		return dispatch.Unfiltered(err)
 	}
 	if seen.NeedsApproval {
 		s.Session.Waits.Store(true)
 	}
-	list, known := s.found.Joint, s.found.Known.Digests
+	list, known := s.Found.Joint, s.Found.Known.Digests
 	end, err := s.Slot.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
 		return dispatch.Unfiltered(visibility.ErrBusy)
@@ -176,10 +177,10 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		return known[tool]
 	})
 	hides := func(t jsonrpc.Tool) bool {
-		_, one := s.found.Aliases.Shown(s.ServerName, t.Name)
+		_, one := s.Found.Aliases.Shown(s.ServerName, t.Name)
 		return seen.Hides(t) || !one
 	}
-	for _, f := range s.found.Faults {
+	for _, f := range s.Found.Faults {
 		if f.JointOnly && seen.Visible[f.Tool] { // a hidden tool is not named
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.ServerName, Name: f.Tool, Why: f.Why})
 		}
@@ -187,7 +188,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
 		if !hides(t) {
-			name, _ := s.found.Aliases.Shown(s.ServerName, t.Name)
+			name, _ := s.Found.Aliases.Shown(s.ServerName, t.Name)
 			titles, err := joint.TitlesOf(s.ServerName, list.Raw, t.Definition)
 			if err != nil {
 				return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
@@ -209,7 +210,7 @@ func around(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 
 // gather answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
 // server whose rules do not allow the list is left out.
-func (x hub) gather(ctx context.Context) dispatch.Response {
+func (x All) gather(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
@@ -219,20 +220,20 @@ func (x hub) gather(ctx context.Context) dispatch.Response {
 	if x.Message.RequestState.Present() || x.Message.InputResponses.Present() {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list has no requests for the client; send it without inputResponses and requestState."})
 	}
-	servers, refused := x.reached(ctx)
+	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	field := aggregate.FieldOf(x.Message.Method)
-	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(aggregate.CapabilityOf(field)) })
+	servers = slices.DeleteFunc(servers, func(s *Accessible) bool { return s.Found != nil && !s.Offers(aggregate.CapabilityOf(field)) })
 	var size atomic.Int64
-	places, all := make(chan struct{}, maxGathering), sync.WaitGroup{}
+	places, all := make(chan struct{}, MaxConcurrent), sync.WaitGroup{}
 	for _, s := range servers {
-		if s.found == nil {
+		if s.Found == nil {
 			continue
 		}
 		places <- struct{}{}
-		x.guarded(&all, func() {
+		x.Go(&all, func() {
 			defer func() { <-places }()
 			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
 			s.memory = x.Slot.Answer.Beside()
@@ -244,20 +245,20 @@ func (x hub) gather(ctx context.Context) dispatch.Response {
 		})
 	}
 	all.Wait()
-	unrecorded := slices.ContainsFunc(servers, func(s *reached) bool { return s.unrecorded })
+	unrecorded := slices.ContainsFunc(servers, func(s *Accessible) bool { return s.unrecorded })
 	for _, s := range servers {
 		if s.memory != nil {
-			x.finally.add(s.memory.Close)
+			x.Cleanup.Add(s.memory.Close)
 		}
 	}
-	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.part.Missing != nil && isDenial(s.part.Missing.Code) })
+	servers = slices.DeleteFunc(servers, func(s *Accessible) bool { return s.part.Missing != nil && isDenial(s.part.Missing.Code) })
 	out := x.joinLists(field, partsOf(servers))
 	out.Unrecorded = unrecorded
 	return out
 }
 
-// offers reports whether the server declared a capability.
-func (s *reached) offers(capability string) bool {
+// Offers reports whether the server declared a capability.
+func (s *Accessible) Offers(capability string) bool {
 	var has map[string]jsontext.Value
 	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &has)
 	return err == nil && has[capability].Kind() == '{'
@@ -275,14 +276,14 @@ func isDenial(code commonv1.Code) bool {
 
 // take requests the server's list page by page, each page as a request of the caller. It adds the size of the elements
 // to size, which is the total of all servers in bytes.
-func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
+func (s *Accessible) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
 	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
-	s.ClientCtx, s.Sink, s.finally, s.Hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration)
-	defer s.steps.run()
+	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
+	defer s.OwnCleanup.Run()
 	until := time.Now().Add(gatherWithin)
-	left, refused := s.enter(ctx)
+	left, refused := s.Begin(ctx)
 	if refused != nil {
 		return refused
 	}
@@ -292,12 +293,12 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		if s.Timeout = min(s.Timeout, time.Until(until)); s.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
-		came := collect(s.protocol.route(ctx))
+		came := protocol.Copy(s.Protocol.Route(ctx))
 		s.unrecorded = s.unrecorded || came.Unrecorded
 		if came.Refusal != nil {
 			return came.Refusal
 		}
-		items, next, err := aggregate.Elements(came.whole, field)
+		items, next, err := aggregate.Elements(came.Whole, field)
 		if err != nil {
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
@@ -321,7 +322,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 }
 
 // add adds elements to the server's part. It returns false if they do not fit.
-func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
+func (s *Accessible) add(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + perGathered
 		if size.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxGatheredEach || !s.memory.Add(more) {
@@ -335,7 +336,7 @@ func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 }
 
 // joinLists answers with one list made of the parts of all servers.
-func (x hub) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
+func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {
 		members = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
@@ -344,7 +345,7 @@ func (x hub) joinLists(field string, parts []*aggregate.Part) dispatch.Response 
 }
 
 // partsOf returns the parts of the servers.
-func partsOf(servers []*reached) (out []*aggregate.Part) {
+func partsOf(servers []*Accessible) (out []*aggregate.Part) {
 	for _, s := range servers {
 		out = append(out, &s.part)
 	}

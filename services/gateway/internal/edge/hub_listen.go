@@ -11,19 +11,20 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 const (
-	// relistenFirst is how long after its end a server's stream is opened again. The delay doubles each time, up to
+	// RelistenFirst is how long after its end a server's stream is opened again. The delay doubles each time, up to
 	// relistenMost.
-	relistenFirst = time.Second
-	relistenMost  = time.Minute
+	RelistenFirst = time.Second
+	RelistenMost  = time.Minute
 )
 
-// hearHub forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
+// Listen forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
 // notifies the client of lists that differ from those of which the client was last notified.
-func (x hub) hearHub(ctx context.Context) dispatch.Response {
+func (x All) Listen(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -32,20 +33,20 @@ func (x hub) hearHub(ctx context.Context) dispatch.Response {
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
 	// A client that has not listed yet is notified of changes from now on.
-	x.Session.Members.Lists(cmp.Or(x.Session.Members.Lists(""), x.lists(ctx)))
+	x.Session.Members.Lists(cmp.Or(x.Session.Members.Lists(""), x.Lists(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
 		for server, id := range x.Session.Members.All() {
-			if heard[id] || !x.hasOpened(server, id) {
+			if heard[id] || !x.HasOpened(server, id) {
 				continue
 			}
 			heard[id] = true
-			y := x.at(server)
-			x.guarded(&all, func() { y.hearMember(ctx, cancel, id) })
+			y := x.At(server)
+			x.Go(&all, func() { y.listen(ctx, cancel, id) })
 		}
-		if now := x.lists(ctx); now != "" {
+		if now := x.Lists(ctx); now != "" {
 			for _, method := range aggregate.Changed(x.Session.Members.Lists(now), now) {
 				if out.SendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
@@ -62,9 +63,9 @@ func (x hub) hearHub(ctx context.Context) dispatch.Response {
 	}
 }
 
-// hasOpened reports whether the session with the member's server is open, so that the server can send something.
-func (x hub) hasOpened(server, id string) bool {
-	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, server))
+// HasOpened reports whether the session with the member's server is open, so that the server can send something.
+func (x All) HasOpened(server, id string) bool {
+	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, server))
 	if err != nil {
 		return false
 	}
@@ -72,17 +73,17 @@ func (x hub) hasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
-func (x hub) lists(ctx context.Context) string {
+// Lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
+func (x All) Lists(ctx context.Context) string {
 	var servers []aggregate.Lists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
-		access, err := x.at(server).Access(ctx)
+		access, err := x.At(server).Access(ctx)
 		if err != nil {
 			return ""
 		}
 		if access.MayCall {
 			servers = append(servers, aggregate.Lists{
-				Server: server, Changes: x.protocol.viewOf(x.Servers[server]).Changes(), Methods: access.Methods,
+				Server: server, Changes: x.Protocol.DiscoveryOf(x.Servers[server]).Changes(), Methods: access.Methods,
 				PromptsAlike: access.PromptsAlike, ResourcesAlike: access.ResourcesAlike, Revision: access.Revision,
 			})
 		}
@@ -90,31 +91,31 @@ func (x hub) lists(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// guarded runs do in a goroutine and logs its panic. net/http recovers in the goroutines of requests only.
-func (x hub) guarded(all *sync.WaitGroup, do func()) {
+// Go runs do in a goroutine and logs its panic. net/http recovers in the goroutines of requests only.
+func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
 			if panicked := recover(); panicked != nil {
-				x.panicked(x.ClientCtx, panicked)
+				x.LogPanic(x.ClientCtx, panicked)
 			}
 		}()
 		do()
 	})
 }
 
-// hearMember forwards what one server sends to the client's stream. It opens the server's stream again after it has
+// listen forwards what one server sends to the client's stream. It opens the server's stream again after it has
 // ended.
-func (x member) hearMember(ctx context.Context, end context.CancelFunc, id string) {
-	sess, ctx, done, err := x.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), true)
+func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
+	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
 		return // the session has just been closed
 	}
 	defer done()
-	x.in(sess)
+	x.Enter(sess)
 	x.ClientCtx = ctx
 	out := x.NewRelay()
-	for wait := relistenFirst; ; wait = min(2*wait, relistenMost) {
-		if err := x.hearOnce(ctx, out, func() { wait = relistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
+	for wait := RelistenFirst; ; wait = min(2*wait, RelistenMost) {
+		if err := x.listenOnce(ctx, out, func() { wait = RelistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
 			return
 		}
 		select {
@@ -125,9 +126,9 @@ func (x member) hearMember(ctx context.Context, end context.CancelFunc, id strin
 	}
 }
 
-// hearOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
-func (x member) hearOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
-	if !x.mayHear(ctx) {
+// listenOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
+func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
+	if !x.MayHear(ctx) {
 		return dispatch.ErrStale
 	}
 	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
@@ -138,7 +139,7 @@ func (x member) hearOnce(ctx context.Context, out *dispatch.Relay, passed func()
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {
-			if !x.mayHear(ctx) {
+			if !x.MayHear(ctx) {
 				return dispatch.ErrStale
 			}
 			err := out.Forward(event)

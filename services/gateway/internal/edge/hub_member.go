@@ -7,22 +7,23 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// enter counts the message as a request to its server, and puts it into the member session with that server, until left
+// Begin counts the message as a request to its server, and puts it into the member session with that server, until left
 // is called.
-func (x member) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
+func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.Server.Touch()
 	has, err := x.InFlight.Enter(x.Principal, x.ServerName)
 	if err != nil {
-		full := tooMuchInFlight(err)
+		full := protocol.TooMuchInFlight(err)
 		full.IsProtocolError = false // the client's own message was accepted
 		return nil, full
 	}
-	done, refused := x.member(ctx)
+	done, refused := x.join(ctx)
 	if refused != nil {
 		has.Leave()
 		return nil, refused
@@ -31,14 +32,14 @@ func (x member) enter(ctx context.Context) (left func(), refused *refusal.Refusa
 	return func() { done(); has.Leave() }, nil
 }
 
-// member puts the message into the member session with its server. If there is none yet, it creates one; the server's
+// join puts the message into the member session with its server. If there is none yet, it creates one; the server's
 // own session is opened with the first request.
-func (x member) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
-	key := keyOf(x.Caller, x.ServerName)
+func (x Member) join(ctx context.Context) (done func(), refused *refusal.Refusal) {
+	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
 		sess, used, err := x.Sessions.Use(id, key)
 		if err == nil {
-			x.in(sess)
+			x.Enter(sess)
 			done = used
 		}
 		return err
@@ -48,11 +49,11 @@ func (x member) member(ctx context.Context) (done func(), refused *refusal.Refus
 	if err != nil {
 		return nil, dispatch.PolicyUnavailable()
 	}
-	name, refused := x.protocol.meet(ctx, access)
+	name, refused := x.Protocol.MemberKey(ctx, access)
 	if refused != nil {
 		return nil, refused
 	}
-	err = x.hub.Members.Use(name, use, func() (string, error) {
+	err = x.Aggregate.Members.Use(name, use, func() (string, error) {
 		sess := x.newMember(key, access)
 		return sess.ID, x.Sessions.Add(sess)
 	})
@@ -68,27 +69,27 @@ func (x member) member(ctx context.Context) (done func(), refused *refusal.Refus
 
 // newMember returns a member session of the aggregate session. Records name all of these by the digest of the aggregate
 // session.
-func (x member) newMember(key session.Key, access visibility.Access) *session.Session {
-	hub := x.hub
+func (x Member) newMember(key session.Key, access visibility.Access) *session.Session {
+	hub := x.Aggregate
 	id, _ := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: hub.Digest, Key: key, Accounts: hub.Accounts, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
 		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
 	}
-	x.protocol.openMember(sess, access)
+	x.Protocol.OpenMember(sess, access)
 	return sess
 }
 
 // existing puts the message into the member session with its server. It returns false if there is none.
-func (x member) existing() (done func(), ok bool) {
-	id, known := x.hub.Members.All()[x.ServerName]
+func (x Member) existing() (done func(), ok bool) {
+	id, known := x.Aggregate.Members.All()[x.ServerName]
 	if !known {
 		return nil, false
 	}
-	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))
 	if err != nil {
 		return nil, false // the member session has ended
 	}
-	x.in(sess)
+	x.Enter(sess)
 	return done, true
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
@@ -28,14 +29,14 @@ type hubGreeting struct {
 	} `json:"result"`
 }
 
-// openHub opens an aggregate session. A server is not contacted before it is used.
-func (x hub) openHub(ctx context.Context) dispatch.Response {
+// Open opens an aggregate session. A server is not contacted before it is used.
+func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
-		return x.Refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	defer done()
-	servers, refused := x.reached(ctx)
+	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
@@ -43,30 +44,30 @@ func (x hub) openHub(ctx context.Context) dispatch.Response {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
-	sess := x.newHub(version)
-	body, err := x.greetHub(sess, servers)
+	sess := x.newSession(version)
+	body, err := x.greeting(sess, servers)
 	if err != nil {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	if err := x.Sessions.Add(sess); err != nil {
-		return x.Refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}
 }
 
-func (x hub) newHub(version string) *session.Session {
+func (x All) newSession(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
-		Client: session.Client{Elicits: dispatch.Elicits(x.Message, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
+		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
+		Client: session.Client{Elicits: dispatch.Elicits(x.Message, version)}, Members: &session.Members{Abilities: x.SharedAbilities()},
 	}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	return sess
 }
 
-// abilitiesForMany returns the client's capabilities that all servers may use together. It excludes the context in
+// SharedAbilities returns the client's capabilities that all servers may use together. It excludes the context in
 // sampling, because a model would see there what other servers have sent.
-func (x hub) abilitiesForMany() []mcp.Ability {
+func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {
 		out[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
@@ -74,12 +75,12 @@ func (x hub) abilitiesForMany() []mcp.Ability {
 	return out
 }
 
-// greetHub returns the answer to initialize.
-func (x hub) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
+// greeting returns the answer to initialize.
+func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, error) {
 	out := hubGreeting{Version: "2.0", ID: x.ID()}
 	r := &out.Result
 	r.ProtocolVersion, r.ServerInfo = sess.Version, x.Info()
-	greetings, err := greetingsOf(servers), error(nil)
+	greetings, err := Greetings(servers), error(nil)
 	if r.Capabilities, err = aggregate.Capabilities(greetings); err != nil {
 		return nil, err
 	}
@@ -87,10 +88,10 @@ func (x hub) greetHub(sess *session.Session, servers []*reached) ([]byte, error)
 	return json.Marshal(out, json.Deterministic(true))
 }
 
-// greetingsOf returns what the servers declare about themselves, as far as it is known.
-func greetingsOf(servers []*reached) (out []aggregate.Greeting) {
+// Greetings returns what the servers declare about themselves, as far as it is known.
+func Greetings(servers []*Accessible) (out []aggregate.Greeting) {
 	for _, s := range servers {
-		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: mayUse(s.access)})
+		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: protocol.MayUse(s.Allowed)})
 	}
 	return out
 }

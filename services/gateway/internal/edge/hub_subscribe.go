@@ -23,11 +23,11 @@ import (
 // lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends with its
 // client, its token or the gateway, or when the caller's state is evicted for another caller's.
 func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
-	all0 := hub{x.exchange}
+	all0 := All{x.Request}
 	asked, refused := x.wants()
-	var servers []*reached
+	var servers []*Accessible
 	if refused == nil {
-		servers, refused = all0.reached(ctx)
+		servers, refused = all0.Accessible(ctx)
 	}
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -43,7 +43,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
-	was := all0.lists(ctx) // before the client learns of its subscription and lists again
+	was := all0.Lists(ctx) // before the client learns of its subscription and lists again
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
@@ -58,11 +58,11 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
 			begins := h.begins(x.Session.Members.All())
 			if begins {
-				all0.guarded(&all, func() { h.run(ctx) })
+				all0.Go(&all, func() { h.run(ctx) })
 			}
 			return begins
 		})
-		if now := all0.lists(ctx); now != "" {
+		if now := all0.Lists(ctx); now != "" {
 			for _, method := range aggregate.Changed(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
@@ -83,33 +83,33 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 
 // granted returns a hearing for each server, and the subscription of all together: what the server offers and policy
 // allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
-func (x *v2026) granted(ctx context.Context, servers []*reached, asked wanted) (hears []*hearing, all wanted) {
+func (x *v2026) granted(ctx context.Context, servers []*Accessible, asked wanted) (hears []*hearing, all wanted) {
 	byServer := make(map[string][]string)
 	for _, uri := range asked.URIs {
 		if server, own, ok := joint.CutURI(uri); ok {
 			byServer[server] = append(byServer[server], own)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, foundWithin)
+	ctx, cancel := context.WithTimeout(ctx, DiscoveryTimeout)
 	defer cancel()
 	var judging sync.WaitGroup
-	places := make(chan struct{}, maxGathering)
+	places := make(chan struct{}, MaxConcurrent)
 	for _, s := range servers {
-		h := &hearing{hub: hub{x.exchange}, server: s.ServerName}
-		offers := func(capability string) bool { return s.found == nil || s.offers(capability) }
-		h.Prompts = asked.Prompts && offers("prompts") && s.access.Has("prompts/list")
-		h.Resources = asked.Resources && offers("resources") && s.access.Has("resources/list")
+		h := &hearing{hub: All{x.Request}, server: s.ServerName}
+		offers := func(capability string) bool { return s.Found == nil || s.Offers(capability) }
+		h.Prompts = asked.Prompts && offers("prompts") && s.Allowed.Has("prompts/list")
+		h.Resources = asked.Resources && offers("resources") && s.Allowed.Has("resources/list")
 		hears = append(hears, h)
 		if uris := byServer[s.ServerName]; len(uris) > 0 && offers("resources") {
 			places <- struct{}{}
-			hub{x.exchange}.guarded(&judging, func() {
+			All{x.Request}.Go(&judging, func() {
 				defer func() { <-places }()
-				left, refused := s.enter(ctx)
+				left, refused := s.Begin(ctx)
 				if refused != nil {
 					return
 				}
 				defer left()
-				h.URIs = s.subscribed(ctx, uris)
+				h.URIs = subscribed(ctx, s.Request, uris)
 			})
 		}
 	}
@@ -128,7 +128,7 @@ func (x *v2026) granted(ctx context.Context, servers []*reached, asked wanted) (
 type hearing struct {
 	upstream.Wanted
 
-	hub    hub
+	hub    All
 	server string
 }
 
@@ -140,7 +140,7 @@ func (h *hearing) begins(sessions map[string]string) bool {
 	}
 	for name, id := range sessions {
 		server, _, _ := strings.Cut(name, inSession)
-		if server == h.server && (h.Prompts || h.Resources) && h.hub.hasOpened(server, id) {
+		if server == h.server && (h.Prompts || h.Resources) && h.hub.HasOpened(server, id) {
 			return true
 		}
 	}
@@ -150,14 +150,14 @@ func (h *hearing) begins(sessions map[string]string) bool {
 // run forwards what the server sends, on the stream of all. It opens a stream that has ended again, unless the server
 // has none.
 func (h *hearing) run(ctx context.Context) {
-	wait := relistenFirst
+	wait := RelistenFirst
 	for again := false; ; again = true {
 		begin := time.Now()
 		if !h.once(ctx, again) {
 			return
 		}
-		if wait = min(2*wait, relistenMost); time.Since(begin) > relistenMost { // the stream was not a short one
-			wait = relistenFirst
+		if wait = min(2*wait, RelistenMost); time.Since(begin) > RelistenMost { // the stream was not a short one
+			wait = RelistenFirst
 		}
 		select {
 		case <-ctx.Done():
@@ -170,11 +170,11 @@ func (h *hearing) run(ctx context.Context) {
 // once forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
 // are decided again, and the client is notified that they may have changed meanwhile.
 func (h *hearing) once(ctx context.Context, again bool) bool {
-	x := h.hub.at(h.server)
-	if !x.mayHear(ctx) {
+	x := h.hub.At(h.server)
+	if !x.MayHear(ctx) {
 		return true
 	}
-	left, refused := x.enter(ctx)
+	left, refused := x.Begin(ctx)
 	if refused != nil {
 		return true
 	}
@@ -187,7 +187,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	out.Wants = &wants
 	defer out.Settle()
 	if again {
-		wants.URIs = x.subscribed(ctx, h.URIs)
+		wants.URIs = subscribed(ctx, x.Request, h.URIs)
 		for _, uri := range wants.URIs {
 			told, err := json.Marshal(map[string]string{"uri": uri})
 			if err == nil {
@@ -202,7 +202,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 		return true
 	}
 	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.mayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
+		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			stop()
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -23,8 +24,8 @@ import (
 // does, so they are checked before the body is rewritten for a server. The caller's state for this client has member
 // sessions, as an aggregate session has.
 func (x *v2026) postHub(ctx context.Context) dispatch.Response {
-	if len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
-		return x.Refuse(ctx, x.notSpoken(mcp.Modern))
+	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
+		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
 	}
 	if refused := x.check(); refused != nil {
 		return x.Refuse(ctx, refused)
@@ -38,22 +39,22 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	x.allows(visibility.Access{}, hub{x.exchange}.abilitiesForMany())
+	x.allows(visibility.Access{}, All{x.Request}.SharedAbilities())
 	if refused := x.standIn(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	x.leaves = x.done
-	return hub{x.exchange}.answerHub(ctx)
+	x.Release = x.done
+	return All{x.Request}.Answer(ctx)
 }
 
 // discoverHub answers server/discover with what all servers offer together, as far as the caller may use it. It
 // contacts no server.
 func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
-	servers, refused := hub{x.exchange}.reached(ctx)
+	servers, refused := All{x.Request}.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	greetings := greetingsOf(servers)
+	greetings := Greetings(servers)
 	has, err := aggregate.Capabilities(greetings)
 	if err != nil {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
@@ -70,11 +71,11 @@ func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 		Capabilities map[string]map[string]bool     `json:"capabilities"`
 		Instructions string                         `json:"instructions"`
 		Meta         map[string]dispatch.ServerInfo `json:"_meta"`
-	}{mcp.ResultComplete, 0, "private", x.spoken(), has, aggregate.Instructions(greetings), map[string]dispatch.ServerInfo{mcp.MetaServerInfo: x.Info()}}}, json.Deterministic(true))
+	}{mcp.ResultComplete, 0, "private", x.SupportedVersions(), has, aggregate.Instructions(greetings), map[string]dispatch.ServerInfo{mcp.MetaServerInfo: x.Info()}}}, json.Deterministic(true))
 	return x.OwnResponse(ctx, body, err)
 }
 
-func (x *v2026) answersItself() func(context.Context) dispatch.Response {
+func (x *v2026) OwnAnswer() func(context.Context) dispatch.Response {
 	switch x.Message.Method {
 	case mcp.MethodDiscover:
 		return x.discoverHub
@@ -85,16 +86,18 @@ func (x *v2026) answersItself() func(context.Context) dispatch.Response {
 	}
 }
 
-func (*v2026) viewOf(of *servers.Server) *discovery.Server { return of.Discovery() }
+func (*v2026) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Discovery() }
 
-func (x *v2026) forMember(y *exchange) protocol { return &v2026{exchange: y, stateless: x.stateless} }
+func (x *v2026) ForMember(y *protocol.Request) protocol.Protocol {
+	return &v2026{Request: y, stateless: x.stateless}
+}
 
-// meet finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
+// MemberKey finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
 // the URL of all servers, because a request about a task does not name its server.
-func (x *v2026) meet(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
+func (x *v2026) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
-		if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
+		if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: protocol.MethodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error
@@ -103,15 +106,15 @@ func (x *v2026) meet(ctx context.Context, access visibility.Access) (string, *re
 		}
 	}
 	x.sentTo(speaks)
-	x.allows(access, x.FilterAbilities(x.hub.Members.Abilities, access))
+	x.allows(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
 	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
 		return x.ServerName + inSession + mcp.Told(x.can), nil
 	}
 	return x.ServerName, nil
 }
 
-func (x *v2026) openMember(sess *session.Session, _ visibility.Access) {
-	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.hub.Members.Opened.Tell)
+func (x *v2026) OpenMember(sess *session.Session, _ visibility.Access) {
+	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.Aggregate.Members.Opened.Tell)
 }
 
 // inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
@@ -67,26 +68,26 @@ type Done struct {
 // answer, in a session that the principal has with the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
 func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	c := httpserver.Caller{Principal: errand.Principal, Revoked: func() bool { return false }}
-	if e.isAbsent(ctx, c, errand.Server) {
+	if e.IsAbsent(ctx, c, errand.Server) {
 		return Done{}, ErrServer
 	}
-	if !e.visits.enter() {
+	if !e.Background.Begin() {
 		return Done{}, ErrStopping
 	}
-	defer e.visits.leave()
-	ask := func(handle, message string) insideAnswer {
-		x := e.newExchange(ctx, c, errand.Server, insideHeader(handle), dispatch.NewCallback(errand.Event))
+	defer e.Background.Done()
+	ask := func(handle, message string) protocol.Copied {
+		x := e.NewRequest(ctx, c, errand.Server, insideHeader(handle), dispatch.NewCallback(errand.Event))
 		x.Hold = errand.Hold
-		return x.inside([]byte(message))
+		return x.Do([]byte(message))
 	}
-	key := keyOf(c, errand.Server)
+	key := protocol.SessionKey(c, errand.Server)
 	lost := ""
 	for range 2 {
 		handle, known := e.insiders.Get(key)
 		if !known || handle == lost { // there is none yet, or it was closed because it was idle
 			opened := ask("", insideHello)
 			if handle = opened.Session; handle == "" {
-				return opened.done(), nil
+				return doneOf(opened), nil
 			}
 			ask(handle, insideReady)
 			if sess, done, err := e.Sessions.Use(handle, key); err == nil {
@@ -98,7 +99,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 		}
 		came := ask(handle, string(errand.Message))
 		if came.Refusal == nil || came.Refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
-			return came.done(), nil
+			return doneOf(came), nil
 		}
 		lost = handle
 	}
@@ -114,8 +115,8 @@ func insideHeader(handle string) http.Header {
 	return h
 }
 
-func (a insideAnswer) done() Done {
-	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
+func doneOf(a protocol.Copied) Done {
+	return Done{Answer: a.Whole, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
 
 func newInsiders() *lru.Recent[session.Key, string] {
@@ -124,17 +125,4 @@ func newInsiders() *lru.Recent[session.Key, string] {
 
 // Drain lets [Edge.Ask] return [ErrStopping] from now on. It waits until the running errands and calls of tasks have
 // ended, or ctx has.
-func (e *Edge) Drain(ctx context.Context) {
-	e.visits.mu.Lock()
-	e.visits.closed = true
-	e.visits.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		e.visits.open.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-	}
-}
+func (e *Edge) Drain(ctx context.Context) { e.Background.Drain(ctx) }

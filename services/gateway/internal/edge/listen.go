@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -25,33 +26,33 @@ const (
 // listens forwards the stream until it ends. has is false if there is no stream.
 func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 	ctx := x.ClientCtx
-	if refused := x.resolve(); refused != nil {
+	if refused := x.Resolve(); refused != nil {
 		return x.Refuse(ctx, refused), true
 	}
-	id, ok := single(x.header, mcp.HeaderSession)
+	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok || method != http.MethodGet || !x.Sink.Accepts() { // some clients try this without a session
 		return dispatch.Response{}, false
 	}
 	var err error
 	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
-		return x.Refuse(ctx, tooMuchInFlight(err)), true
+		return x.Refuse(ctx, protocol.TooMuchInFlight(err)), true
 	}
-	sess, used, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, used, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))
 	if err != nil {
-		return x.Refuse(ctx, unknownSession()), true
+		return x.Refuse(ctx, protocol.UnknownSession()), true
 	}
 	used = sync.OnceFunc(used)
-	x.leaves = used
-	x.in(sess)
+	x.Release = used
+	x.Enter(sess)
 	if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
 		return x.Refuse(ctx, refused), true
 	}
-	after, resumes := single(x.header, headerLast)
+	after, resumes := protocol.SingleHeader(x.Header, headerLast)
 	if resumes && session.IsAnswers(after) {
 		return x.resumeAnswer(after, used), true
 	}
-	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
+	if len(x.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	switch refused, has := x.endpoint().mayListen(ctx); {
@@ -60,11 +61,11 @@ func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 	case !has:
 		return dispatch.Response{}, false
 	}
-	_, ctx, done, err := x.Sessions.Listen(ctx, id, keyOf(x.Caller, x.ServerName), false)
+	_, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), false)
 	if err != nil { // the session has just been closed
-		return x.Refuse(x.ClientCtx, unknownSession()), true
+		return x.Refuse(x.ClientCtx, protocol.UnknownSession()), true
 	}
-	x.finally.add(done)
+	x.Cleanup.Add(done)
 	used() // a stream does not keep the session in use
 	x.ClientCtx = ctx
 	return x.endpoint().listen(ctx, after)
@@ -80,9 +81,9 @@ func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 	if !ok {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
-	_, ctx, done, err := x.Sessions.Listen(x.ClientCtx, x.Session.ID, keyOf(x.Caller, x.ServerName), true)
+	_, ctx, done, err := x.Sessions.Listen(x.ClientCtx, x.Session.ID, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil { // the session has just been closed, or has too many streams
-		return x.Refuse(x.ClientCtx, unknownSession())
+		return x.Refuse(x.ClientCtx, protocol.UnknownSession())
 	}
 	defer done()
 	used() // a stream does not keep the session in use
@@ -94,7 +95,7 @@ func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 	alive.Go(func() { out.KeepOpen(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || !x.mayHearFrom(ctx, stream.Server) || out.Send(upstream.Event{ID: id}, message) != nil {
+		if err != nil || message == nil || !x.MayHearFrom(ctx, stream.Server) || out.Send(upstream.Event{ID: id}, message) != nil {
 			break
 		}
 	}
@@ -127,7 +128,7 @@ func (x v2025) listen(ctx context.Context, after string) (resp dispatch.Response
 			alive.Go(func() { out.KeepOpen(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
-			if !x.mayHear(ctx) {
+			if !x.MayHear(ctx) {
 				return dispatch.ErrStale
 			}
 			return out.Forward(event)

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
@@ -33,13 +34,13 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 	}
 	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
 	if err != nil {
-		return x.Refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	defer done()
 	up, opened, err := x.greet(ctx, access)
 	switch {
-	case errors.Is(err, errVersion):
-		return x.RefusedResponse(ctx, x.notSpoken(x.Message.Version))
+	case errors.Is(err, protocol.ErrVersion):
+		return x.RefusedResponse(ctx, x.UnsupportedVersion(x.Message.Version))
 	case errors.Is(err, toolreport.ErrAway):
 		return x.Refuse(ctx, x.Undiscovered(ctx, err))
 	case err != nil:
@@ -56,14 +57,14 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 	}
 	if !access.MayCall {
 		if answer, err = x.RedactGreeting(answer); err != nil {
-			return x.Refuse(ctx, notOpened(err))
+			return x.Refuse(ctx, protocol.NotOpened(err))
 		}
 	}
 	version := x.agreed(answer, access)
 	sess, err := x.newSession(up, version, access)
 	if err != nil {
 		x.abandon(up)
-		return x.Refuse(ctx, notOpened(err))
+		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	sess.Ready.Store(!access.MayCall)
 	out := x.Edited(ctx, answer, x.WithClientID(answer, greeting(answer, version, access)))
@@ -101,7 +102,7 @@ func (x v2025) greet(ctx context.Context, access visibility.Access) (*upstream.S
 
 // begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
 func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
-	err := errVersion
+	err := protocol.ErrVersion
 	if !answer.Error.Present() && does(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.Tell(ctx, upstream.Initialized())
 	}
@@ -129,14 +130,14 @@ func greeting(answer *jsonrpc.Answer, version string, access visibility.Access) 
 	if at := answer.Capabilities; at.Present() {
 		// The capabilities are replaced as a whole, so edits within them are dropped.
 		edits = slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
-		edits = append(edits, jsonrpc.Edit{Span: at, With: serverCapabilities(answer, access)})
+		edits = append(edits, jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, access)})
 	}
 	return edits
 }
 
 func (x v2025) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
-		return nil, errVersion
+		return nil, protocol.ErrVersion
 	}
 	client := session.Client{Elicits: dispatch.Elicits(x.Message, version)}
 	if access.MayCall {
@@ -145,7 +146,7 @@ func (x v2025) newSession(up *upstream.Session, version string, access visibilit
 	client.Name, client.Version = x.Message.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: keyOf(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(),
+		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.Sessions.Add(sess)

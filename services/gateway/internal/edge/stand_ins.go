@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -25,7 +26,7 @@ import (
 
 // stateless is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
 type stateless struct {
-	front   *front
+	front   *protocol.Front
 	states  standIns
 	tasks   *tasks.Store
 	taskIDs *tasks.IDs
@@ -62,7 +63,7 @@ func (s *standIns) handle(of []byte) string {
 // gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
 // it, and creating it contacts no server. x.done releases it.
 func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
-	key, of := keyOf(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
+	key, of := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	of = append(visibility.AppendPart(of, key.Tenant), 0)
 	of = append(visibility.AppendPart(of, key.Subject), 0)
 	if !x.endpoint().hasManyClients() {
@@ -76,7 +77,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 		sess, done, err := x.Sessions.Use(id, key)
 		if err == nil {
 			x.done = sync.OnceFunc(done)
-			x.in(sess)
+			x.Enter(sess)
 			spans.Session(trace.SpanFromContext(ctx), x.Place())
 		}
 		return err
@@ -92,7 +93,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 		err = use()
 	}
 	if err != nil {
-		return notOpened(err)
+		return protocol.NotOpened(err)
 	}
 	return nil
 }

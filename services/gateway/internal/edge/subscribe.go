@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -29,7 +30,7 @@ type wanted struct {
 }
 
 // wants returns the notifications that the request subscribes to.
-func (x *exchange) wants() (wanted, *refusal.Refusal) {
+func (x *v2026) wants() (wanted, *refusal.Refusal) {
 	if !x.Sink.Accepts() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
@@ -63,7 +64,7 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 		Tools:     asked.Tools,
 		Prompts:   asked.Prompts && x.scope.Has("prompts/list"),
 		Resources: asked.Resources && x.scope.Has("resources/list"),
-		URIs:      x.subscribed(ctx, asked.URIs),
+		URIs:      subscribed(ctx, x.Request, asked.URIs),
 	}
 	_, listening, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
@@ -77,7 +78,7 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 // subscribed returns those of the resources of whose changes policy lets the client be notified. Each is decided as
 // resources/subscribe. Each also counts as a message that needs no rule; otherwise one message could cause a hundred
 // decisions.
-func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string) {
+func subscribed(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
 		if err != nil || uri == "" {
@@ -96,7 +97,7 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 }
 
 // forward forwards the notifications of a subscription until it ends.
-func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
+func (x *v2026) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.ClientCtx = ctx
 	out := x.NewRelay()
@@ -106,7 +107,7 @@ func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.KeepOpen(ctx, end) })
 	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.mayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
+		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})

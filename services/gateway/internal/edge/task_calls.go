@@ -37,7 +37,7 @@ func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch
 		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
 		Holder: room.Holder{Accounts: x.Slot.Of.Accounts, Server: x.ServerName},
 	}
-	for name, lines := range x.header { // no credential: the call is made for the client that polls, by that client's own
+	for name, lines := range x.Header { // no credential: the call is made for the client that polls, by that client's own
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
 			call.Header[name] = slices.Clone(lines)
 		}
@@ -58,22 +58,22 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 		return
 	}
 	a, refused := x.Pipeline.Approval(ctx, x.Acting(), approval)
-	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.exchange.visits.enter() {
+	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Request.Background.Begin() {
 		return // a gateway that is stopping makes no more calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if !t.Begin(cancel) { // another request makes the call
 		cancel()
-		x.exchange.visits.leave()
+		x.Request.Background.Done()
 		return
 	}
 	s, by := x.stateless, x.Caller
 	go func() {
-		defer s.front.visits.leave()
+		defer s.front.Background.Done()
 		defer cancel()
 		defer func() {
 			if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
-				s.front.panicked(ctx, panicked)
+				s.front.LogPanic(ctx, panicked)
 				t.End(tasks.Failed, tasks.Outcome{Error: noTaskAnswer})
 			}
 		}()
@@ -87,9 +87,9 @@ var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this 
 // makeTask makes the call of a task by its approval, for a caller who owns it.
 func (s *stateless) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
-	x := s.front.newExchange(ctx, by, t.Server, t.Header, new(dispatch.Callback))
+	x := s.front.NewRequest(ctx, by, t.Server, t.Header, new(dispatch.Callback))
 	x.Hold, x.Resumes = new(time.Duration), approval
-	came := x.inside(t.Message)
+	came := x.Do(t.Message)
 	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // a new approval was requested
@@ -101,9 +101,9 @@ func (s *stateless) makeTask(ctx context.Context, by httpserver.Caller, t *tasks
 		return
 	}
 	out := tasks.Outcome{Unrecorded: came.Unrecorded}
-	answer, err := jsonrpc.ReadAnswer(came.whole, jsonrpc.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer(came.Whole, jsonrpc.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.whole)):
+	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.Whole)):
 		out.Error = noTaskAnswer
 		t.End(tasks.Failed, out)
 	case answer.Error.Present():

@@ -11,13 +11,16 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
 // owner is whose tasks the caller's tasks on the server are. Approvals are bound to the same.
-func (x *exchange) owner() []byte { return visibility.AppendCaller(nil, x.Principal, x.ServerName) }
+func (x *v2026) owner() []byte {
+	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
+}
 
 // bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
@@ -60,15 +63,15 @@ func (x *v2026) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrp
 	return edits, nil
 }
 
-// restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
+// Restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
 // requestState, and puts the server's own task id in. It returns nil if the request can be decided.
-func (x *v2026) restore(ctx context.Context) *refusal.Refusal {
+func (x *v2026) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
 	}
 	end, err := x.Slot.Answer.TurnFor(ctx, len(x.Message.Raw))
 	if err != nil {
-		return unreadable() // the caller has stopped waiting
+		return protocol.Unreadable() // the caller has stopped waiting
 	}
 	defer end()
 	if refused := x.resume(); refused != nil {

@@ -71,7 +71,7 @@ func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
 }
 
 // answerTask answers with the state of a task. Its outcome is not copied, because a client may poll often.
-func (x *exchange) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
+func (x *v2026) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`

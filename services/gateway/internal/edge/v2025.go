@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -26,14 +27,14 @@ import (
 )
 
 // v2025 is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
-type v2025 struct{ *exchange }
+type v2025 struct{ *protocol.Request }
 
 // endpoint is what differs between the URL of one server and the URL of all servers.
 type endpoint interface {
 	// open opens a session.
 	open(ctx context.Context) dispatch.Response
-	// route carries out a message in a session.
-	route(ctx context.Context) dispatch.Response
+	// Route carries out a message in a session.
+	Route(ctx context.Context) dispatch.Response
 	// mayListen refuses a stream. has is false if there is none for the caller.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, has bool)
 	// listen forwards the stream of a session after an event. has is false if there is none.
@@ -42,7 +43,7 @@ type endpoint interface {
 
 // endpoint returns the endpoint to which the message came.
 func (x v2025) endpoint() endpoint {
-	if x.isToAll() {
+	if x.IsToAll() {
 		return allServers{x}
 	}
 	return x
@@ -51,21 +52,21 @@ func (x v2025) endpoint() endpoint {
 // allServers is the URL of all servers.
 type allServers struct{ v2025 }
 
-func (x allServers) open(ctx context.Context) dispatch.Response { return hub{x.exchange}.openHub(ctx) }
+func (x allServers) open(ctx context.Context) dispatch.Response { return All{x.Request}.Open(ctx) }
 
-func (x allServers) route(ctx context.Context) dispatch.Response {
-	return hub{x.exchange}.routeHub(ctx)
+func (x allServers) Route(ctx context.Context) dispatch.Response {
+	return All{x.Request}.Route(ctx)
 }
 
 // mayListen refuses nothing, because each server's stream is decided when the server sends something.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
-	return hub{x.exchange}.hearHub(ctx), true
+	return All{x.Request}.Listen(ctx), true
 }
 
-// post handles a message that opens a session, or one in a session.
-func (x v2025) post(ctx context.Context) dispatch.Response {
+// Post handles a message that opens a session, or one in a session.
+func (x v2025) Post(ctx context.Context) dispatch.Response {
 	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
 		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
@@ -76,27 +77,27 @@ func (x v2025) post(ctx context.Context) dispatch.Response {
 	if refused := x.findSession(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	return x.endpoint().route(ctx)
+	return x.endpoint().Route(ctx)
 }
 
 // findSession finds the session that the request names. The session's id is not a credential: it is valid only together
 // with the principal and the server.
 func (x v2025) findSession() *refusal.Refusal {
-	id, ok := single(x.header, mcp.HeaderSession)
+	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
-	sess, done, err := x.Sessions.Use(id, keyOf(x.Caller, x.ServerName))
+	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))
 	if err != nil {
-		return unknownSession()
+		return protocol.UnknownSession()
 	}
-	x.leaves = done
-	x.in(sess)
+	x.Release = done
+	x.Enter(sess)
 	spans.Session(trace.SpanFromContext(x.ClientCtx), x.Place())
 	return nil
 }
 
-func (x v2025) enters(sess *session.Session) {
+func (x v2025) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Joint = x.Addressing.IsShared()
 	if x.Message.Meta.Capabilities.Present() { // a server could act on capabilities in a request
@@ -110,7 +111,7 @@ func (x v2025) enters(sess *session.Session) {
 	}
 }
 
-func (x v2025) route(ctx context.Context) dispatch.Response {
+func (x v2025) Route(ctx context.Context) dispatch.Response {
 	if x.NeedsNoRule() {
 		if refused := x.Admit(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
 			return *refused
@@ -167,25 +168,25 @@ func (x v2025) Answer(ctx context.Context, result pipeline.Result) dispatch.Resp
 
 func (v2025) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) { return found.List, nil }
 
-func (x v2025) answersItself() func(context.Context) dispatch.Response {
+func (x v2025) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
 		return x.Pong
 	}
 	return nil
 }
 
-func (v2025) viewOf(of *servers.Server) *discovery.Server { return of.Own() }
+func (v2025) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Own() }
 
-func (v2025) forMember(y *exchange) protocol { return v2025{y} }
+func (v2025) ForMember(y *protocol.Request) protocol.Protocol { return v2025{y} }
 
-func (v2025) restore(context.Context) *refusal.Refusal { return nil }
+func (v2025) Restore(context.Context) *refusal.Refusal { return nil }
 
-func (x v2025) meet(context.Context, visibility.Access) (string, *refusal.Refusal) {
+func (x v2025) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
 	return x.ServerName, nil
 }
 
-func (x v2025) openMember(sess *session.Session, access visibility.Access) {
-	hub, target, who := x.hub, x.Server, principal.Of(x.Principal)
+func (x v2025) OpenMember(sess *session.Session, access visibility.Access) {
+	hub, target, who := x.Aggregate, x.Server, principal.Of(x.Principal)
 	claims := x.FilterAbilities(hub.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
@@ -28,7 +29,7 @@ import (
 
 // v2026 is a message of 2026-07-28.
 type v2026 struct {
-	*exchange
+	*protocol.Request
 	*stateless
 
 	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
@@ -47,9 +48,9 @@ type v2026 struct {
 	done func()
 }
 
-// post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
-func (x *v2026) post(ctx context.Context) dispatch.Response {
-	x.speak(x)
+// Post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
+func (x *v2026) Post(ctx context.Context) dispatch.Response {
+	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
 	x.Declared, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
 	x.ClientName, _ = x.Message.Client()
@@ -69,7 +70,7 @@ type statelessEndpoint interface {
 
 // endpoint returns the endpoint to which the message came.
 func (x *v2026) endpoint() statelessEndpoint {
-	if x.isToAll() {
+	if x.IsToAll() {
 		return statelessAll{x}
 	}
 	return statelessOne{x}
@@ -109,7 +110,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	if refused := x.check(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	if refused := x.restore(ctx); refused != nil {
+	if refused := x.Restore(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	if x.NeedsNoRule() {
@@ -138,7 +139,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	if refused := x.standIn(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	x.leaves = x.done
+	x.Release = x.done
 	return x.carries(ctx)
 }
 
@@ -167,13 +168,13 @@ func (x *v2026) allows(access visibility.Access, can []mcp.Ability) {
 // probe.
 func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
-	if !speaks && len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
-		return false, new(x.Refuse(ctx, x.notSpoken(mcp.Modern)))
+	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
+		return false, new(x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern)))
 	}
 	if known {
 		return speaks, nil
 	}
-	if refused := x.Admit(ctx, methodProbe); refused != nil {
+	if refused := x.Admit(ctx, protocol.MethodProbe); refused != nil {
 		return false, refused
 	}
 	speaks, err := x.Server.AskStateless(ctx)
@@ -187,10 +188,10 @@ func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 // body.
 func (x *v2026) check() *refusal.Refusal {
 	m := x.Message
-	version, _ := single(x.header, mcp.HeaderVersion)
-	method, _ := single(x.header, mcp.HeaderMethod)
+	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
+	method, _ := protocol.SingleHeader(x.Header, mcp.HeaderMethod)
 	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
-	said, readable := mcp.DecodeHeader(x.header.Get(mcp.HeaderName))
+	said, readable := mcp.DecodeHeader(x.Header.Get(mcp.HeaderName))
 	switch {
 	case m.Kind == jsonrpc.Response:
 		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
@@ -223,17 +224,17 @@ func (x *v2026) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal
 	bindings, arguments := x.Discovery.Mirrors(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
 	end, err := x.Slot.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
-		return unreadable() // the caller has disconnected
+		return protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.mirrored, err = paramheaders.Fields(arguments, bindings, x.header.Get); err == nil {
+	if x.mirrored, err = paramheaders.Fields(arguments, bindings, x.Header.Get); err == nil {
 		return nil
 	}
 	x.Discovery.Renew(servers.RenewAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
-func (x *v2026) route(ctx context.Context) dispatch.Response {
+func (x *v2026) Route(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
@@ -271,14 +272,14 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
 			x.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
-		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
+		both, err := json.Marshal(slices.DeleteFunc(x.SupportedVersions(), func(version string) bool { return !slices.Contains(said, version) }))
 		if err != nil { // impossible: they are constants
 			both = []byte("[]")
 		}
 		edits = append(edits, jsonrpc.Edit{Span: at, With: both})
 	}
 	if at := answer.Capabilities; at.Present() {
-		edits = append(without(edits, at), jsonrpc.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
+		edits = append(without(edits, at), jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, x.scope, mcp.ExtensionTasks)})
 	}
 	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.Private(answer, edits, true)))
 }
@@ -330,8 +331,8 @@ func (x *v2026) IsOwnTask() bool {
 	}
 }
 
-// enters changes nothing, because the caller's state does not determine how a message is handled.
-func (*v2026) enters(*session.Session) {}
+// SetTerms changes nothing, because the caller's state does not determine how a message is handled.
+func (*v2026) SetTerms(*session.Session) {}
 
 func (x *v2026) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && judged {
