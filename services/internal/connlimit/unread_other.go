@@ -4,5 +4,5 @@ package connlimit
 
 import "net"
 
-// waiting returns false, because this system can't look for unread data.
-func waiting(net.Conn) bool { return false }
+// hasUnreadData returns false, because this system can't look for unread data.
+func hasUnreadData(net.Conn) bool { return false }

@@ -18,8 +18,8 @@ import (
 const (
 	// maxWaiting is the maximum number of waiting pieces of one owner's work.
 	maxWaiting = 1024
-	// shortTurn is the maximum length of a time slice that needs no rest. maxRest is the maximum length of a rest.
-	shortTurn, maxRest = time.Millisecond, time.Second
+	// maxShortSlice is the maximum length of a time slice that needs no rest. maxRest is the maximum length of a rest.
+	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 
 // ErrBusy means that too much of an owner's work is waiting. Compare with errors.Is.
@@ -28,15 +28,15 @@ var ErrBusy = errors.New("too much of this caller's work waits: try again")
 // Turns is a fair queue for one kind of work of owners of type K. Create it with [New]. It is safe for concurrent
 // use.
 type Turns[K comparable] struct {
-	all, each int
+	total, perOwner int
 	// rests is true if an owner must rest after a time slice for as long as the slice took.
 	rests bool
 
 	mu      sync.Mutex
 	working int
 	owners  map[K]*owner
-	// line contains the waiting owners, the next one first.
-	line []*owner
+	// waiting contains the waiting owners, the next one first.
+	waiting []*owner
 }
 
 // An owner has time slices or waits for one.
@@ -55,7 +55,7 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("fairqueue: all and each must be at least 1")
 	}
-	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
+	return &Turns[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
 }
 
 // Processors returns how many processors the process can use. That is the number of the machine's processors, or
@@ -67,7 +67,7 @@ func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 // millisecond it rests for as long as the slice took, at most 1 s.
 func ForProcessor[K comparable]() *Turns[K] {
 	all := max(1, Processors()/2)
-	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
+	return &Turns[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
 // Take waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
@@ -106,25 +106,25 @@ func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	mine := make(chan struct{})
 	o.waiting = append(o.waiting, mine)
 	if len(o.waiting) == 1 {
-		t.line = append(t.line, o)
+		t.waiting = append(t.waiting, o)
 	}
-	t.begin()
+	t.startSlices()
 	return mine, nil
 }
 
-// begin begins the slices that can begin. An owner whose slice begins moves to the end of the line.
-func (t *Turns[K]) begin() {
-	for t.working < t.all {
-		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working+o.resting < t.each })
+// startSlices begins the slices that can begin. An owner whose slice begins moves to the end of the line.
+func (t *Turns[K]) startSlices() {
+	for t.working < t.total {
+		i := slices.IndexFunc(t.waiting, func(o *owner) bool { return o.working+o.resting < t.perOwner })
 		if i < 0 {
 			return
 		}
-		o := t.line[i]
-		t.line = slices.Delete(t.line, i, i+1)
+		o := t.waiting[i]
+		t.waiting = slices.Delete(t.waiting, i, i+1)
 		close(o.waiting[0])
 		o.waiting = slices.Delete(o.waiting, 0, 1)
 		if len(o.waiting) > 0 {
-			t.line = append(t.line, o)
+			t.waiting = append(t.waiting, o)
 		}
 		o.working++
 		t.working++
@@ -138,21 +138,21 @@ func (t *Turns[K]) end(of K, took time.Duration) {
 	o := t.owners[of]
 	o.working--
 	t.working--
-	if t.rests && took > shortTurn {
+	if t.rests && took > maxShortSlice {
 		gosched.NoteLongWork()
 		o.resting++
-		time.AfterFunc(min(took, maxRest), func() { t.rested(of, o) })
+		time.AfterFunc(min(took, maxRest), func() { t.endRest(of, o) })
 	}
-	t.begin()
+	t.startSlices()
 	t.forget(of, o)
 }
 
-// rested ends the rest after a slice.
-func (t *Turns[K]) rested(of K, o *owner) {
+// endRest ends the rest after a slice.
+func (t *Turns[K]) endRest(of K, o *owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.resting--
-	t.begin()
+	t.startSlices()
 	t.forget(of, o)
 }
 
@@ -170,7 +170,7 @@ func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	}
 	o.waiting = slices.Delete(o.waiting, i, i+1)
 	if len(o.waiting) == 0 {
-		t.line = slices.DeleteFunc(t.line, func(other *owner) bool { return other == o })
+		t.waiting = slices.DeleteFunc(t.waiting, func(other *owner) bool { return other == o })
 	}
 	t.forget(of, o)
 	return true

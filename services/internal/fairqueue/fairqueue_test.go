@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 )
 
-func turnsOf(t *testing.T, all, each int) *fairqueue.Turns[string] {
+func newQueue(t *testing.T, all, each int) *fairqueue.Turns[string] {
 	t.Helper()
 	turns, err := fairqueue.New[string](all, each)
 	if err != nil {
@@ -38,7 +38,7 @@ func take(t *testing.T, turns *fairqueue.Turns[string], of string) func() {
 func TestTake_OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := turnsOf(t, 2, 2)
+		turns := newQueue(t, 2, 2)
 		first, second := take(t, turns, "flood"), take(t, turns, "flood")
 		var order []string
 		line := func(of string) {
@@ -72,7 +72,7 @@ func TestTake_OwnersTakeTurns(t *testing.T) {
 func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := turnsOf(t, 3, 2)
+		turns := newQueue(t, 3, 2)
 		ends := []func(){take(t, turns, "flood"), take(t, turns, "flood")}
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -91,7 +91,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 func TestTake_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := turnsOf(t, 1, 1)
+		turns := newQueue(t, 1, 1)
 		end := take(t, turns, "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error)
@@ -122,7 +122,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(t *testing.T) {
 			all, each := rapid.IntRange(1, 4).Draw(rt, "all"), rapid.IntRange(1, 3).Draw(rt, "each")
-			turns := turnsOf(t, all, each)
+			turns := newQueue(t, all, each)
 			var mu sync.Mutex
 			working, most := map[string]int{}, 0
 			count := func(of string, n int) {
@@ -164,7 +164,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := turnsOf(t, 1, 1)
+		turns := newQueue(t, 1, 1)
 		end := take(t, turns, "mallory")
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting sync.WaitGroup

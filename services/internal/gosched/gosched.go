@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// longStint is how long work may keep a processor before it lets others run.
-	longStint = 250 * time.Microsecond
-	// longestStint is the maximum of that time. After [Yield], work may continue for as long as Yield took; otherwise
+	// yieldAfter is how long work may keep a processor before it lets others run.
+	yieldAfter = 250 * time.Microsecond
+	// maxYieldAfter is the maximum of that time. After [Yield], work may continue for as long as Yield took; otherwise
 	// short work without end could delay long work forever.
-	longestStint = 10 * time.Millisecond
-	// fewSteps is the number of steps between two readings of the clock.
-	fewSteps = 64
+	maxYieldAfter = 10 * time.Millisecond
+	// stepsPerCheck is the number of steps between two readings of the clock.
+	stepsPerCheck = 64
 )
 
 // Work is a computation that may keep a processor for long. The runtime preempts it only after 10 ms, and other
@@ -34,7 +34,7 @@ type Work struct {
 
 // Step ends a step that takes at most some microseconds. It yields the processor if the work has run for long.
 func (s *Work) Step() {
-	if s.steps++; s.steps%fewSteps == 0 {
+	if s.steps++; s.steps%stepsPerCheck == 0 {
 		s.Part()
 	}
 }
@@ -44,7 +44,7 @@ func (s *Work) Part() {
 	switch {
 	case s.began.IsZero():
 		s.began = time.Now()
-	case time.Since(s.began) > max(longStint, min(s.rested, cmp.Or(s.Longest, longestStint))):
+	case time.Since(s.began) > max(yieldAfter, min(s.rested, cmp.Or(s.Longest, maxYieldAfter))):
 		NoteLongWork()
 		rest := time.Now()
 		Yield()
@@ -58,13 +58,13 @@ func (s *Work) Part() {
 // the goroutine that calls Gosched can run. Therefore Yield also waits for the network, by means of a pipe that
 // becomes readable at once.
 func Yield() {
-	if network == nil || !network.wait() {
+	if poller == nil || !poller.wait() {
 		runtime.Gosched()
 	}
 }
 
-// bell is a pipe. The runtime polls it together with the network.
-type bell struct {
+// netPoller is a pipe. The runtime polls it together with the network.
+type netPoller struct {
 	in, out *os.File
 
 	mu sync.Mutex
@@ -74,22 +74,22 @@ type bell struct {
 	broken  bool
 }
 
-// network is the bell of the process; nil if there is none. It is created at the start, before the process can run
+// poller is the bell of the process; nil if there is none. It is created at the start, before the process can run
 // out of file descriptors.
-var network = newBell()
+var poller = newPoller()
 
-func newBell() *bell {
+func newPoller() *netPoller {
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil
 	}
-	b := &bell{in: in, out: out}
+	b := &netPoller{in: in, out: out}
 	go b.listen()
 	return b
 }
 
 // wait writes a byte and waits until the byte has been read. It returns false if the bell is broken.
-func (b *bell) wait() bool {
+func (b *netPoller) wait() bool {
 	heard := new(sync.Mutex)
 	heard.Lock()
 	b.mu.Lock()
@@ -109,7 +109,7 @@ func (b *bell) wait() bool {
 	return true
 }
 
-func (b *bell) listen() {
+func (b *netPoller) listen() {
 	for one := make([]byte, 1); ; {
 		_, err := b.in.Read(one)
 		runtime.Gosched() // goroutines with data from the network run first
@@ -120,7 +120,7 @@ func (b *bell) listen() {
 }
 
 // heard wakes all waiting goroutines.
-func (b *bell) heard(broken bool) {
+func (b *netPoller) heard(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting
 	b.waiting, b.broken = nil, b.broken || broken

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// wideFor is how long GOMAXPROCS stays raised after long work.
-const wideFor = time.Second
+// raisedFor is how long GOMAXPROCS stays raised after long work.
+const raisedFor = time.Second
 
-// width is the state of [RaiseMaxProcs]. The zero value never raises GOMAXPROCS.
-var width struct {
+// maxProcs is the state of [RaiseMaxProcs]. The zero value never raises GOMAXPROCS.
+var maxProcs struct {
 	// usual is GOMAXPROCS without long work, and most is GOMAXPROCS with long work. If most is 0, GOMAXPROCS is never
 	// raised.
 	usual, most atomic.Int32
@@ -24,33 +24,33 @@ var width struct {
 // between the threads. GOMAXPROCS is not raised all the time, because a higher value makes each call a tenth more
 // expensive. RaiseMaxProcs must be called at most once, when the process starts.
 func RaiseMaxProcs(most int) {
-	width.usual.Store(int32(runtime.GOMAXPROCS(0)))
-	width.most.Store(int32(most))
+	maxProcs.usual.Store(int32(runtime.GOMAXPROCS(0)))
+	maxProcs.most.Store(int32(most))
 }
 
 // NoteLongWork records that there is long work.
 func NoteLongWork() {
-	if width.most.Load() == 0 {
+	if maxProcs.most.Load() == 0 {
 		return
 	}
-	width.worked.Store(time.Now().UnixNano())
-	if width.wide.CompareAndSwap(false, true) {
+	maxProcs.worked.Store(time.Now().UnixNano())
+	if maxProcs.wide.CompareAndSwap(false, true) {
 		// GOMAXPROCS is set in another goroutine, because the runtime waits until its garbage collector is done.
 		go func() {
-			runtime.GOMAXPROCS(int(width.most.Load()))
-			narrowLater(wideFor)
+			runtime.GOMAXPROCS(int(maxProcs.most.Load()))
+			restoreLater(raisedFor)
 		}()
 	}
 }
 
-// narrowLater restores GOMAXPROCS after the given time, unless there has been long work meanwhile.
-func narrowLater(after time.Duration) {
+// restoreLater restores GOMAXPROCS after the given time, unless there has been long work meanwhile.
+func restoreLater(after time.Duration) {
 	time.AfterFunc(after, func() {
-		if left := wideFor - time.Since(time.Unix(0, width.worked.Load())); left > 0 {
-			narrowLater(left)
+		if left := raisedFor - time.Since(time.Unix(0, maxProcs.worked.Load())); left > 0 {
+			restoreLater(left)
 			return
 		}
-		runtime.GOMAXPROCS(int(width.usual.Load()))
-		width.wide.Store(false)
+		runtime.GOMAXPROCS(int(maxProcs.usual.Load()))
+		maxProcs.wide.Store(false)
 	})
 }

@@ -159,7 +159,7 @@ func TestLoad_ReportsProblem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	curveCert, curveKey := curve(t)
+	curveCert, curveKey := ecdsaCertificate(t)
 	tests := []struct {
 		name    string
 		spoil   func(t *testing.T, dir string)
@@ -171,9 +171,9 @@ func TestLoad_ReportsProblem(t *testing.T) {
 		{"a CA that is none", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "ca.pem"), []byte("x")) }, "ca.pem holds no PEM certificate"},
 		{"a certificate that is none", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "gateway.pem"), []byte("x")) }, "gateway.pem and "},
 		{"another's key", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "gateway-key.pem"), otherKey) }, "private key does not match"},
-		{"another role's", func(t *testing.T, dir string) { pair(t, dir, otherCert, otherKey) }, "is the certificate of the role policy, want gateway"},
-		{"no role's", func(t *testing.T, dir string) { pair(t, dir, bareCert, bareKey) }, "names 0 roles"},
-		{"another kind of key", func(t *testing.T, dir string) { pair(t, dir, curveCert, curveKey) }, "not Ed25519; make it with `sluice certs`"},
+		{"another role's", func(t *testing.T, dir string) { writePair(t, dir, otherCert, otherKey) }, "is the certificate of the role policy, want gateway"},
+		{"no role's", func(t *testing.T, dir string) { writePair(t, dir, bareCert, bareKey) }, "names 0 roles"},
+		{"another kind of key", func(t *testing.T, dir string) { writePair(t, dir, curveCert, curveKey) }, "not Ed25519; make it with `sluice certs`"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -204,14 +204,14 @@ func remove(t *testing.T, dir, name string) {
 	}
 }
 
-func pair(t *testing.T, dir string, cert, key []byte) {
+func writePair(t *testing.T, dir string, cert, key []byte) {
 	t.Helper()
 	write(t, filepath.Join(dir, "gateway.pem"), cert)
 	write(t, filepath.Join(dir, "gateway-key.pem"), key)
 }
 
-// curve returns a certificate with an ECDSA key.
-func curve(t *testing.T) (certPEM, keyPEM []byte) {
+// ecdsaCertificate returns a certificate with an ECDSA key.
+func ecdsaCertificate(t *testing.T) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

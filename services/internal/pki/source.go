@@ -19,22 +19,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// rescan is the interval at which files are read again. Their contents are compared, because that detects atomic
+// scanInterval is the interval at which files are read again. Their contents are compared, because that detects atomic
 // renames and the links of a Kubernetes Secret as reliably as writes.
-const rescan = 500 * time.Millisecond
+const scanInterval = 500 * time.Millisecond
 
 // A Source contains the parsed contents of certificate files. It follows changes of the files while Run runs. If new
 // contents can't be used, the old ones stay. A Source is safe for concurrent use.
 type Source[T any] struct {
-	files   []string
-	load    func() (*T, error)
-	ends    func(*T) time.Time
-	log     *slog.Logger
-	current atomic.Pointer[T]
-	done    fingerprint
+	files    []string
+	load     func() (*T, error)
+	notAfter func(*T) time.Time
+	log      *slog.Logger
+	current  atomic.Pointer[T]
+	used     fingerprint
 
-	mu      sync.Mutex
-	changed func(*T)
+	mu       sync.Mutex
+	onChange func(*T)
 }
 
 // fingerprint is a digest of the contents of the files.
@@ -58,7 +58,7 @@ func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], erro
 		}
 		return &Keys{Identity: id, Pool: pool}, nil
 	}
-	return follow(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
+	return newSource(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
 // FollowPair returns a source of a certificate of any CA with its chain, and the key. Both files are in PEM. It
@@ -71,14 +71,14 @@ func FollowPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certifi
 		}
 		return &pair, nil
 	}
-	return follow([]string{certFile, keyFile}, load, func(c *tls.Certificate) time.Time { return c.Leaf.NotAfter }, log)
+	return newSource([]string{certFile, keyFile}, load, func(c *tls.Certificate) time.Time { return c.Leaf.NotAfter }, log)
 }
 
-func follow[T any](files []string, load func() (*T, error), ends func(*T) time.Time, log *slog.Logger) (*Source[T], error) {
+func newSource[T any](files []string, load func() (*T, error), ends func(*T) time.Time, log *slog.Logger) (*Source[T], error) {
 	if log == nil {
 		return nil, errors.New("pki: a log is required")
 	}
-	s := &Source[T]{files: files, load: load, ends: ends, log: log, done: fingerprintOf(files)}
+	s := &Source[T]{files: files, load: load, notAfter: ends, log: log, used: fingerprintOf(files)}
 	first, err := s.read()
 	if err != nil {
 		return nil, err
@@ -94,23 +94,23 @@ func (s *Source[T]) Current() *T { return s.current.Load() }
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.changed = do
+	s.onChange = do
 }
 
 // Run follows the files until ctx ends. It uses changed contents only when two scans in a row have read them, so that
 // it does not mix old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
-	tick := time.NewTicker(rescan)
+	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()
-	for last := s.done; ; {
+	for last := s.used; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
 		now := fingerprintOf(s.files)
-		if now == last && now != s.done {
-			s.done = now
+		if now == last && now != s.used {
+			s.used = now
 			s.replace(ctx)
 		}
 		last = now
@@ -121,15 +121,15 @@ func (s *Source[T]) Run(ctx context.Context) error {
 func (s *Source[T]) replace(ctx context.Context) {
 	next, err := s.read()
 	if err != nil {
-		s.log.ErrorContext(ctx, "certificates do not load, so the previous ones stay in use", "end", s.ends(s.Current()), "error", err)
+		s.log.ErrorContext(ctx, "certificates do not load, so the previous ones stay in use", "end", s.notAfter(s.Current()), "error", err)
 		return
 	}
 	s.current.Store(next)
-	s.log.InfoContext(ctx, "certificates changed", "file", s.files[len(s.files)-2], "end", s.ends(next))
+	s.log.InfoContext(ctx, "certificates changed", "file", s.files[len(s.files)-2], "end", s.notAfter(next))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changed != nil {
-		s.changed(next)
+	if s.onChange != nil {
+		s.onChange(next)
 	}
 }
 
@@ -139,7 +139,7 @@ func (s *Source[T]) read() (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if end := s.ends(next); time.Now().After(end) {
+	if end := s.notAfter(next); time.Now().After(end) {
 		return nil, fmt.Errorf("the certificate in %s expired on %s", s.files[len(s.files)-2], end.Format(time.DateOnly))
 	}
 	return next, nil

@@ -22,12 +22,12 @@ type Account struct {
 // for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts do not change and are
 // safe for concurrent use.
 type Accounts struct {
-	// few contains the accounts of most callers without an allocation. If they don't fit into few, more contains all
+	// inline contains the accounts of most callers without an allocation. If they don't fit into few, more contains all
 	// of them.
-	few  [2]Account
-	n    int
-	more []Account
-	root Key
+	inline   [2]Account
+	n        int
+	overflow []Account
+	root     Key
 }
 
 // AccountsOf returns the accounts of a caller.
@@ -59,22 +59,22 @@ func (a *Accounts) add(one Account) {
 		return
 	}
 	switch {
-	case a.more != nil:
-		a.more = append(a.more, one)
-	case a.n < len(a.few):
-		a.few[a.n] = one
+	case a.overflow != nil:
+		a.overflow = append(a.overflow, one)
+	case a.n < len(a.inline):
+		a.inline[a.n] = one
 		a.n++
 	default:
-		a.more = append(slices.Clone(a.few[:]), one)
+		a.overflow = append(slices.Clone(a.inline[:]), one)
 	}
 }
 
 // All returns the accounts, the caller's first. The slice must not be changed.
 func (a *Accounts) All() []Account {
-	if a.more != nil {
-		return a.more
+	if a.overflow != nil {
+		return a.overflow
 	}
-	return a.few[:a.n]
+	return a.inline[:a.n]
 }
 
 // Caller returns the key of the caller; the zero key if there is no caller.
@@ -82,7 +82,7 @@ func (a *Accounts) Caller() Key {
 	if a.n == 0 {
 		return Key{}
 	}
-	return a.few[0].Key
+	return a.inline[0].Key
 }
 
 // Root returns the key of the person behind the last principal of the chain. Fair queues treat all callers with the

@@ -84,10 +84,10 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 	if _, err := os.Stat(filepath.Join(c.own, "cgroup.procs")); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	if c.version == 2 && !slices.Contains(strings.Fields(text(c.own, "cgroup.controllers")), name) {
+	if c.version == 2 && !slices.Contains(strings.Fields(readFile(c.own, "cgroup.controllers")), name) {
 		return nil, fmt.Errorf("%s: the controller is not delegated to this process's cgroup", name)
 	}
-	if c.version == 1 && name == Memory && number(c.own, "memory.use_hierarchy") != 1 {
+	if c.version == 1 && name == Memory && readNumber(c.own, "memory.use_hierarchy") != 1 {
 		return nil, errors.New("memory: groups in this process's cgroup would escape its limit")
 	}
 	c.base = filepath.Join(c.own, base)
@@ -148,7 +148,7 @@ func cgroupPaths() (map[string]string, error) {
 
 // begin creates the limiter's cgroup, with the limits for all groups together.
 func (c *controller) begin(share Limits) error {
-	c.sweep()
+	c.removeLeftovers()
 	if c.version == 2 {
 		if err := c.delegate(); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
@@ -158,15 +158,15 @@ func (c *controller) begin(share Limits) error {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	if c.version == 2 {
-		if err := put(c.base, "cgroup.subtree_control", "+"+c.name); err != nil {
+		if err := writeFile(c.base, "cgroup.subtree_control", "+"+c.name); err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	return nil
 }
 
-// sweep removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
-func (c *controller) sweep() {
+// removeLeftovers removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
+func (c *controller) removeLeftovers() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
@@ -187,21 +187,21 @@ func (c *controller) sweep() {
 // children a controller is enabled must not contain processes. Therefore this process and its children move into
 // mainGroup. If the cgroup contains processes of other programs, delegate changes nothing and returns an error.
 func (c *controller) delegate() error {
-	if slices.Contains(strings.Fields(text(c.own, "cgroup.subtree_control")), c.name) {
+	if slices.Contains(strings.Fields(readFile(c.own, "cgroup.subtree_control")), c.name) {
 		return nil
 	}
-	if text(c.own, "cgroup.type") != "" { // the root cgroup has no such file, and may contain processes
+	if readFile(c.own, "cgroup.type") != "" { // the root cgroup has no such file, and may contain processes
 		if err := c.moveAside(); err != nil {
 			return err
 		}
 	}
-	return put(c.own, "cgroup.subtree_control", "+"+c.name)
+	return writeFile(c.own, "cgroup.subtree_control", "+"+c.name)
 }
 
 func (c *controller) moveAside() error {
 	all := readPIDs(c.own)
 	for _, pid := range all {
-		if !descends(pid, os.Getpid()) {
+		if !isDescendant(pid, os.Getpid()) {
 			return errors.New("this process's cgroup holds other programs' processes, too: start the mesh in one of its own, such as with systemd's Delegate=yes")
 		}
 	}
@@ -213,7 +213,7 @@ func (c *controller) moveAside() error {
 		return err
 	}
 	for _, pid := range all {
-		if err := put(to, "cgroup.procs", strconv.Itoa(pid)); err != nil {
+		if err := writeFile(to, "cgroup.procs", strconv.Itoa(pid)); err != nil {
 			return err
 		}
 	}
@@ -226,47 +226,47 @@ func (c *controller) make(dir string, limits Limits) error {
 		return err
 	}
 	if c.name == "pids" {
-		return put(dir, "pids.max", strconv.Itoa(limits.Tasks))
+		return writeFile(dir, "pids.max", strconv.Itoa(limits.Tasks))
 	}
 	most := strconv.FormatInt(limits.Memory, 10)
 	if c.version == 1 {
-		if err := put(dir, "memory.limit_in_bytes", most); err != nil {
+		if err := writeFile(dir, "memory.limit_in_bytes", most); err != nil {
 			return err
 		}
-		_ = put(dir, "memory.memsw.limit_in_bytes", most) // fails if the kernel does not count swap
+		_ = writeFile(dir, "memory.memsw.limit_in_bytes", most) // fails if the kernel does not count swap
 		return nil
 	}
-	if err := put(dir, "memory.max", most); err != nil {
+	if err := writeFile(dir, "memory.max", most); err != nil {
 		return err
 	}
-	_ = put(dir, "memory.swap.max", "0") // fails if there is no swap
-	if dir != c.base {                   // otherwise the kernel would kill all servers together
-		_ = put(dir, "memory.oom.group", "1")
+	_ = writeFile(dir, "memory.swap.max", "0") // fails if there is no swap
+	if dir != c.base {                         // otherwise the kernel would kill all servers together
+		_ = writeFile(dir, "memory.oom.group", "1")
 	}
 	return nil
 }
 
-// kills returns how many processes of a cgroup the kernel has killed because memory ran out.
-func (c *controller) kills(dir string) int64 {
+// oomKills returns how many processes of a cgroup the kernel has killed because memory ran out.
+func (c *controller) oomKills(dir string) int64 {
 	if c.version == 1 {
-		return counter(dir, "memory.oom_control", "oom_kill")
+		return readCounter(dir, "memory.oom_control", "oom_kill")
 	}
-	return counter(dir, "memory.events", "oom_kill")
+	return readCounter(dir, "memory.events", "oom_kill")
 }
 
-// put writes a value to a file of a cgroup.
-func put(dir, file, value string) error {
+// writeFile writes a value to a file of a cgroup.
+func writeFile(dir, file, value string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
 
-func text(dir, file string) string {
+func readFile(dir, file string) string {
 	raw, _ := os.ReadFile(filepath.Join(dir, file)) // an unreadable file counts as empty
 	return string(raw)
 }
 
-// number returns the number in a file. It returns 0 if there is none, and the highest number for `max`.
-func number(dir, file string) int64 {
-	said := strings.TrimSpace(text(dir, file))
+// readNumber returns the number in a file. It returns 0 if there is none, and the highest number for `max`.
+func readNumber(dir, file string) int64 {
+	said := strings.TrimSpace(readFile(dir, file))
 	if said == "max" {
 		return 1<<63 - 1
 	}
@@ -274,9 +274,9 @@ func number(dir, file string) int64 {
 	return n
 }
 
-// counter returns the number in the line `key number` of a file.
-func counter(dir, file, key string) int64 {
-	lines := bufio.NewScanner(bytes.NewReader([]byte(text(dir, file))))
+// readCounter returns the number in the line `key number` of a file.
+func readCounter(dir, file, key string) int64 {
+	lines := bufio.NewScanner(bytes.NewReader([]byte(readFile(dir, file))))
 	for lines.Scan() {
 		if value, ok := strings.CutPrefix(lines.Text(), key+" "); ok {
 			n, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
@@ -288,7 +288,7 @@ func counter(dir, file, key string) int64 {
 
 func readPIDs(dir string) []int {
 	var out []int
-	for word := range strings.FieldsSeq(text(dir, "cgroup.procs")) {
+	for word := range strings.FieldsSeq(readFile(dir, "cgroup.procs")) {
 		if pid, err := strconv.Atoi(word); err == nil {
 			out = append(out, pid)
 		}

@@ -12,8 +12,8 @@ import (
 // A Limiter creates groups of processes with limits. It is safe for concurrent use.
 type Limiter struct {
 	pids, memory *controller
-	// share is the limit for all groups together.
-	share Limits
+	// total is the limit for all groups together.
+	total Limits
 
 	mu     sync.Mutex
 	report Report
@@ -51,12 +51,12 @@ func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
 	l.pids, l.memory, why = findControllers(basePrefix + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(limiters.Add(1), 10))
-	l.share = shareOfMachine(l.pids, l.memory)
+	l.total = machineLimits(l.pids, l.memory)
 	for _, c := range []**controller{&l.pids, &l.memory} {
 		if *c == nil {
 			continue
 		}
-		if err := (*c).begin(l.share); err != nil {
+		if err := (*c).begin(l.total); err != nil {
 			why = append(why, err)
 			*c = nil
 		}
@@ -71,7 +71,7 @@ func New() *Limiter {
 
 // NewWatching returns a limiter that uses no cgroups and counts processes itself.
 func NewWatching() *Limiter {
-	l := &Limiter{groups: make(map[*Group]struct{}), share: shareOfMachine(nil, nil)}
+	l := &Limiter{groups: make(map[*Group]struct{}), total: machineLimits(nil, nil)}
 	l.report.add(Tasks, 0)
 	l.report.add(Memory, 0)
 	l.report.Why = "cgroups are not used"
@@ -88,8 +88,8 @@ func (l *Limiter) Report() Report {
 // Close removes the cgroups that the limiter has created. All groups must have been closed. The next limiter removes
 // what could not be removed.
 func (l *Limiter) Close() {
-	for _, dir := range foldersOf(l.pids.dir(), l.memory.dir()) {
-		removeSoon(dir)
+	for _, dir := range distinctFolders(l.pids.dir(), l.memory.dir()) {
+		removeRetrying(dir)
 	}
 }
 
@@ -110,17 +110,17 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 		g.memory = filepath.Join(l.memory.base, name)
 		err = l.memory.make(g.memory, limits)
 	}
-	g.made = foldersOf(g.pids, g.memory)
+	g.made = distinctFolders(g.pids, g.memory)
 	if err != nil {
-		g.fallBack(err)
+		g.countProcesses(err)
 	}
 	l.groups[g] = struct{}{}
 	return g
 }
 
-// fallBack makes the limiter count the group's processes itself instead of using cgroups. The caller must hold
+// countProcesses makes the limiter count the group's processes itself instead of using cgroups. The caller must hold
 // Limiter.mu.
-func (g *Group) fallBack(err error) {
+func (g *Group) countProcesses(err error) {
 	g.pids, g.memory = "", ""
 	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
@@ -132,28 +132,28 @@ func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
 	defer g.limiter.mu.Unlock()
 	g.leader = pid
-	for _, dir := range foldersOf(g.pids, g.memory) {
-		if err := put(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && alive(pid) {
-			g.fallBack(err)
+	for _, dir := range distinctFolders(g.pids, g.memory) {
+		if err := writeFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && isRunning(pid) {
+			g.countProcesses(err)
 			break
 		}
 	}
-	if err := raiseScore(pid); err != nil && alive(pid) {
+	if err := raiseOOMScore(pid); err != nil && isRunning(pid) {
 		g.limiter.report.note("which processes the kernel ends first where memory is short", err)
 	}
 }
 
-// raiseScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower it.
-func raiseScore(pid int) error {
+// raiseOOMScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower it.
+func raiseOOMScore(pid int) error {
 	dir := "/proc/" + strconv.Itoa(pid)
-	if number(dir, "oom_score_adj") >= OOMScore {
+	if readNumber(dir, "oom_score_adj") >= OOMScore {
 		return nil
 	}
-	return put(dir, "oom_score_adj", strconv.Itoa(OOMScore))
+	return writeFile(dir, "oom_score_adj", strconv.Itoa(OOMScore))
 }
 
-// alive reports whether a process runs. A zombie does not run.
-func alive(pid int) bool {
+// isRunning reports whether a process runs. A zombie does not run.
+func isRunning(pid int) bool {
 	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	p, ok := parseStat(raw)
 	return ok && !p.dead
@@ -164,14 +164,14 @@ func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := g.reached(); err != nil {
+	if err := g.kernelExceeded(); err != nil {
 		return err
 	}
 	if g.pids == "" || g.memory == "" {
 		l.table.refresh(l.groups)
 	}
 	if g.pids != "" {
-		g.usage.tasks = int(number(g.pids, "pids.current"))
+		g.usage.tasks = int(readNumber(g.pids, "pids.current"))
 	}
 	if g.memory != "" {
 		g.usage.memory = 0 // the kernel also enforces the limit for all groups, and its count includes caches
@@ -182,44 +182,44 @@ func (g *Group) Check() error {
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
 	}
-	return g.checkShare()
+	return g.checkTotal()
 }
 
-// reached returns an error if the kernel has enforced a limit on the group.
-func (g *Group) reached() error {
+// kernelExceeded returns an error if the kernel has enforced a limit on the group.
+func (g *Group) kernelExceeded() error {
 	switch {
 	case g.pids != "" && g.wasRefused():
 		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
-	case g.memory != "" && g.limiter.memory.kills(g.memory) > 0:
+	case g.memory != "" && g.limiter.memory.oomKills(g.memory) > 0:
 		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
 	}
 	return nil
 }
 
 // wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count
-// forks that were refused because of the limit for all groups together. [Group.checkShare] handles those.
+// forks that were refused because of the limit for all groups together. [Group.checkTotal] handles those.
 func (g *Group) wasRefused() bool {
-	times := counter(g.pids, "pids.events", "max")
+	times := readCounter(g.pids, "pids.events", "max")
 	if times <= g.refused {
 		return false
 	}
-	base, share := number(g.limiter.pids.base, "pids.current"), int64(g.limiter.share.Tasks)
-	if base >= share-share/8 && number(g.pids, "pids.current") < int64(g.limits.Tasks) {
+	base, share := readNumber(g.limiter.pids.base, "pids.current"), int64(g.limiter.total.Tasks)
+	if base >= share-share/8 && readNumber(g.pids, "pids.current") < int64(g.limits.Tasks) {
 		g.refused = times
 		return false
 	}
 	return true
 }
 
-// checkShare returns an [ExceededError] if all groups together exceed their limit and this group uses the most.
-func (g *Group) checkShare() error {
+// checkTotal returns an [ExceededError] if all groups together exceed their limit and this group uses the most.
+func (g *Group) checkTotal() error {
 	var all, most usage
 	for other := range g.limiter.groups {
 		all.tasks += other.usage.tasks
 		all.memory += other.usage.memory
 		most.tasks, most.memory = max(most.tasks, other.usage.tasks), max(most.memory, other.usage.memory)
 	}
-	share := g.limiter.share
+	share := g.limiter.total
 	switch {
 	case all.tasks >= share.Tasks-share.Tasks/8 && g.usage.tasks == most.tasks:
 		return &ExceededError{Limit: Tasks, Most: int64(share.Tasks), Shared: true}
@@ -263,12 +263,12 @@ func (g *Group) Close() {
 	delete(g.limiter.groups, g)
 	g.limiter.mu.Unlock()
 	for _, dir := range g.made {
-		removeSoon(dir)
+		removeRetrying(dir)
 	}
 }
 
-// foldersOf returns the non-empty folders, each once.
-func foldersOf(dirs ...string) []string {
+// distinctFolders returns the non-empty folders, each once.
+func distinctFolders(dirs ...string) []string {
 	var out []string
 	for i, dir := range dirs {
 		if dir != "" && (i == 0 || dir != dirs[0]) {

@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// hidden is an attack that counting processes at intervals does not detect. A process leaves its session and its
+// hiddenAttack is an attack that counting processes at intervals does not detect. A process leaves its session and its
 // parents between two checks.
-const hidden = "double forks in sessions of their own"
+const hiddenAttack = "double forks in sessions of their own"
 
 // attacks are shell programs that end by themselves, each with the limit that it reaches.
 var attacks = map[string]struct{ script, limit string }{
 	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
 	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},
 	"double forks": {"for i in $(seq 30); do (for j in 1 2 3 4 5 6 7 8 9 10; do sleep 20 & done) ; done; sleep 20", proclimit.Tasks},
-	hidden:         {"for i in $(seq 30); do (for j in 1 2 3 4 5 6 7 8 9 10; do setsid sleep 20 & done) ; done; sleep 20", proclimit.Tasks},
+	hiddenAttack:   {"for i in $(seq 30); do (for j in 1 2 3 4 5 6 7 8 9 10; do setsid sleep 20 & done) ; done; sleep 20", proclimit.Tasks},
 	"memory":       {"head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20", proclimit.Memory},
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
@@ -37,7 +37,7 @@ func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 			continue
 		}
 		for name, attack := range attacks {
-			if way == "watched" && name == hidden {
+			if way == "watched" && name == hiddenAttack {
 				continue
 			}
 			t.Run(way+"/"+name, func(t *testing.T) { overLimit(t, limiter, attack.script, attack.limit) })

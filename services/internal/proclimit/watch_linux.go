@@ -114,7 +114,7 @@ func (g *Group) kill() {
 	for range killRounds {
 		left := 0
 		for _, pid := range g.PIDs() {
-			if pid != g.leader && alive(pid) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if pid != g.leader && isRunning(pid) && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				left++
 			}
 		}
@@ -125,8 +125,8 @@ func (g *Group) kill() {
 	}
 }
 
-// removeSoon removes a cgroup. It tries again for a while, because processes take a moment to end.
-func removeSoon(dir string) {
+// removeRetrying removes a cgroup. It tries again for a while, because processes take a moment to end.
+func removeRetrying(dir string) {
 	for range killRounds {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
 			return
@@ -178,8 +178,8 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// descends reports whether a process is ancestor or a descendant of ancestor.
-func descends(pid, ancestor int) bool {
+// isDescendant reports whether a process is ancestor or a descendant of ancestor.
+func isDescendant(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
 			return true
@@ -218,12 +218,12 @@ func freeMemory() int64 {
 // noLimit is used if a limit of the machine is unknown.
 const noLimit = 1 << 30
 
-// shareOfMachine returns the limits for all groups together. They are three quarters of the machine's maximum number
+// machineLimits returns the limits for all groups together. They are three quarters of the machine's maximum number
 // of tasks and of its memory. An unknown maximum is not a limit.
-func shareOfMachine(pids, memory *controller) Limits {
+func machineLimits(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {
-		if most := number("/proc/sys/kernel", file); most > 0 {
+		if most := readNumber("/proc/sys/kernel", file); most > 0 {
 			tasks = min(tasks, most)
 		}
 	}
@@ -232,7 +232,7 @@ func shareOfMachine(pids, memory *controller) Limits {
 		tasks = min(tasks, int64(own.Cur))
 	}
 	if pids != nil {
-		if most := number(pids.own, "pids.max"); most > 0 {
+		if most := readNumber(pids.own, "pids.max"); most > 0 {
 			tasks = min(tasks, most)
 		}
 	}
@@ -243,7 +243,7 @@ func shareOfMachine(pids, memory *controller) Limits {
 	}
 	if memory != nil {
 		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {
-			if most := number(memory.own, file); most > 0 {
+			if most := readNumber(memory.own, file); most > 0 {
 				bytes = min(bytes, most)
 			}
 		}

@@ -4,17 +4,17 @@ package publicname
 
 import "strings"
 
-// most is the maximum length of a shown name, in bytes.
-const most = 256
+// maxShown is the maximum length of a shown name, in bytes.
+const maxShown = 256
 
 // Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. It is shortened, and lacks
 // the parts that may contain a secret: the query, the fragment and the user information.
 func Of(name string) string {
 	text := publicURI(name) // a name may be a URI, too
-	if len(text) <= most {
+	if len(text) <= maxShown {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
 // publicURI returns a URI without its query, fragment and user information (RFC 3986, sections 3.2.1, 3.4 and 3.5).
@@ -26,7 +26,7 @@ func publicURI(uri string) string {
 	if len(uri) >= len("data:") && strings.EqualFold(uri[:len("data:")], "data:") {
 		return uri[:len("data:")]
 	}
-	start := authority(uri)
+	start := authorityStart(uri)
 	host := uri[start:]
 	if i := strings.IndexAny(host, `/\`); i >= 0 {
 		host = host[:i]
@@ -35,10 +35,10 @@ func publicURI(uri string) string {
 	return uri[:start] + uri[start+signed:]
 }
 
-// authority returns the index at which the authority of a URI begins. The text before it is "//", or what many
+// authorityStart returns the index at which the authority of a URI begins. The text before it is "//", or what many
 // parsers accept instead, for example `https:/` and `https:\\` (https://url.spec.whatwg.org). If there is no
 // authority, the result is the length of the text.
-func authority(uri string) int {
+func authorityStart(uri string) int {
 	for i := 0; i < len(uri); {
 		first := strings.IndexAny(uri[i:], `/\`)
 		if first < 0 {

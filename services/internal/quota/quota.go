@@ -62,8 +62,8 @@ func (f *FullError) Error() string {
 // Is reports whether target is [ErrFull]. It is used by [errors.Is].
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
-// place is the key of an account in one of the scopes that a tally counts separately.
-type place struct {
+// scopedKey is the key of an account in one of the scopes that a tally counts separately.
+type scopedKey struct {
 	principal.Key
 
 	in string
@@ -77,20 +77,20 @@ func Why(err error) string {
 	return ""
 }
 
-// held is the use of one key, as a principal and as a person.
-type held struct{ principal, person int }
+// usage is the use of one key, as a principal and as a person.
+type usage struct{ principal, person int }
 
 // A Tally counts the use of each key. It has no lock: the caller must prevent concurrent use. Create one with
 // [NewTally].
 type Tally struct {
 	what   string
 	limits Limits
-	by     map[place]held
+	by     map[scopedKey]usage
 }
 
 // NewTally returns an empty tally. what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
-	return &Tally{what: what, limits: l, by: make(map[place]held)}
+	return &Tally{what: what, limits: l, by: make(map[scopedKey]usage)}
 }
 
 // Take adds n to the use of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
@@ -125,7 +125,7 @@ func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
 		return &FullError{What: t.what}
 	}
 	for i := len(all) - 1; i >= 0; i-- {
-		a, has := &all[i], t.by[place{all[i].Key, in}]
+		a, has := &all[i], t.by[scopedKey{all[i].Key, in}]
 		switch {
 		case a.Principal && has.principal+n > t.limits.Principal:
 			return &FullError{Account: a.Key, Caller: all[0].Key, What: t.what, Held: has.principal, Limit: t.limits.Principal}
@@ -139,7 +139,7 @@ func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
 func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	all := of.All()
 	for i := range all {
-		at := place{all[i].Key, in}
+		at := scopedKey{all[i].Key, in}
 		has := t.by[at]
 		if all[i].Principal {
 			has.principal += n
@@ -147,7 +147,7 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 		if all[i].Person {
 			has.person += n
 		}
-		if has == (held{}) {
+		if has == (usage{}) {
 			delete(t.by, at)
 			continue
 		}

@@ -17,12 +17,12 @@ import (
 // in ordinary text.
 func Spellings(secret string) []string {
 	secret = strings.TrimSpace(secret)
-	if len(secret) < minLogged {
+	if len(secret) < minLoggedLen {
 		return nil
 	}
 	out := []string{secret, url.QueryEscape(secret), url.PathEscape(secret), hex.EncodeToString([]byte(secret)), strings.ToUpper(hex.EncodeToString([]byte(secret)))}
 	for _, text := range out[1:3] {
-		out = append(out, percent.ReplaceAllStringFunc(text, strings.ToLower))
+		out = append(out, percentEscape.ReplaceAllStringFunc(text, strings.ToLower))
 	}
 	for _, options := range [][]json.Options{nil, {jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true)}} {
 		if text, err := json.Marshal(secret, options...); err == nil {
@@ -43,13 +43,13 @@ func Spellings(secret string) []string {
 // because a program or a server may have changed the form of a value.
 func Every(values []string) *Scrubber {
 	var all []string
-	for _, line := range longLines(values, minLogged) {
+	for _, line := range linesOfMinLength(values, minLoggedLen) {
 		all = append(all, Spellings(line)...)
 	}
 	return New(nil, all)
 }
 
-var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
+var percentEscape = regexp.MustCompile(`%[0-9A-F]{2}`)
 
 // A Stream removes secrets from a text that arrives in pieces, even if a secret is split between pieces. It is not
 // safe for concurrent use.

@@ -16,9 +16,9 @@ import (
 const (
 	// redacted replaces a secret. It needs no escapes in JSON.
 	redacted = "[redacted]"
-	// minLogged and minAnswered are the minimum lengths, in bytes, of secrets that are removed from logs and from
+	// minLoggedLen and minAnswered are the minimum lengths, in bytes, of secrets that are removed from logs and from
 	// answers. Shorter secrets occur in ordinary text, and answers must not be changed by mistake.
-	minLogged, minAnswered = 6, 8
+	minLoggedLen, minAnsweredLen = 6, 8
 )
 
 // Scrubber removes the secrets with which a server was configured. The zero value removes nothing from answers. It is
@@ -37,11 +37,11 @@ type Scrubber struct {
 // environment variables env, which may be secrets.
 func New(env map[string]string, secrets []string) *Scrubber {
 	var pairs []string
-	logged := longLines(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLogged)
+	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
 	for _, text := range logged {
 		pairs = append(pairs, text, redacted)
 	}
-	s := &Scrubber{log: strings.NewReplacer(pairs...), logged: logged, secrets: longLines(secrets, minAnswered)}
+	s := &Scrubber{log: strings.NewReplacer(pairs...), logged: logged, secrets: linesOfMinLength(secrets, minAnsweredLen)}
 	s.begins['\\'] = true
 	for _, secret := range s.secrets {
 		s.begins[secret[0]] = true
@@ -49,9 +49,9 @@ func New(env map[string]string, secrets []string) *Scrubber {
 	return s
 }
 
-// longLines returns the lines of the values that have at least the given length. Longer lines come first, because one
+// linesOfMinLength returns the lines of the values that have at least the given length. Longer lines come first, because one
 // secret may contain another.
-func longLines(values []string, length int) []string {
+func linesOfMinLength(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
 		for line := range strings.Lines(value) {
@@ -112,14 +112,14 @@ func (s *Scrubber) suspects(raw []byte) bool {
 // is inside a JSON string.
 func (s *Scrubber) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
-		if n := spells(text, secret); n > 0 {
+		if n := secretLen(text, secret); n > 0 {
 			return n
 		}
 	}
 	return 0
 }
 
-func spells(text []byte, secret string) int {
+func secretLen(text []byte, secret string) int {
 	at := 0
 	for secret != "" {
 		char, size := nextChar(text[at:])

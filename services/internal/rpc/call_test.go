@@ -25,8 +25,8 @@ import (
 // canary is a text that the server must never send.
 const canary = "canary-7f3a"
 
-// doing returns a probe. Its unary method, and its stream after it has read a message, return the result of do.
-func doing(do func(ctx context.Context, name string) error) probe {
+// probeOf returns a probe. Its unary method, and its stream after it has read a message, return the result of do.
+func probeOf(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 			return "answer", do(ctx, req.GetName())
@@ -45,8 +45,8 @@ func doing(do func(ctx context.Context, name string) error) probe {
 	}
 }
 
-// both calls the unary method and the stream, and passes the error of each to check.
-func both(t *testing.T, s *site, check func(t *testing.T, err error)) {
+// checkBoth calls the unary method and the stream, and passes the error of each to check.
+func checkBoth(t *testing.T, s *testServer, check func(t *testing.T, err error)) {
 	t.Helper()
 	for _, w := range s.ways() {
 		for kind, call := range map[string]func(context.Context, grpc.ClientConnInterface) (string, error){
@@ -55,7 +55,7 @@ func both(t *testing.T, s *site, check func(t *testing.T, err error)) {
 		} {
 			t.Run(w.name+"/"+kind, func(t *testing.T) {
 				t.Parallel()
-				text, err := call(soon(t), w.as(t, gateway, false))
+				text, err := call(timeoutContext(t), w.as(t, gateway, false))
 				if text != "" {
 					t.Errorf("an answer came beside the error: %q", text)
 				}
@@ -89,9 +89,9 @@ func TestServer_SendsErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, doing(func(context.Context, string) error { return tt.err }).register(t))
-			both(t, s, func(t *testing.T, err error) {
-				wanted(t, "", err, "", tt.code, tt.reason)
+			s := newSite(t, probeOf(func(context.Context, string) error { return tt.err }).register(t))
+			checkBoth(t, s, func(t *testing.T, err error) {
+				checkAnswer(t, "", err, "", tt.code, tt.reason)
 				if got := status.Convert(err).Message(); got != tt.message {
 					t.Errorf("the message is %q, want %q", got, tt.message)
 				}
@@ -107,10 +107,10 @@ func TestServer_SendsErrors(t *testing.T) {
 
 func TestServer_SendsRetryInfo(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, doing(func(context.Context, string) error {
+	s := newSite(t, probeOf(func(context.Context, string) error {
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "FULL", RetryAfter: 1500 * time.Millisecond, Err: errors.New("full")}
 	}).register(t))
-	both(t, s, func(t *testing.T, err error) {
+	checkBoth(t, s, func(t *testing.T, err error) {
 		for _, detail := range status.Convert(err).Details() {
 			if info, ok := detail.(*errdetails.RetryInfo); ok && info.GetRetryDelay().AsDuration() == 1500*time.Millisecond {
 				return
@@ -125,8 +125,8 @@ func TestServer_PanicFailsOnlyItsCall(t *testing.T) {
 	for name, value := range map[string]any{"a text": canary, "an error": errors.New(canary), "nothing": nil, "a caller's error": &rpc.Error{Reason: canary}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, doing(func(context.Context, string) error { panic(value) }).register(t))
-			both(t, s, func(t *testing.T, err error) {
+			s := newSite(t, probeOf(func(context.Context, string) error { panic(value) }).register(t))
+			checkBoth(t, s, func(t *testing.T, err error) {
 				if st := status.Convert(err); st.Code() != codes.Internal || st.Message() != "internal error" || len(st.Details()) > 0 {
 					t.Errorf("got %v", err)
 				}
@@ -143,7 +143,7 @@ func TestServer_PanicFailsOnlyItsCall(t *testing.T) {
 func TestServer_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
-	s := newSite(t, doing(func(_ context.Context, name string) error {
+	s := newSite(t, probeOf(func(_ context.Context, name string) error {
 		if name == "last" {
 			return status.Error(codes.AlreadyExists, "read to the end")
 		}
@@ -154,24 +154,24 @@ func TestServer_RefusesInvalidRequests(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
 			ran.Store(0)
-			got, err := askFor(soon(t), conn, methodUnary, "not a name")
-			wanted(t, got, err, "", codes.InvalidArgument, "INVALID_REQUEST")
+			got, err := askFor(timeoutContext(t), conn, methodUnary, "not a name")
+			checkAnswer(t, got, err, "", codes.InvalidArgument, "INVALID_REQUEST")
 			if ran.Load() != 0 {
 				t.Error("the handler ran")
 			}
 			if !strings.Contains(err.Error(), "name") {
 				t.Errorf("the message names no field: %v", err)
 			}
-			got, err = open(soon(t), conn, "one", "not a name", "last")
-			wanted(t, got, err, "", codes.InvalidArgument, "INVALID_REQUEST")
+			got, err = open(timeoutContext(t), conn, "one", "not a name", "last")
+			checkAnswer(t, got, err, "", codes.InvalidArgument, "INVALID_REQUEST")
 			if ran.Load() != 1 {
 				t.Errorf("the handler read %d messages, want the one before the broken one", ran.Load())
 			}
-			got, err = open(soon(t), conn, "one", "two", "last")
-			wanted(t, got, err, "", codes.AlreadyExists, "")
+			got, err = open(timeoutContext(t), conn, "one", "two", "last")
+			checkAnswer(t, got, err, "", codes.AlreadyExists, "")
 			// A caller without access must not see whether its request satisfies the contract.
-			got, err = askFor(soon(t), w.as(t, ratelimit, false), methodUnary, "not a name")
-			wanted(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
+			got, err = askFor(timeoutContext(t), w.as(t, ratelimit, false), methodUnary, "not a name")
+			checkAnswer(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
 		})
 	}
 }
@@ -179,7 +179,7 @@ func TestServer_RefusesInvalidRequests(t *testing.T) {
 func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	t.Parallel()
 	left := make(chan time.Duration, 1)
-	s := newSite(t, doing(func(ctx context.Context, _ string) error {
+	s := newSite(t, probeOf(func(ctx context.Context, _ string) error {
 		end, ok := ctx.Deadline()
 		if !ok {
 			return errors.New("no deadline")
@@ -194,11 +194,11 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process, the client bounds its calls
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
-			if _, err := ask(soon(t), conn, methodUnary); err != nil { // the first call opens the connection
+			if _, err := ask(timeoutContext(t), conn, methodUnary); err != nil { // the first call opens the connection
 				t.Fatal(err)
 			}
 			<-left
-			for given, most := range map[time.Duration]time.Duration{0: patience, time.Minute: time.Minute - 20*time.Millisecond, 24 * 365 * time.Hour: latest} {
+			for given, most := range map[time.Duration]time.Duration{0: testTimeout, time.Minute: time.Minute - 20*time.Millisecond, 24 * 365 * time.Hour: latest} {
 				ctx := context.WithoutCancel(t.Context())
 				if given > 0 {
 					var cancel context.CancelFunc
@@ -238,10 +238,10 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 }
 
 // newWaiting returns a site whose methods run until their context ends, and the number of methods that run.
-func newWaiting(t *testing.T) (*site, *atomic.Int64) {
+func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
-	return newSite(t, doing(func(ctx context.Context, _ string) error {
+	return newSite(t, probeOf(func(ctx context.Context, _ string) error {
 		running.Add(1)
 		defer running.Add(-1)
 		<-ctx.Done()
@@ -260,24 +260,24 @@ func TestServer_CancelledCallEndsHandler(t *testing.T) {
 				_, err := ask(ctx, w.as(t, gateway, false), methodUnary)
 				done <- err
 			}()
-			until(t, func() bool { return running.Load() == 1 })
+			waitFor(t, func() bool { return running.Load() == 1 })
 			cancel()
 			if err := <-done; status.Code(err) != codes.Canceled {
 				t.Errorf("got %v", err)
 			}
-			until(t, func() bool { return running.Load() == 0 })
+			waitFor(t, func() bool { return running.Load() == 0 })
 		})
 	}
 }
 
-// until waits for a condition that must become true soon.
-func until(t *testing.T, holds func() bool) {
+// waitFor waits for a condition that must become true soon.
+func waitFor(t *testing.T, holds func() bool) {
 	t.Helper()
-	untilEnd(t, patience, holds)
+	waitForWithin(t, testTimeout, holds)
 }
 
-// untilEnd waits for a condition, at most for the given time.
-func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
+// waitForWithin waits for a condition, at most for the given time.
+func waitForWithin(t *testing.T, within time.Duration, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -292,7 +292,7 @@ func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	s := newSite(t, doing(func(ctx context.Context, _ string) error {
+	s := newSite(t, probeOf(func(ctx context.Context, _ string) error {
 		md, _ := metadata.FromIncomingContext(ctx)
 		_, outgoing := metadata.FromOutgoingContext(ctx)
 		switch {
@@ -306,12 +306,12 @@ func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 	for _, w := range s.ways() {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
-			ctx := context.WithValue(metadata.AppendToOutgoingContext(soon(t), "x-key", "x"), key{}, "x")
+			ctx := context.WithValue(metadata.AppendToOutgoingContext(timeoutContext(t), "x-key", "x"), key{}, "x")
 			ctx = authn.WithCaller(authn.OnBehalfOf(ctx, ana()), &authn.Caller{Role: policy})
 			_, err := ask(ctx, w.as(t, gateway, true), methodUnary)
-			wanted(t, "", err, "", codes.AlreadyExists, "")
+			checkAnswer(t, "", err, "", codes.AlreadyExists, "")
 			_, err = open(ctx, w.as(t, gateway, true), "name")
-			wanted(t, "", err, "", codes.AlreadyExists, "")
+			checkAnswer(t, "", err, "", codes.AlreadyExists, "")
 		})
 	}
 }
@@ -321,7 +321,7 @@ func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 	s := newSite(t, whoami().register(t))
 	for _, w := range s.ways() {
 		for _, method := range []string{"/" + probeService + "/Nothing", "/sluice.nothing.v1.Service/Unary", "nothing", ""} {
-			if _, err := ask(soon(t), w.as(t, gateway, true), method); status.Code(err) != codes.Unimplemented && status.Code(err) != codes.Internal {
+			if _, err := ask(timeoutContext(t), w.as(t, gateway, true), method); status.Code(err) != codes.Unimplemented && status.Code(err) != codes.Internal {
 				t.Errorf("%s, %q: %v", w.name, method, err)
 			}
 		}
@@ -334,7 +334,7 @@ func TestConn_AnswerReplacesMessage(t *testing.T) {
 	s := newSite(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))
 	for _, w := range s.ways() {
 		out := wrapperspb.String("allowed")
-		err := w.as(t, gateway, false).Invoke(soon(t), methodUnary, &identityv1.RevokeTokenRequest{Name: "name"}, out)
+		err := w.as(t, gateway, false).Invoke(timeoutContext(t), methodUnary, &identityv1.RevokeTokenRequest{Name: "name"}, out)
 		if err != nil || out.GetValue() != "" {
 			t.Errorf("%s: %q, %v", w.name, out.GetValue(), err)
 		}

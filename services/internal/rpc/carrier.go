@@ -26,8 +26,8 @@ const (
 	maxCarried = 1024
 	// maxBatch is the maximum number of calls or answers in one message.
 	maxBatch = 32
-	// maxResting is the maximum number of idle goroutines of a stream that wait for further calls.
-	maxResting = 32
+	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for further calls.
+	maxIdleWorkers = 32
 	// maxCarriedPart is the maximum size in bytes of the request, and of the principal, of a carried call. A larger call
 	// is sent as a separate RPC, as sluice.mesh.v1 defines it.
 	maxCarriedPart = 16 << 10
@@ -53,11 +53,11 @@ type carrier struct {
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
-	if v := visitorOf(ctx); v != nil {
-		if !v.carries.CompareAndSwap(false, true) {
-			return exhausted("the connection carries calls on another stream")
+	if v := netPeerOf(ctx); v != nil {
+		if !v.carriesCalls.CompareAndSwap(false, true) {
+			return exhaustedError("the connection carries calls on another stream")
 		}
-		defer v.carries.Store(false)
+		defer v.carriesCalls.Store(false)
 	}
 	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -68,9 +68,9 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 		}
 		cancel()
 	})()
-	on := &carrying{
+	on := &serverStream{
 		server: c.server, ctx: calls, from: peer.NewContext(context.Background(), at),
-		answers: newBatches[*meshv1.CarriedAnswer](), room: make(chan struct{}, maxCarried),
+		answers: newBatches[*meshv1.CarriedAnswer](), slots: make(chan struct{}, maxCarried),
 		next: make(chan func()), ended: make(chan struct{}), open: make(map[uint64]context.CancelFunc),
 	}
 	read, written := make(chan error, 1), make(chan struct{})
@@ -91,19 +91,19 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 	}
 }
 
-// carrying is one stream and the calls on it.
-type carrying struct {
+// serverStream is one stream and the calls on it.
+type serverStream struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // the context ends with the stream
 	// from contains the peer of the stream, which is the client's role, and nothing else.
 	from    context.Context //nolint:containedctx // the parent of the context of every call on this stream
 	answers *batches[*meshv1.CarriedAnswer]
-	room    chan struct{}
+	slots   chan struct{}
 	working sync.WaitGroup
 	// next passes a call to an idle goroutine. ended is closed when idle goroutines must end.
-	next    chan func()
-	ended   chan struct{}
-	resting atomic.Int32
+	next        chan func()
+	ended       chan struct{}
+	idleWorkers atomic.Int32
 
 	mu sync.Mutex
 	// open contains the functions that cancel calls, by the ids of the calls. It is nil when no more calls may begin.
@@ -111,7 +111,7 @@ type carrying struct {
 }
 
 // read begins the received calls. It returns when the stream ends.
-func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
+func (on *serverStream) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	for {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -121,7 +121,7 @@ func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsReques
 			return err
 		}
 		for _, call := range req.GetCalls() {
-			if err := on.take(call); err != nil {
+			if err := on.accept(call); err != nil {
 				return err
 			}
 		}
@@ -130,7 +130,7 @@ func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsReques
 
 // write sends answers until all calls have ended and all answers are sent. The slot of a call becomes free only when
 // its answer was sent, so a client that does not read can't begin more calls.
-func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
+func (on *serverStream) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	var err error
 	for {
 		batch := on.answers.take()
@@ -141,13 +141,13 @@ func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsReque
 			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // if this fails, read notices that the stream has ended
 		}
 		for range batch {
-			<-on.room
+			<-on.slots
 		}
 	}
 }
 
 // end prevents further calls and waits for the calls that have begun.
-func (on *carrying) end() {
+func (on *serverStream) end() {
 	on.mu.Lock()
 	on.open = nil
 	on.mu.Unlock()
@@ -156,8 +156,8 @@ func (on *carrying) end() {
 	on.answers.close()
 }
 
-// take begins a call when there is a free slot, or cancels a call. An error ends the stream.
-func (on *carrying) take(call *meshv1.CarriedCall) error {
+// accept begins a call when there is a free slot, or cancels a call. An error ends the stream.
+func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 	if call.GetGivenUp() {
 		on.mu.Lock()
 		defer on.mu.Unlock()
@@ -167,7 +167,7 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 		return nil
 	}
 	select {
-	case on.room <- struct{}{}:
+	case on.slots <- struct{}{}:
 	case <-on.ctx.Done():
 		return on.ctx.Err()
 	}
@@ -176,12 +176,12 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 	defer on.mu.Unlock()
 	if on.open == nil {
 		end()
-		<-on.room
+		<-on.slots
 		return context.Canceled
 	}
 	on.open[call.GetId()] = end
 	work := func() {
-		answer := on.answer(ctx, call)
+		answer := on.execute(ctx, call)
 		on.mu.Lock()
 		delete(on.open, call.GetId())
 		on.mu.Unlock()
@@ -198,24 +198,24 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 
 // work executes a call, and then further calls. A goroutine whose stack has grown is reused. The stack of a new
 // goroutine is copied several times until it is large enough, which would take a quarter of the limiter's time.
-func (on *carrying) work(call func()) {
-	defer on.resting.Add(-1)
+func (on *serverStream) work(call func()) {
+	defer on.idleWorkers.Add(-1)
 	for {
 		call()
-		if on.resting.Add(1) > maxResting {
+		if on.idleWorkers.Add(1) > maxIdleWorkers {
 			return
 		}
 		select {
 		case call = <-on.next:
-			on.resting.Add(-1)
+			on.idleWorkers.Add(-1)
 		case <-on.ended:
 			return
 		}
 	}
 }
 
-// answer executes a call and encodes its result.
-func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
+// execute executes a call and encodes its result.
+func (on *serverStream) execute(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
 	resp, err := on.serve(ctx, call)
 	var text []byte
 	if err == nil {
@@ -228,13 +228,13 @@ func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv
 }
 
 // serve executes a call through the interceptors.
-func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
+func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
 	method, ok := on.server.carried[call.GetMethod()]
 	if !ok {
 		return nil, &Error{Code: codes.Unimplemented, Reason: "NOT_CARRIED", Err: fmt.Errorf("%q is not a method whose calls can be carried", call.GetMethod())}
 	}
 	if size := len(call.GetRequest()); size > method.most {
-		return nil, exhausted("a request of %s has at most %d bytes, this one %d", call.GetMethod(), method.most, size)
+		return nil, exhaustedError("a request of %s has at most %d bytes, this one %d", call.GetMethod(), method.most, size)
 	}
 	req := method.request.New().Interface()
 	if err := proto.Unmarshal(call.GetRequest(), req); err != nil {
@@ -244,12 +244,12 @@ func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.
 		parent := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": call.GetTraceparent()})
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContextFromContext(parent))
 	}
-	in, err := newInside(ctx, on.from)
+	in, err := newLocalContext(ctx, on.from)
 	if err != nil {
 		return nil, err
 	}
 	defer in.finish()
-	served, end := traced(in, on.server.deps.Trace, call.GetMethod(), false)
+	served, end := startSpan(in, on.server.deps.Trace, call.GetMethod(), false)
 	resp, err := method.serve(served, call.GetPrincipal(), req)
 	end(err)
 	if err != nil {
@@ -268,10 +268,10 @@ type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
 	closed bool
-	some   chan struct{}
+	ready  chan struct{}
 }
 
-func newBatches[T any]() *batches[T] { return &batches[T]{some: make(chan struct{}, 1)} }
+func newBatches[T any]() *batches[T] { return &batches[T]{ready: make(chan struct{}, 1)} }
 
 // add adds an item. It returns false if [maxCarried] items are waiting or the queue is closed.
 func (b *batches[T]) add(item T) bool {
@@ -281,7 +281,7 @@ func (b *batches[T]) add(item T) bool {
 		return false
 	}
 	b.items = append(b.items, item)
-	b.tell()
+	b.signal()
 	return true
 }
 
@@ -290,12 +290,12 @@ func (b *batches[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	b.tell()
+	b.signal()
 }
 
-func (b *batches[T]) tell() {
+func (b *batches[T]) signal() {
 	select {
-	case b.some <- struct{}{}:
+	case b.ready <- struct{}{}:
 	default: // a signal is pending already
 	}
 }
@@ -303,7 +303,7 @@ func (b *batches[T]) tell() {
 // take waits for items and returns the first ones, at most [maxBatch]. It returns nothing if the queue is closed and
 // empty.
 func (b *batches[T]) take() []T {
-	for range b.some {
+	for range b.ready {
 		b.mu.Lock()
 		n := min(len(b.items), maxBatch)
 		batch, closed := b.items[:n:n], b.closed
@@ -311,7 +311,7 @@ func (b *batches[T]) take() []T {
 			b.items = nil // release the memory of the items
 		}
 		if len(b.items) > 0 || closed {
-			b.tell()
+			b.signal()
 		}
 		b.mu.Unlock()
 		if n > 0 || closed {

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// again is the time after which a broken stream is replaced by a new one.
-	again = 250 * time.Millisecond
-	// hangs is the time without an answer after which a stream may be hanging.
-	hangs = 100 * time.Millisecond
+	// reopenDelay is the time after which a broken stream is replaced by a new one.
+	reopenDelay = 250 * time.Millisecond
+	// hangTimeout is the time without an answer after which a stream may be hanging.
+	hangTimeout = 100 * time.Millisecond
 )
 
 // A Conn is a connection to a role. If the contract of a method allows it, calls of the method are carried on a
@@ -40,7 +40,7 @@ type Conn struct {
 	close   context.CancelFunc
 
 	// open is the present stream; nil if there is none.
-	open atomic.Pointer[lane]
+	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
 	// next is the earliest time at which a stream may be opened. opening is true while a stream is opened or open.
 	next    time.Time
@@ -75,7 +75,7 @@ func (c *Conn) carries(method string) bool {
 	if known, ok := c.methods.Load(method); ok {
 		return known.(bool)
 	}
-	table, err := termsOf(serviceOf(method))
+	table, err := methodTerms(serviceOf(method))
 	carries := err == nil && table[method].carried
 	c.methods.Store(method, carries)
 	return carries
@@ -87,7 +87,7 @@ var errNotCarried = errors.New("the call was not carried")
 // carry makes a call on the open stream. It returns [errNotCarried] if there is no stream, or if the stream breaks
 // before the answer arrives.
 func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
-	on := c.lane()
+	on := c.stream()
 	req, ok1 := args.(proto.Message)
 	resp, ok2 := reply.(proto.Message)
 	if _, says := metadata.FromOutgoingContext(ctx); on == nil || !ok1 || !ok2 || says {
@@ -106,7 +106,7 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	if err != nil || len(text) > maxCarriedPart || len(principal) > maxCarriedPart {
 		return errNotCarried
 	}
-	ctx, end := traced(ctx, c.side.deps.Trace, method, true)
+	ctx, end := startSpan(ctx, c.side.deps.Trace, method, true)
 	defer func() { end(err) }()
 	answer, err := on.call(ctx, &meshv1.CarriedCall{
 		Method: method, Request: text, Principal: principal,
@@ -115,11 +115,11 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	if err != nil {
 		return err
 	}
-	return read(answer, resp)
+	return decodeAnswer(answer, resp)
 }
 
-// read decodes the answer to a call.
-func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
+// decodeAnswer decodes the answer to a call.
+func decodeAnswer(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	switch result := answer.GetResult().(type) {
 	case *meshv1.CarriedAnswer_Response:
 		if err := proto.Unmarshal(result.Response, resp); err != nil {
@@ -137,8 +137,8 @@ func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	}
 }
 
-// lane returns the open stream. If there is none, lane starts to open one and returns nil.
-func (c *Conn) lane() *lane {
+// stream returns the open stream. If there is none, lane starts to open one and returns nil.
+func (c *Conn) stream() *clientStream {
 	if on := c.open.Load(); on != nil {
 		return on
 	}
@@ -158,15 +158,15 @@ func (c *Conn) run() {
 		cancel()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.opening, c.next = false, time.Now().Add(again)
+		c.opening, c.next = false, time.Now().Add(reopenDelay)
 	}()
 	stream, err := meshv1.NewCarrierServiceClient(c.ClientConn).CarryCalls(ctx, grpc.WaitForReady(false))
 	if err != nil {
 		return
 	}
-	on := &lane{end: cancel, waiting: newBatches[*meshv1.CarriedCall](), open: make(map[uint64]waiter)}
+	on := &clientStream{end: cancel, waiting: newBatches[*meshv1.CarriedCall](), open: make(map[uint64]waiter)}
 	c.open.Store(on)
-	defer on.leave()
+	defer on.failAll()
 	defer c.open.Store(nil)
 	go on.write(stream)
 	for {
@@ -174,12 +174,12 @@ func (c *Conn) run() {
 		if err != nil {
 			return
 		}
-		on.answered(resp.GetAnswers())
+		on.deliver(resp.GetAnswers())
 	}
 }
 
-// lane is one stream and the calls on it. It is safe for concurrent use.
-type lane struct {
+// clientStream is one stream and the calls on it. It is safe for concurrent use.
+type clientStream struct {
 	end     func()
 	waiting *batches[*meshv1.CarriedCall]
 
@@ -188,19 +188,19 @@ type lane struct {
 	// broken.
 	open map[uint64]waiter
 	last uint64
-	// heard is the number of answers that were received for waiting callers.
-	heard uint64
+	// answersReceived is the number of answers that were received for waiting callers.
+	answersReceived uint64
 }
 
 // waiter is a caller that waits for an answer, at most until ends.
 type waiter struct {
-	done chan<- *meshv1.CarriedAnswer
-	ends time.Time
+	done     chan<- *meshv1.CarriedAnswer
+	deadline time.Time
 }
 
 // call makes a call and waits for its answer. If no answer at all arrives on the stream before the call's deadline,
 // call closes the stream, because the server may hang while other replicas work.
-func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
+func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()
 	l.mu.Lock()
@@ -211,10 +211,10 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 	l.last++
 	call.Id = l.last
 	l.open[call.GetId()] = waiter{done, ends}
-	heard := l.heard
+	heard := l.answersReceived
 	l.mu.Unlock()
 	if !l.waiting.add(call) {
-		l.forget(call.GetId())
+		l.abandon(call.GetId())
 		return nil, errNotCarried
 	}
 	select {
@@ -225,31 +225,31 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 		return answer, nil
 	case <-ctx.Done():
 	}
-	switch now := l.forget(call.GetId()); {
+	switch now := l.abandon(call.GetId()); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // if the queue is full, the server ends the call at its deadline
-	case now == heard && time.Since(begin) > hangs:
+	case now == heard && time.Since(begin) > hangTimeout:
 		l.end()
 	}
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// forget makes a caller stop waiting for an answer. It returns the number of answers received so far.
-func (l *lane) forget(id uint64) uint64 {
+// abandon makes a caller stop waiting for an answer. It returns the number of answers received so far.
+func (l *clientStream) abandon(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.open, id)
-	return l.heard
+	return l.answersReceived
 }
 
 // write sends waiting calls until the stream breaks. run also notices that the stream has broken.
-func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
+func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()
 		if len(batch) == 0 {
 			return
 		}
-		if batch = l.wanted(batch); len(batch) == 0 {
+		if batch = l.removeExpired(batch); len(batch) == 0 {
 			continue
 		}
 		if stream.Send(&meshv1.CarryCallsRequest{Calls: batch}) != nil {
@@ -258,9 +258,9 @@ func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, m
 	}
 }
 
-// wanted returns the calls whose callers still wait, each with its remaining time, and the cancellations. Therefore a
+// removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations. Therefore a
 // slow server does not execute calls that were given up.
-func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
+func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -269,27 +269,27 @@ func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 			return false
 		}
 		who, waits := l.open[call.GetId()]
-		left := min(who.ends.Sub(now), maxDeadline).Milliseconds()
+		left := min(who.deadline.Sub(now), maxDeadline).Milliseconds()
 		call.TimeoutMs = uint32(max(0, left))
 		return !waits || left <= 0
 	})
 }
 
-// answered passes answers to the waiting callers. It ignores answers for which no caller waits.
-func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
+// deliver passes answers to the waiting callers. It ignores answers for which no caller waits.
+func (l *clientStream) deliver(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, answer := range answers {
 		if who, ok := l.open[answer.GetId()]; ok {
 			delete(l.open, answer.GetId())
-			l.heard++
+			l.answersReceived++
 			who.done <- answer
 		}
 	}
 }
 
-// leave makes the callers of all unanswered calls send separate RPCs.
-func (l *lane) leave() {
+// failAll makes the callers of all unanswered calls send separate RPCs.
+func (l *clientStream) failAll() {
 	l.waiting.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()

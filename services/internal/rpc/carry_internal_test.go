@@ -12,11 +12,11 @@ import (
 // Case X2. The queue of calls is bounded. Calls whose callers no longer wait are not sent.
 func TestBatches_DropsCallsWithoutWaitingCaller(t *testing.T) {
 	t.Parallel()
-	l := &lane{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{
-		1: {ends: time.Now().Add(time.Hour)}, 2: {ends: time.Now().Add(-time.Millisecond)}, 4: {ends: time.Now().Add(time.Minute)},
+	l := &clientStream{waiting: newBatches[*meshv1.CarriedCall](), open: map[uint64]waiter{
+		1: {deadline: time.Now().Add(time.Hour)}, 2: {deadline: time.Now().Add(-time.Millisecond)}, 4: {deadline: time.Now().Add(time.Minute)},
 	}}
 	var sent []uint64
-	for _, call := range l.wanted([]*meshv1.CarriedCall{{Id: 1}, {Id: 2}, {Id: 3}, {Id: 3, GivenUp: true}, {Id: 4}}) {
+	for _, call := range l.removeExpired([]*meshv1.CarriedCall{{Id: 1}, {Id: 2}, {Id: 3}, {Id: 3, GivenUp: true}, {Id: 4}}) {
 		sent = append(sent, call.GetId())
 		if left := call.GetTimeoutMs(); !call.GetGivenUp() && (left == 0 || left > 300_000) {
 			t.Errorf("call %d has %d ms", call.GetId(), left)

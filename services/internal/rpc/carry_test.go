@@ -19,21 +19,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/network"
 )
 
-// echoes answers with the name in its request.
-func echoes(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
+// echo answers with the name in its request.
+func echo(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 	return req.GetName(), nil
 }
 
 func TestConn_CarriesCalls(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probe{unary: echoes}.register(t))
+	s := newSite(t, probe{unary: echo}.register(t))
 	conn := s.over(t, gateway, false)
 	const calls = 500
 	var asking sync.WaitGroup
 	for n := range calls {
 		asking.Go(func() {
 			name := fmt.Sprintf("name-%d", n)
-			if got, err := askFor(soon(t), conn, methodUnary, name); err != nil || got != name {
+			if got, err := askFor(timeoutContext(t), conn, methodUnary, name); err != nil || got != name {
 				t.Errorf("%s was answered %q, %v", name, got, err)
 			}
 		})
@@ -42,7 +42,7 @@ func TestConn_CarriesCalls(t *testing.T) {
 	if sent := conn.Sent(); sent != calls {
 		t.Errorf("%d calls of %d were carried", sent, calls)
 	}
-	if _, err := askFor(soon(t), conn, methodLarge, strings.Repeat("x", 100<<10)); status.Code(err) != codes.InvalidArgument {
+	if _, err := askFor(timeoutContext(t), conn, methodLarge, strings.Repeat("x", 100<<10)); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a large call: %v", err)
 	}
 	if sent := conn.Sent(); sent != calls {
@@ -53,31 +53,31 @@ func TestConn_CarriesCalls(t *testing.T) {
 // If the stream of a call breaks, the call is sent as a separate RPC, which another server answers.
 func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	t.Parallel()
-	s := &site{tokens: newTokens(t)}
+	s := &testServer{tokens: newTokens(t)}
 	var asked atomic.Int64
 	s.start(t, probe{unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 		if asked.Add(1) == 1 {
 			<-ctx.Done()
 		}
-		return echoes(ctx, req)
+		return echo(ctx, req)
 	}}.register(t))
 	proxy := network.Start(t, s.tls)
 	s.tls = proxy.Addr
 	conn := s.over(t, gateway, false)
 	done := make(chan error, 1)
 	go func() {
-		got, err := askFor(soon(t), conn, methodUnary, "again")
+		got, err := askFor(timeoutContext(t), conn, methodUnary, "again")
 		if err == nil && got != "again" {
 			err = fmt.Errorf("the answer is %q", got)
 		}
 		done <- err
 	}()
-	until(t, func() bool { return asked.Load() == 1 })
+	waitFor(t, func() bool { return asked.Load() == 1 })
 	if conn.Sent() != 1 {
 		t.Fatal("the call was not carried")
 	}
 	proxy.Refuse(t)
-	proxy.Mend(t)
+	proxy.EndFault(t)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -87,7 +87,7 @@ func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
-	s := newSite(t, doing(func(context.Context, string) error {
+	s := newSite(t, probeOf(func(context.Context, string) error {
 		<-hangs
 		return nil
 	}).register(t))
@@ -99,9 +99,9 @@ func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	if _, err := ask(ctx, conn, methodUnary); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("got %v", err)
 	}
-	until(t, func() bool { return conn.Sent() == 0 })
+	waitFor(t, func() bool { return conn.Sent() == 0 })
 	goOn()
-	if _, err := ask(soon(t), conn, methodUnary); err != nil || conn.Sent() != 1 {
+	if _, err := ask(timeoutContext(t), conn, methodUnary); err != nil || conn.Sent() != 1 {
 		t.Errorf("on another stream: %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
 	conn := s.over(t, gateway, false)
-	ctx, cancel := context.WithCancel(soon(t))
+	ctx, cancel := context.WithCancel(timeoutContext(t))
 	defer cancel()
 	stream, err := meshv1.NewCarrierServiceClient(conn.ClientConn).CarryCalls(ctx)
 	if err != nil {
@@ -133,13 +133,13 @@ func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 			}
 		}
 	})
-	until(t, func() bool { return running.Load() == 1024 })
+	waitFor(t, func() bool { return running.Load() == 1024 })
 	<-time.After(100 * time.Millisecond)
 	if now := running.Load(); now != 1024 {
 		t.Errorf("%d calls are worked on, want 1024", now)
 	}
 	cancel()
-	until(t, func() bool { return running.Load() == 0 })
+	waitFor(t, func() bool { return running.Load() == 0 })
 }
 
 // Case X2. A client that does not read answers can't make more calls. A connection can have only one stream that
@@ -147,12 +147,12 @@ func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
-	s := newSite(t, doing(func(context.Context, string) error {
+	s := newSite(t, probeOf(func(context.Context, string) error {
 		made.Add(1)
 		return nil
 	}).register(t))
 	client := meshv1.NewCarrierServiceClient(s.over(t, gateway, false).ClientConn)
-	ctx, cancel := context.WithCancel(soon(t))
+	ctx, cancel := context.WithCancel(timeoutContext(t))
 	defer cancel()
 	stream, err := client.CarryCalls(ctx)
 	if err != nil {
@@ -167,14 +167,14 @@ func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 		}
 	})
 	last := int64(-1)
-	until(t, func() bool { // no more calls for a while
+	waitFor(t, func() bool { // no more calls for a while
 		was := last
 		last = made.Load()
 		<-time.After(300 * time.Millisecond)
 		return last > 1024 && last == was
 	})
 	t.Logf("%d calls were made whose answers nobody has read", last)
-	other, err := client.CarryCalls(soon(t))
+	other, err := client.CarryCalls(timeoutContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +195,8 @@ func request(t *testing.T, name string) []byte {
 // A call that may not be carried is refused, and the stream continues.
 func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probe{unary: echoes}.register(t))
-	stream, err := meshv1.NewCarrierServiceClient(s.over(t, gateway, true).ClientConn).CarryCalls(soon(t))
+	s := newSite(t, probe{unary: echo}.register(t))
+	stream, err := meshv1.NewCarrierServiceClient(s.over(t, gateway, true).ClientConn).CarryCalls(timeoutContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}

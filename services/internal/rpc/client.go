@@ -51,7 +51,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect(), MinConnectTimeout: 2 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnectBackoff(), MinConnectTimeout: 2 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
 	if deps.Trace != nil {
@@ -93,8 +93,8 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnect returns a short backoff. Calls that wait for a role therefore find it soon after its restart.
-func reconnect() backoff.Config {
+// reconnectBackoff returns a short backoff. Calls that wait for a role therefore find it soon after its restart.
+func reconnectBackoff() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }
 

@@ -100,8 +100,8 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 	}
 }
 
-// everything registers every method of every contract. Each method answers an admitted call with UNIMPLEMENTED.
-func everything(t *testing.T) serviceFunc {
+// allMethods registers every method of every contract. Each method answers an admitted call with UNIMPLEMENTED.
+func allMethods(t *testing.T) serviceFunc {
 	t.Helper()
 	return func(r grpc.ServiceRegistrar) {
 		for _, service := range contracts(t) {
@@ -115,7 +115,7 @@ func everything(t *testing.T) serviceFunc {
 				if method.IsStreamingClient() || method.IsStreamingServer() {
 					desc.Streams = append(desc.Streams, grpc.StreamDesc{
 						StreamName: name, ClientStreams: method.IsStreamingClient(), ServerStreams: method.IsStreamingServer(),
-						Handler: func(any, grpc.ServerStream) error { return letIn() },
+						Handler: func(any, grpc.ServerStream) error { return errAdmitted() },
 					})
 					continue
 				}
@@ -126,7 +126,7 @@ func everything(t *testing.T) serviceFunc {
 	}
 }
 
-func letIn() error { return status.Error(codes.Unimplemented, "let in") }
+func errAdmitted() error { return status.Error(codes.Unimplemented, "let in") }
 
 func handlerOf(method protoreflect.MethodDescriptor) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
@@ -137,7 +137,7 @@ func handlerOf(method protoreflect.MethodDescriptor) grpc.MethodHandler {
 		if err := dec(in); err != nil {
 			return nil, err
 		}
-		return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: fullName(method)}, func(context.Context, any) (any, error) { return nil, letIn() })
+		return interceptor(ctx, in, &grpc.UnaryServerInfo{FullMethod: fullName(method)}, func(context.Context, any) (any, error) { return nil, errAdmitted() })
 	}
 }
 
@@ -190,7 +190,7 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 // Case I5. Every role and every token is admitted by the methods whose contract names it, and by no other method.
 func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, everything(t))
+	s := newSite(t, allMethods(t))
 	roles := s.ways()[0]
 	for _, service := range contracts(t) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 					if role == authv1.Role_ROLE_UNSPECIFIED {
 						continue
 					}
-					in, err := try(soon(t), roles.as(t, role, false), method)
+					in, err := try(timeoutContext(t), roles.as(t, role, false), method)
 					named, want := slices.Contains(c.GetRoles(), role), "CALLER_REFUSED"
 					if named && c.GetPrincipal() {
 						named, want = false, "PRINCIPAL_REQUIRED"
@@ -220,15 +220,15 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 					}
 				}
 				for role, conn := range tokens {
-					in, err := try(soon(t), conn, method)
+					in, err := try(timeoutContext(t), conn, method)
 					if named := slices.Contains(c.GetTokens(), role); in != named || !in && rpc.Reason(err) != "CALLER_REFUSED" {
 						t.Errorf("%s called with a token of %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
 					}
 					if !in {
-						tellsWhoMay(t, err, role, c.GetTokens())
+						checkRefusal(t, err, role, c.GetTokens())
 					}
 				}
-				if in, err := try(soon(t), stranger, method); in || rpc.Reason(err) != "UNAUTHENTICATED" {
+				if in, err := try(timeoutContext(t), stranger, method); in || rpc.Reason(err) != "UNAUTHENTICATED" {
 					t.Errorf("%s called by nobody: let in is %t: %v", method.Name(), in, err)
 				}
 			}
@@ -260,25 +260,25 @@ func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 		agent: codes.PermissionDenied, authv1.TokenRole_TOKEN_ROLE_APPROVER: codes.PermissionDenied,
 	} {
 		for _, version := range []string{"v1", "v1alpha"} {
-			if err := reflect(soon(t), s.person(t, tokenText(role)), version); status.Code(err) != want {
+			if err := reflect(timeoutContext(t), s.person(t, tokenText(role)), version); status.Code(err) != want {
 				t.Errorf("%s, %s: %v, want %v", role, version, err, want)
 			}
 		}
 	}
-	if err := reflect(soon(t), s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
+	if err := reflect(timeoutContext(t), s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("nobody: %v", err)
 	}
-	if err := reflect(soon(t), s.ways()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
+	if err := reflect(timeoutContext(t), s.ways()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a role: %v", err)
 	}
-	forged := metadata.AppendToOutgoingContext(soon(t), "grpc-internal-auth", "true")
+	forged := metadata.AppendToOutgoingContext(timeoutContext(t), "grpc-internal-auth", "true")
 	if err := reflect(forged, s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("nobody, with metadata: %v", err)
 	}
 }
 
-// tellsWhoMay checks that a refusal names the token that was sent, and exactly the roles whose tokens are accepted.
-func tellsWhoMay(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
+// checkRefusal checks that a refusal names the token that was sent, and exactly the roles whose tokens are accepted.
+func checkRefusal(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
 	t.Helper()
 	name := func(r authv1.TokenRole) string { return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_")) }
 	var want []string

@@ -51,10 +51,10 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	if err != nil {
 		return nil, nil, err
 	}
-	v := newVisitor(info, at)
-	secured = lined{secured, &v.line}
+	v := newNetPeer(info, at)
+	secured = countedConn{secured, &v.unread}
 	if from, isRole, err := v.role(); err == nil && isRole {
-		return secured, v, v.identified(&authn.Caller{Role: from.Role})
+		return secured, v, v.identify(&authn.Caller{Role: from.Role})
 	}
 	return secured, v, nil
 }

@@ -47,7 +47,7 @@ func TestInTime_BoundsUnaryCalls(t *testing.T) {
 				defer cancel()
 			}
 			begin := time.Now()
-			<-inTime(ctx).Done()
+			<-withUnaryDeadline(ctx).Done()
 			if took := time.Since(begin); took != want {
 				t.Errorf("of %v a call lasted %v, want %v", given, took, want)
 			}

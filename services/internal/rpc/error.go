@@ -61,14 +61,14 @@ func Reason(err error) string {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own.Reason
 	}
-	return infoOf(err).GetReason()
+	return errorInfo(err).GetReason()
 }
 
 // Facts returns the facts in an error from a server of the mesh, by name.
-func Facts(err error) map[string]string { return infoOf(err).GetMetadata() }
+func Facts(err error) map[string]string { return errorInfo(err).GetMetadata() }
 
-// infoOf returns the ErrorInfo of a server of the mesh in err, or nil if there is none.
-func infoOf(err error) *errdetails.ErrorInfo {
+// errorInfo returns the ErrorInfo of a server of the mesh in err, or nil if there is none.
+func errorInfo(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
 			return info

@@ -12,7 +12,7 @@ type Carried struct{ *Conn }
 
 // Invoke implements [grpc.ClientConnInterface].
 func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	for end := time.Now().Add(10 * time.Second); c.carries(method) && c.lane() == nil && ctx.Err() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); c.carries(method) && c.stream() == nil && ctx.Err() == nil && time.Now().Before(end); {
 		<-time.After(time.Millisecond)
 	}
 	return c.Conn.Invoke(ctx, method, args, reply, opts...)
@@ -34,7 +34,7 @@ func InFlight(s *Server) (calls, held int) {
 	p := s.chain.people
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, l := range p.by {
+	for _, l := range p.usage {
 		calls += l.calls
 	}
 	return calls, p.held

@@ -14,7 +14,7 @@ import (
 // connections are made on the same processors as the clients.
 func TestServer_SilentConnectionsDisplaceOnlySilentOnes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	stop := make(chan struct{})
 	var flooding sync.WaitGroup
 	for range 4 {
@@ -46,7 +46,7 @@ func TestServer_SilentConnectionsDisplaceOnlySilentOnes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ask(soon(t), conn, methodUnary); err != nil {
+		if _, err := ask(timeoutContext(t), conn, methodUnary); err != nil {
 			failed++
 			t.Log(err)
 		}

@@ -16,19 +16,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// gate decides which callers may call which methods. Every call into a server passes it.
-type gate struct {
+// authorizer decides which callers may call which methods. Every call into a server passes it.
+type authorizer struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
 	// methods maps full method names to their terms. A name that ends in "/" applies to a whole service.
-	methods map[string]terms
+	methods map[string]methodRules
 	// audience maps services to the roles that serve them. These roles are the audiences of signed principals.
 	audience map[string]authv1.Role
 }
 
 // admit identifies the caller of a method, refuses a caller that the contract does not allow, and verifies the signed
 // principal in told. It returns the context for the handler.
-func (g *gate) admit(ctx context.Context, method string, told []string) (context.Context, error) {
+func (g *authorizer) admit(ctx context.Context, method string, told []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
 		return ctx, nil
@@ -56,14 +56,14 @@ func (g *gate) admit(ctx context.Context, method string, told []string) (context
 }
 
 // termsOf returns the terms of a method. No caller satisfies the terms of an unknown method.
-func (g *gate) termsOf(method string) terms {
+func (g *authorizer) termsOf(method string) methodRules {
 	if t, ok := g.methods[method]; ok {
 		return t
 	}
 	return g.methods["/"+serviceOf(method)+"/"]
 }
 
-func (g *gate) serves(method string) bool {
+func (g *authorizer) serves(method string) bool {
 	if _, ok := g.methods[method]; ok {
 		return true
 	}
@@ -71,12 +71,12 @@ func (g *gate) serves(method string) bool {
 	return whole
 }
 
-func (g *gate) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
+func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
 // identify identifies the caller: a role by its certificate or pipe, or a person by a bearer token. It refuses a call
 // with both. While it is unknown which tokens are valid, it accepts a token that was valid at the last update if
 // lastKnown is true.
-func (g *gate) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
+func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
 		return nil, authn.Peer{}, err
@@ -109,7 +109,7 @@ func cutBearer(header string) (string, bool) {
 }
 
 // principal verifies the principal on whose behalf a role calls. A person must not send a principal.
-func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
+func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
 		return nil, nil //nolint:nilnil // the terms of the method say whether a principal is required
@@ -128,17 +128,17 @@ func (c callers) check(caller *authn.Caller, method string) error {
 		if c.roles[caller.Role] {
 			return nil
 		}
-		return refused(fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role)), nil)
+		return refusedError(fmt.Errorf("%s is not open to the role %s", method, authn.RoleName(caller.Role)), nil)
 	}
 	if c.tokens[caller.Person.GetRole()] {
 		return nil
 	}
 	token, role := caller.Person.GetTokenId(), enum.Name(caller.Person.GetRole())
-	return refused(fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role),
+	return refusedError(fmt.Errorf("%s is not open to the token %q, whose role is %s", method, token, role),
 		map[string]string{"token": token, "role": role, "needs": strings.Join(c.tokenRoles(), ",")})
 }
 
-func refused(err error, facts map[string]string) error {
+func refusedError(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
@@ -151,7 +151,7 @@ func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	switch info := p.AuthInfo.(type) {
 	case pipeInfo:
 		return info.peer, true, nil
-	case *visitor:
+	case *netPeer:
 		return info.role()
 	default:
 		return authn.Peer{}, false, nil

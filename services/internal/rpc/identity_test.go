@@ -39,8 +39,8 @@ func ana() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
 }
 
-// wanted compares an answer with the expected one, which is a text, or a code and a reason.
-func wanted(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
+// checkAnswer compares an answer with the expected one, which is a text, or a code and a reason.
+func checkAnswer(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
 	t.Helper()
 	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
 		t.Errorf("got %q, %v (%s), want %q, %v (%s)", got, err, rpc.Reason(err), text, code, reason)
@@ -78,12 +78,12 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
-				ctx := authn.OnBehalfOf(soon(t), tt.behalf)
+				ctx := authn.OnBehalfOf(timeoutContext(t), tt.behalf)
 				got, err := ask(ctx, w.as(t, tt.role, tt.speaks), tt.method)
-				wanted(t, got, err, tt.want, tt.code, tt.reason)
+				checkAnswer(t, got, err, tt.want, tt.code, tt.reason)
 				if tt.method == methodUnary {
 					got, err = open(ctx, w.as(t, tt.role, tt.speaks), "name")
-					wanted(t, got, err, tt.want, tt.code, tt.reason)
+					checkAnswer(t, got, err, tt.want, tt.code, tt.reason)
 				}
 			})
 		}
@@ -110,20 +110,20 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
-				ctx := metadata.AppendToOutgoingContext(soon(t), tt.md...)
+				ctx := metadata.AppendToOutgoingContext(timeoutContext(t), tt.md...)
 				got, err := ask(ctx, w.as(t, gateway, false), methodUnary)
-				wanted(t, got, err, "", codes.Unauthenticated, tt.reason)
+				checkAnswer(t, got, err, "", codes.Unauthenticated, tt.reason)
 				got, err = open(ctx, w.as(t, gateway, false), "name")
-				wanted(t, got, err, "", codes.Unauthenticated, tt.reason)
+				checkAnswer(t, got, err, "", codes.Unauthenticated, tt.reason)
 			})
 		}
 		t.Run(w.name+"/what came from elsewhere is replaced", func(t *testing.T) {
 			t.Parallel()
-			ctx := metadata.AppendToOutgoingContext(authn.OnBehalfOf(soon(t), ana()), authn.PrincipalKey, "bob", "x-principal", "root", "x-role", "operator")
+			ctx := metadata.AppendToOutgoingContext(authn.OnBehalfOf(timeoutContext(t), ana()), authn.PrincipalKey, "bob", "x-principal", "root", "x-role", "operator")
 			got, err := ask(ctx, w.as(t, gateway, true), methodBehalf)
-			wanted(t, got, err, "gateway,,ana", codes.OK, "")
+			checkAnswer(t, got, err, "gateway,,ana", codes.OK, "")
 			got, err = open(ctx, w.as(t, gateway, true), "name")
-			wanted(t, got, err, "gateway,,ana", codes.OK, "")
+			checkAnswer(t, got, err, "gateway,,ana", codes.OK, "")
 		})
 	}
 }
@@ -137,12 +137,12 @@ func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := raw(t, s.tls, trusting(s.authority, id.Cert))
-	ctx := metadata.AppendToOutgoingContext(soon(t), authn.PrincipalKey, text)
+	conn := rawConn(t, s.tls, trustingCreds(s.authority, id.Cert))
+	ctx := metadata.AppendToOutgoingContext(timeoutContext(t), authn.PrincipalKey, text)
 	got, err := ask(ctx, conn, methodBehalf)
-	wanted(t, got, err, "gateway,,ana", codes.OK, "")
+	checkAnswer(t, got, err, "gateway,,ana", codes.OK, "")
 	got, err = ask(metadata.AppendToOutgoingContext(ctx, authn.PrincipalKey, text), conn, methodBehalf)
-	wanted(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
+	checkAnswer(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
 // Case I1. The principal of a person is the principal of the person's token.
@@ -188,12 +188,12 @@ func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(name+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
-				ctx := metadata.AppendToOutgoingContext(soon(t), tt.md...)
+				ctx := metadata.AppendToOutgoingContext(timeoutContext(t), tt.md...)
 				got, err := ask(ctx, conn, tt.method)
-				wanted(t, got, err, tt.want, tt.code, tt.reason)
+				checkAnswer(t, got, err, tt.want, tt.code, tt.reason)
 				if tt.method == methodUnary {
 					got, err = open(ctx, conn, "name")
-					wanted(t, got, err, tt.want, tt.code, tt.reason)
+					checkAnswer(t, got, err, tt.want, tt.code, tt.reason)
 				}
 			})
 		}
@@ -205,15 +205,15 @@ func TestServer_RefusesRemovedTokens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
 	conn := s.person(t, tokenText(operator))
-	got, err := ask(soon(t), conn, methodUnary)
-	wanted(t, got, err, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, "")
+	got, err := ask(timeoutContext(t), conn, methodUnary)
+	checkAnswer(t, got, err, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, "")
 	if err := s.tokens.Replace(nil); err != nil {
 		t.Fatal(err)
 	}
-	got, err = ask(soon(t), conn, methodUnary)
-	wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+	got, err = ask(timeoutContext(t), conn, methodUnary)
+	checkAnswer(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
 
-	unheard := (&site{tokens: new(authn.Tokens)}).start(t, whoami().register(t))
-	got, err = ask(soon(t), unheard.person(t, tokenText(operator)), methodUnary)
-	wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+	unheard := (&testServer{tokens: new(authn.Tokens)}).start(t, whoami().register(t))
+	got, err = ask(timeoutContext(t), unheard.person(t, tokenText(operator)), methodUnary)
+	checkAnswer(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
 }

@@ -41,7 +41,7 @@ type incoming struct {
 	most int
 	// portion is the call's part of the caller's quota. It is nil for an unauthenticated caller, and for calls inside
 	// the process, where clients bound their own streams.
-	portion *portion
+	portion *callUsage
 	// head is the buffer for the header of a message.
 	head [messageHead]byte
 
@@ -52,9 +52,9 @@ type incoming struct {
 	ended bool
 }
 
-// only reads the only message of a call. It returns an error if another message follows.
-func (in *incoming) only(m any) error {
-	if err := in.next(m); err != nil {
+// readSingle reads the only message of a call. It returns an error if another message follows.
+func (in *incoming) readSingle(m any) error {
+	if err := in.readNext(m); err != nil {
 		if errors.Is(err, io.EOF) {
 			return status.Error(codes.Internal, "the call has no request")
 		}
@@ -70,30 +70,30 @@ func (in *incoming) only(m any) error {
 	return nil
 }
 
-// next reads a message. It returns io.EOF if there is none. Before that, it releases the quota that the previous
+// readNext reads a message. It returns io.EOF if there is none. Before that, it releases the quota that the previous
 // message uses.
-func (in *incoming) next(m any) error {
-	in.free()
+func (in *incoming) readNext(m any) error {
+	in.release()
 	at, err := wireOf(in.ctx)
 	if err != nil {
 		return err
 	}
 	if err := at.ReadMessageHeader(in.head[:]); err != nil {
-		return cut(err)
+		return readError(err)
 	}
 	size := binary.BigEndian.Uint32(in.head[1:])
 	switch {
 	case in.head[0] != 0:
 		return errCompressed
 	case uint64(size) > uint64(in.most):
-		return exhausted("a request of %s has at most %d bytes, this one %d", at.Method(), in.most, size)
+		return exhaustedError("a request of %s has at most %d bytes, this one %d", at.Method(), in.most, size)
 	}
-	if err := in.hold(int(size)); err != nil {
+	if err := in.charge(int(size)); err != nil {
 		return err
 	}
 	data, err := at.Read(int(size))
 	if err != nil {
-		return cut(err)
+		return readError(err)
 	}
 	defer data.Free()
 	if err := encoding.GetCodecV2(proto.Name).Unmarshal(data, m); err != nil {
@@ -115,8 +115,8 @@ func wireOf(ctx context.Context) (wire, error) {
 // also compress the answer, so its size would differ from the counted size.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
-// plain refuses a call whose header announces compressed messages.
-func plain(ctx context.Context) error {
+// refuseCompressed refuses a call whose header announces compressed messages.
+func refuseCompressed(ctx context.Context) error {
 	at, err := wireOf(ctx)
 	if err != nil {
 		return err
@@ -127,9 +127,9 @@ func plain(ctx context.Context) error {
 	return nil
 }
 
-// hold counts a large message against the caller's quota. Small messages are not counted, because the number of calls
+// charge counts a large message against the caller's quota. Small messages are not counted, because the number of calls
 // is bounded.
-func (in *incoming) hold(size int) error {
+func (in *incoming) charge(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil
 	}
@@ -138,19 +138,19 @@ func (in *incoming) hold(size int) error {
 	if in.ended {
 		return context.Canceled
 	}
-	if err := in.portion.hold(size); err != nil {
+	if err := in.portion.chargeRequest(size); err != nil {
 		return err
 	}
 	in.held = size
 	return nil
 }
 
-// free releases the quota that the last message uses.
-func (in *incoming) free() {
+// release releases the quota that the last message uses.
+func (in *incoming) release() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.held > 0 {
-		_ = in.portion.hold(-in.held) // releasing never fails
+		_ = in.portion.chargeRequest(-in.held) // releasing never fails
 		in.held = 0
 	}
 }
@@ -161,11 +161,11 @@ func (in *incoming) end() {
 	in.mu.Lock()
 	in.ended = true
 	in.mu.Unlock()
-	in.free()
+	in.release()
 }
 
-// cut converts an error of reading a message. It returns io.EOF if no message follows.
-func cut(err error) error {
+// readError converts an error of reading a message. It returns io.EOF if no message follows.
+func readError(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return status.Error(codes.Internal, "the request is incomplete")
 	}

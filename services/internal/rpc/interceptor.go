@@ -24,22 +24,22 @@ const (
 	// defaultDeadline is the deadline of a unary call that has none. maxDeadline is the latest deadline.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReserve bounds the time that is reserved from a client's deadline, so that a timeout can be reported. A
+	// maxReservedTime bounds the time that is reserved from a client's deadline, so that a timeout can be reported. A
 	// tenth of the remaining time is reserved, but at most maxReserve.
-	maxReserve = 20 * time.Millisecond
+	maxReservedTime = 20 * time.Millisecond
 )
 
 // chain is the sequence of interceptors of every call into a server: recovery from panics, deadline, authentication
 // and authorization, validation, and hiding of internal errors. It is the same over the network and inside the
 // process.
 type chain struct {
-	gate     *gate
+	gate     *authorizer
 	validate protovalidate.Validator
 	log      *slog.Logger
 	// stopping is closed when the server begins to stop.
 	stopping chan struct{}
 	// people and roles count the calls that people and roles make over the network.
-	people, roles *shares
+	people, roles *callQuotas
 	// buffers provides the buffers for encoded answers.
 	buffers buffers
 }
@@ -64,24 +64,24 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 			return nil, err
 		}
 		defer own.leave()
-		end, err := own.turn(admitted)
+		end, err := own.waitTurn(admitted)
 		if err != nil {
 			return nil, err
 		}
 		defer end()
 		in := &incoming{ctx: admitted, most: most, portion: own}
-		defer in.free()
-		if resp, err = handle(srv, admitted, in.only, checked); err != nil {
+		defer in.release()
+		if resp, err = handle(srv, admitted, in.readSingle, checked); err != nil {
 			return nil, err
 		}
-		in.free() // the quota that the request used is free for the answer
+		in.release() // the quota that the request used is free for the answer
 		return c.answer(admitted, own, resp)
 	}
 }
 
-// sent turns a unary method into a stream with one message in each direction. That is the same on the wire, but lets
+// asStream turns a unary method into a stream with one message in each direction. That is the same on the wire, but lets
 // the server see whether the answer was sent.
-func sent(serve grpc.MethodHandler) grpc.StreamHandler {
+func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
 		if err != nil {
@@ -102,7 +102,7 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 // tap handles a call over the network when its header has been read. The call then has no stream, and no part of its
 // message is stored, so a refused call costs only the header. The returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
-	v := visitorOf(ctx)
+	v := netPeerOf(ctx)
 	if v == nil {
 		return ctx, nil // enter admits calls on a pipe
 	}
@@ -117,19 +117,19 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	}
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
-		return v.stranger(ctx)
+		return v.countUnauthenticated(ctx)
 	}
-	if err := v.identified(caller); err != nil {
+	if err := v.identify(caller); err != nil {
 		return nil, err
 	}
-	if c.gate.methods[info.FullMethodName].lasts {
+	if c.gate.methods[info.FullMethodName].isStream {
 		return ctx, nil
 	}
-	return inTime(ctx), nil
+	return withUnaryDeadline(ctx), nil
 }
 
-// inTime bounds a unary call before its message is read. Otherwise an incomplete call would last forever.
-func inTime(ctx context.Context) context.Context {
+// withUnaryDeadline bounds a unary call before its message is read. Otherwise an incomplete call would last forever.
+func withUnaryDeadline(ctx context.Context) context.Context {
 	most := defaultDeadline
 	if end, ok := ctx.Deadline(); ok {
 		if most = maxDeadline; time.Until(end) <= most {
@@ -143,12 +143,12 @@ func inTime(ctx context.Context) context.Context {
 
 // enter counts a call against its caller's quota until [portion.leave]. tap has admitted calls over the network.
 // enter admits calls inside the process, which their clients bound.
-func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *portion, err error) {
-	if visitorOf(ctx) == nil {
+func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
+	if netPeerOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
 		return ctx, nil, err
 	}
-	if err := plain(ctx); err != nil {
+	if err := refuseCompressed(ctx); err != nil {
 		return nil, nil, err
 	}
 	caller := authn.CallerOf(ctx)
@@ -162,7 +162,7 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	if caller.Person == nil {
 		shares = c.roles
 	}
-	own, err = shares.enter(whoseOf(caller))
+	own, err = shares.enter(quotaKeyOf(caller))
 	return ctx, own, err
 }
 
@@ -198,7 +198,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 // compile compiles the constraints of all requests of a service. Therefore errors in them are found at the start, and
 // the first caller does not wait for it.
 func (c *chain) compile(service string) error {
-	contract, err := contractOf(service)
+	contract, err := serviceDescriptor(service)
 	if err != nil {
 		return err
 	}
@@ -236,9 +236,9 @@ func (s *checkedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg reads a message. It returns an error if the message violates its constraints.
 func (s *checkedStream) RecvMsg(m any) error {
-	read := s.in.next
+	read := s.in.readNext
 	if !s.many {
-		read = s.in.only
+		read = s.in.readSingle
 	}
 	if err := read(m); err != nil {
 		return err
@@ -253,7 +253,7 @@ func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFu
 		ctx, cancel := context.WithTimeout(ctx, defaultDeadline)
 		return ctx, cancel, nil
 	}
-	end, err := reserved(end)
+	end, err := handlerDeadline(end)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -261,13 +261,13 @@ func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, cancel, nil
 }
 
-// reserved returns the handler's deadline for a caller's deadline.
-func reserved(end time.Time) (time.Time, error) {
+// handlerDeadline returns the handler's deadline for a caller's deadline.
+func handlerDeadline(end time.Time) (time.Time, error) {
 	left := time.Until(end)
 	if left <= 0 {
 		return time.Time{}, status.Error(codes.DeadlineExceeded, "the deadline had passed when the call arrived")
 	}
-	return end.Add(-min(maxReserve, left/10)), nil
+	return end.Add(-min(maxReservedTime, left/10)), nil
 }
 
 // check checks a request against the constraints that its contract states.

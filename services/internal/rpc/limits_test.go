@@ -24,9 +24,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// echoing returns a probe that answers with the length of the name. It has no constraints on the name, so requests
+// lengthProbe returns a probe that answers with the length of the name. It has no constraints on the name, so requests
 // can be padded.
-func echoing() probe {
+func lengthProbe() probe {
 	return probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
 		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {
@@ -42,8 +42,8 @@ func echoing() probe {
 	}
 }
 
-// padded returns a request of about size bytes. The padding is an unknown field, which is part of the size.
-func padded(size int) *identityv1.RevokeTokenRequest {
+// paddedRequest returns a request of about size bytes. The padding is an unknown field, which is part of the size.
+func paddedRequest(size int) *identityv1.RevokeTokenRequest {
 	req := &identityv1.RevokeTokenRequest{Name: "name"}
 	pad := []byte{0xfa, 0x01} // field 31, with its length
 	for n := size; ; n >>= 7 {
@@ -61,7 +61,7 @@ func padded(size int) *identityv1.RevokeTokenRequest {
 // it is read.
 func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	for _, tt := range []struct {
 		method string
 		size   int
@@ -78,9 +78,9 @@ func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 				t.Parallel()
 				var err error
 				if tt.method == methodStream {
-					err = streamed(soon(t), conn, tt.size)
+					err = sendOnStream(timeoutContext(t), conn, tt.size)
 				} else {
-					err = conn.Invoke(soon(t), tt.method, padded(tt.size), new(wrapperspb.StringValue))
+					err = conn.Invoke(timeoutContext(t), tt.method, paddedRequest(tt.size), new(wrapperspb.StringValue))
 				}
 				if status.Code(err) != tt.want || tt.want != codes.OK && rpc.Reason(err) != "TOO_MUCH" {
 					t.Errorf("got %v, want %v", err, tt.want)
@@ -90,14 +90,14 @@ func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	}
 }
 
-// streamed sends two requests on a stream: a small one, and one of the given size.
-func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) error {
+// sendOnStream sends two requests on a stream: a small one, and one of the given size.
+func sendOnStream(ctx context.Context, conn grpc.ClientConnInterface, size int) error {
 	stream, err := openStream(ctx, conn)
 	if err != nil {
 		return err
 	}
 	for _, n := range []int{1, size} {
-		if err := stream.Send(padded(n)); err != nil {
+		if err := stream.Send(paddedRequest(n)); err != nil {
 			_, err = stream.Recv()
 			return err
 		}
@@ -111,15 +111,15 @@ func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) erro
 // Case X2. A compressed message is refused, because it is larger than its length says.
 func TestServer_RefusesCompressedRequests(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	for _, method := range []string{methodUnary, methodLarge} {
-		err := s.person(t, tokenText(operator)).Invoke(soon(t), method, padded(50<<10), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
+		err := s.person(t, tokenText(operator)).Invoke(timeoutContext(t), method, paddedRequest(50<<10), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", method, err)
 		}
 		// The answer would be compressed too, and its size would not be counted. The compression flag is not set for
 		// an empty request, so the header must be checked as well.
-		err = s.person(t, tokenText(operator)).Invoke(soon(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
+		err = s.person(t, tokenText(operator)).Invoke(timeoutContext(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s, of an empty request: %v", method, err)
 		}
@@ -130,8 +130,8 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 // space for another.
 func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
-	ctx, cancel := context.WithCancel(soon(t))
+	s := newSite(t, lengthProbe().register(t))
+	ctx, cancel := context.WithCancel(timeoutContext(t))
 	defer cancel()
 	const share = 512
 	for i := range share {
@@ -142,7 +142,7 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := stream.Send(padded(1)); err != nil {
+				if err := stream.Send(paddedRequest(1)); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := stream.Recv(); err != nil {
@@ -152,15 +152,15 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 		}
 	}
 	extra := s.person(t, tokenText(operator))
-	if _, err := ask(soon(t), extra, methodUnary); status.Code(err) != codes.ResourceExhausted {
+	if _, err := ask(timeoutContext(t), extra, methodUnary); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("beyond its share a person is told %v", err)
 	}
-	if _, err := ask(soon(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+	if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
 		t.Errorf("a role is told %v", err)
 	}
 	cancel()
-	until(t, func() bool {
-		_, err := ask(soon(t), extra, methodUnary)
+	waitFor(t, func() bool {
+		_, err := ask(timeoutContext(t), extra, methodUnary)
 		return err == nil
 	})
 }
@@ -168,7 +168,7 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 // Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers meanwhile.
 func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	dial := func(addr string) net.Conn {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -202,12 +202,12 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 			}()
 			select {
 			case <-ended:
-			case <-time.After(3 * patience):
+			case <-time.After(3 * testTimeout):
 				t.Error("it is still open")
 			}
 		})
 	}
-	if _, err := healthv1.NewHealthClient(s.person(t, "")).Check(soon(t), &healthv1.HealthCheckRequest{}); err != nil {
+	if _, err := healthv1.NewHealthClient(s.person(t, "")).Check(timeoutContext(t), &healthv1.HealthCheckRequest{}); err != nil {
 		t.Errorf("health is not told: %v", err)
 	}
 }
@@ -215,23 +215,23 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 // Case X2. A connection on which all calls are refused is closed.
 func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	c, err := rawh2.Dial(s.plain, nil, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 200 {
-		if _, err := c.Open(rawh2.Block(methodUnary, hpack.HeaderField{Name: "authorization", Value: "Bearer " + strings.Repeat("x", 40)}), true); err != nil {
+		if _, err := c.Open(rawh2.HeaderBlock(methodUnary, hpack.HeaderField{Name: "authorization", Value: "Bearer " + strings.Repeat("x", 40)}), true); err != nil {
 			break
 		}
 	}
 	select {
 	case <-c.Ended():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("it is still open")
 	}
-	conn := raw(t, s.plain, insecure.NewCredentials())
-	if _, err := ask(soon(t), conn, methodUnary); status.Code(err) != codes.Unauthenticated {
+	conn := rawConn(t, s.plain, insecure.NewCredentials())
+	if _, err := ask(timeoutContext(t), conn, methodUnary); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("the next one is told %v", err)
 	}
 }
@@ -239,11 +239,11 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 // Case X2. The number of unauthenticated calls without an end is bounded, and the server ends them.
 func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	conn := s.person(t, "")
 	codesOf := make(chan codes.Code, 8)
 	for range cap(codesOf) {
-		stream, err := conn.NewStream(soon(t), &grpc.StreamDesc{ClientStreams: true}, healthv1.Health_Check_FullMethodName)
+		stream, err := conn.NewStream(timeoutContext(t), &grpc.StreamDesc{ClientStreams: true}, healthv1.Health_Check_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}

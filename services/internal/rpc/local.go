@@ -91,18 +91,18 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	if err != nil {
 		return err
 	}
-	ctx, endClient := traced(ctx, c.client.deps.Trace, method, true)
-	in, err := newInside(ctx, c.from)
+	ctx, endClient := startSpan(ctx, c.client.deps.Trace, method, true)
+	in, err := newLocalContext(ctx, c.from)
 	if err != nil {
 		endClient(err)
 		return err
 	}
 	defer in.finish()
-	served, endServer := traced(in, c.server.deps.Trace, method, false)
+	served, endServer := startSpan(in, c.server.deps.Trace, method, false)
 	resp, err := serve(served, principal, args)
 	endServer(err)
 	if err == nil {
-		err = share(reply, resp)
+		err = assignMessage(reply, resp)
 	} else {
 		err = status.Convert(err).Err() // the error that a client would receive over the network
 	}
@@ -110,10 +110,10 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// traced calls a stats handler for a call inside the process, as gRPC does for a call over the network. Therefore the
+// startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network. Therefore the
 // same library makes the same spans. If the trace is not sampled, traced does nothing, and the context carries the
 // trace.
-func traced(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
+func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}
 	}
@@ -134,8 +134,8 @@ func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 	return c.pipe.NewStream(ctx, desc, method, opts...)
 }
 
-// share makes dst equal to src without copying the contents of the fields.
-func share(dst, src any) error {
+// assignMessage makes dst equal to src without copying the contents of the fields.
+func assignMessage(dst, src any) error {
 	to, ok1 := dst.(proto.Message)
 	from, ok2 := src.(proto.Message)
 	if !ok1 || !ok2 || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {

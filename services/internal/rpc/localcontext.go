@@ -14,28 +14,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// inside is the server's context of a call inside the process. It has the client's deadline, cancellation and
+// localContext is the server's context of a call inside the process. It has the client's deadline, cancellation and
 // metadata, and the client's span as a remote parent. It does not have the client's values, which a server over the
 // network would not see either. Most handlers never wait, so the timer starts only when a handler calls Done.
-type inside struct {
+type localContext struct {
 	client, values context.Context //nolint:containedctx // inside is itself a context
 	end            time.Time
 
 	mu sync.Mutex
-	// timed ends when the call must end. It is nil until Done is called.
-	timed context.Context //nolint:containedctx // inside is itself a context
-	stop  func()
+	// deadlineCtx ends when the call must end. It is nil until Done is called.
+	deadlineCtx context.Context //nolint:containedctx // inside is itself a context
+	stop        func()
 	// err is the first error that Err has returned. It does not change any more.
 	err error
 }
 
-// newInside returns the server's context of a client's call. It returns an error if the deadline has passed.
-func newInside(client, from context.Context) (*inside, error) {
+// newLocalContext returns the server's context of a client's call. It returns an error if the deadline has passed.
+func newLocalContext(client, from context.Context) (*localContext, error) {
 	end, ok := client.Deadline()
 	if !ok {
 		end = time.Now().Add(clientDeadline)
 	}
-	end, err := reserved(end)
+	end, err := handlerDeadline(end)
 	if err != nil {
 		return nil, err
 	}
@@ -46,17 +46,17 @@ func newInside(client, from context.Context) (*inside, error) {
 	if span := trace.SpanContextFromContext(client); span.IsValid() {
 		values = trace.ContextWithRemoteSpanContext(values, span)
 	}
-	return &inside{client: client, values: values, end: end}, nil
+	return &localContext{client: client, values: values, end: end}, nil
 }
 
 // Deadline implements [context.Context].
-func (c *inside) Deadline() (time.Time, bool) { return c.end, true }
+func (c *localContext) Deadline() (time.Time, bool) { return c.end, true }
 
 // Value implements [context.Context]. It passes on the values of the timed context. Therefore contexts that are
 // derived from this one find the timed context, and no goroutine has to watch for cancellation.
-func (c *inside) Value(key any) any {
+func (c *localContext) Value(key any) any {
 	c.mu.Lock()
-	values := c.timed
+	values := c.deadlineCtx
 	c.mu.Unlock()
 	if values == nil {
 		values = c.values
@@ -65,13 +65,13 @@ func (c *inside) Value(key any) any {
 }
 
 // Done implements [context.Context].
-func (c *inside) Done() <-chan struct{} {
+func (c *localContext) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timed == nil {
+	if c.deadlineCtx == nil {
 		timed, cancel := context.WithDeadline(c.values, c.end)
 		unlink := context.AfterFunc(c.client, cancel)
-		c.timed, c.stop = timed, func() {
+		c.deadlineCtx, c.stop = timed, func() {
 			unlink()
 			cancel()
 		}
@@ -79,17 +79,17 @@ func (c *inside) Done() <-chan struct{} {
 			c.stop() // Err has already reported the end
 		}
 	}
-	return c.timed.Done()
+	return c.deadlineCtx.Done()
 }
 
 // Err implements [context.Context].
-func (c *inside) Err() error {
+func (c *localContext) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.err != nil:
-	case c.timed != nil:
-		c.err = c.timed.Err()
+	case c.deadlineCtx != nil:
+		c.err = c.deadlineCtx.Err()
 	case c.client.Err() != nil:
 		c.err = c.client.Err()
 	case !time.Now().Before(c.end):
@@ -99,10 +99,10 @@ func (c *inside) Err() error {
 }
 
 // finish cancels the context. It is called when the call returns.
-func (c *inside) finish() {
+func (c *localContext) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timed != nil {
+	if c.deadlineCtx != nil {
 		c.stop()
 	}
 	if c.err == nil {
@@ -110,8 +110,8 @@ func (c *inside) finish() {
 	}
 }
 
-// errForeignMessage is returned to a role in this process that calls a method with a message of the wrong type.
-var errForeignMessage = errors.New("a message inside the process has the wrong type")
+// errWrongMessageType is returned to a role in this process that calls a method with a message of the wrong type.
+var errWrongMessageType = errors.New("a message inside the process has the wrong type")
 
 // inside returns a method that roles in this process call. The method has the same interceptors as over the network,
 // except for the limits for unauthenticated callers.
@@ -126,14 +126,14 @@ func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) local
 		if err != nil {
 			return nil, err
 		}
-		return handle(impl, admitted, unread, func(ctx context.Context, empty any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		return handle(impl, admitted, leaveEmpty, func(ctx context.Context, empty any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if reflect.TypeOf(empty) != reflect.TypeOf(args) {
-				return nil, errForeignMessage
+				return nil, errWrongMessageType
 			}
 			return c.checked(ctx, args, info, next)
 		})
 	}
 }
 
-// unread leaves a message empty. Inside the process, the handler gets the client's message itself.
-func unread(any) error { return nil }
+// leaveEmpty leaves a message empty. Inside the process, the handler gets the client's message itself.
+func leaveEmpty(any) error { return nil }

@@ -15,19 +15,19 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 		return context.WithTimeout(t.Context(), time.Minute)
 	}
 	for name, tc := range map[string]struct {
-		end  func(in *inside, cancel context.CancelFunc)
+		end  func(in *localContext, cancel context.CancelFunc)
 		want error
 	}{
-		"with its deadline": {func(*inside, context.CancelFunc) { time.Sleep(time.Minute - maxReserve) }, context.DeadlineExceeded},
-		"with its client":   {func(_ *inside, cancel context.CancelFunc) { cancel() }, context.Canceled},
-		"with its answer":   {func(in *inside, _ context.CancelFunc) { in.finish() }, context.Canceled},
+		"with its deadline": {func(*localContext, context.CancelFunc) { time.Sleep(time.Minute - maxReservedTime) }, context.DeadlineExceeded},
+		"with its client":   {func(_ *localContext, cancel context.CancelFunc) { cancel() }, context.Canceled},
+		"with its answer":   {func(in *localContext, _ context.CancelFunc) { in.finish() }, context.Canceled},
 	} {
-		for order, look := range map[string]func(in *inside, end func()) error{
-			"asked": func(in *inside, end func()) error {
+		for order, look := range map[string]func(in *localContext, end func()) error{
+			"asked": func(in *localContext, end func()) error {
 				end()
 				return in.Err()
 			},
-			"asked, then waited for": func(in *inside, end func()) error {
+			"asked, then waited for": func(in *localContext, end func()) error {
 				end()
 				err := in.Err()
 				<-in.Done()
@@ -36,18 +36,18 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 				}
 				return err
 			},
-			"waited for": func(in *inside, end func()) error {
+			"waited for": func(in *localContext, end func()) error {
 				done := in.Done()
 				go end()
 				<-done
 				return in.Err()
 			},
-			"waited for when it had ended": func(in *inside, end func()) error {
+			"waited for when it had ended": func(in *localContext, end func()) error {
 				end()
 				<-in.Done()
 				return in.Err()
 			},
-			"waited for by a context of it": func(in *inside, end func()) error {
+			"waited for by a context of it": func(in *localContext, end func()) error {
 				of, cancel := context.WithCancel(in)
 				defer cancel()
 				go end()
@@ -59,7 +59,7 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, cancel := client(t)
 					defer cancel()
-					in, err := newInside(ctx, t.Context())
+					in, err := newLocalContext(ctx, t.Context())
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -81,7 +81,7 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 func TestInside_DerivedContextNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		in, err := newInside(context.WithoutCancel(t.Context()), context.WithoutCancel(t.Context()))
+		in, err := newLocalContext(context.WithoutCancel(t.Context()), context.WithoutCancel(t.Context()))
 		if err != nil {
 			t.Fatal(err)
 		}

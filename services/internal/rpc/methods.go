@@ -30,13 +30,13 @@ type callers struct {
 // smallRequest is the maximum size in bytes of a request if the method's contract states none.
 const smallRequest = 64 << 10
 
-// terms are the conditions for calling a method. No caller satisfies the zero value.
-type terms struct {
+// methodRules are the conditions for calling a method. No caller satisfies the zero value.
+type methodRules struct {
 	callers
 	// request is the maximum size in bytes of a request, or of each message of a stream.
 	request int
-	// lasts reports whether the method is a stream. Streams have no deadline.
-	lasts bool
+	// isStream reports whether the method is a stream. Streams have no deadline.
+	isStream bool
 	// carried reports whether calls of the method may be carried; see [Conn].
 	carried bool
 }
@@ -48,13 +48,13 @@ type terms struct {
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
-		"Watch": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+		"Watch": tokenCallers(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER),
 	},
-	"grpc.reflection.v1.ServerReflection":      {"": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
-	"grpc.reflection.v1alpha.ServerReflection": {"": people(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
+	"grpc.reflection.v1.ServerReflection":      {"": tokenCallers(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
+	"grpc.reflection.v1alpha.ServerReflection": {"": tokenCallers(authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER)},
 }
 
-func people(roles ...authv1.TokenRole) callers {
+func tokenCallers(roles ...authv1.TokenRole) callers {
 	c := callers{tokens: make(map[authv1.TokenRole]bool)}
 	for _, r := range roles {
 		c.tokens[r] = true
@@ -70,32 +70,32 @@ func (c callers) tokenRoles() (out []string) {
 	return out
 }
 
-// termsOf returns the terms of each method of a service by full method name ("/package.Service/Method"). If the
+// methodTerms returns the terms of each method of a service by full method name ("/package.Service/Method"). If the
 // contract of a method of the mesh does not state callers, no caller may call the method.
-func termsOf(service string) (map[string]terms, error) {
+func methodTerms(service string) (map[string]methodRules, error) {
 	if foreign, ok := foreignServices[service]; ok {
-		table := make(map[string]terms, len(foreign))
+		table := make(map[string]methodRules, len(foreign))
 		for method, c := range foreign {
-			table["/"+service+"/"+method] = terms{callers: c, request: smallRequest, lasts: !c.anyone}
+			table["/"+service+"/"+method] = methodRules{callers: c, request: smallRequest, isStream: !c.anyone}
 		}
 		return table, nil
 	}
-	sd, err := contractOf(service)
+	sd, err := serviceDescriptor(service)
 	if err != nil {
 		return nil, err
 	}
-	table := make(map[string]terms, sd.Methods().Len())
+	table := make(map[string]methodRules, sd.Methods().Len())
 	for i := range sd.Methods().Len() {
 		md := sd.Methods().Get(i)
-		table["/"+service+"/"+string(md.Name())] = terms{
-			callers: optionOf(md), request: requestOf(md), lasts: md.IsStreamingClient() || md.IsStreamingServer(), carried: isCarried(md),
+		table["/"+service+"/"+string(md.Name())] = methodRules{
+			callers: callersOption(md), request: maxRequestOf(md), isStream: md.IsStreamingClient() || md.IsStreamingServer(), carried: isCarried(md),
 		}
 	}
 	return table, nil
 }
 
-// contractOf returns the descriptor of a service.
-func contractOf(service string) (protoreflect.ServiceDescriptor, error) {
+// serviceDescriptor returns the descriptor of a service.
+func serviceDescriptor(service string) (protoreflect.ServiceDescriptor, error) {
 	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, fmt.Errorf("find the contract of %s: %w", service, err)
@@ -107,7 +107,7 @@ func contractOf(service string) (protoreflect.ServiceDescriptor, error) {
 	return sd, nil
 }
 
-func optionOf(md protoreflect.MethodDescriptor) callers {
+func callersOption(md protoreflect.MethodDescriptor) callers {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Callers) {
 		return callers{}
@@ -116,7 +116,7 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 	if !ok {
 		return callers{}
 	}
-	c := people(option.GetTokens()...)
+	c := tokenCallers(option.GetTokens()...)
 	c.principal, c.lastKnown = option.GetPrincipal(), option.GetLastKnownTokens()
 	c.roles = make(map[authv1.Role]bool)
 	for _, r := range option.GetRoles() {
@@ -128,8 +128,8 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 	return c
 }
 
-// requestOf returns the maximum size in bytes of a request that a method's contract allows.
-func requestOf(md protoreflect.MethodDescriptor) int {
+// maxRequestOf returns the maximum size in bytes of a request that a method's contract allows.
+func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
 		return smallRequest

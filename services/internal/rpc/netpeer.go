@@ -17,103 +17,103 @@ import (
 )
 
 const (
-	// strangerCalls is how many unauthenticated calls a connection may have at a time. strangerTime is how long each
+	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time. strangerTime is how long each
 	// may take, including sending its answer. Unauthenticated callers may only call the health service.
-	strangerCalls = 4
-	strangerTime  = 5 * time.Second
+	maxUnauthenticatedCalls = 4
+	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
 	maxRefusals = 100
 )
 
-// doorLimits returns the limits for the connections of a listener. An idle connection uses about 100 KiB of memory.
-func doorLimits() connlimit.Limits {
+// listenerLimits returns the limits for the connections of a listener. An idle connection uses about 100 KiB of memory.
+func listenerLimits() connlimit.Limits {
 	return connlimit.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
 }
 
-// visitor is the [credentials.AuthInfo] of a connection over the network.
-type visitor struct {
+// netPeer is the [credentials.AuthInfo] of a connection over the network.
+type netPeer struct {
 	credentials.AuthInfo
-	conn *connlimit.Conn
-	line line
+	conn   *connlimit.Conn
+	unread unreadAnswers
 	// from is the role in the client's certificate, unless wrong says why there is none. ends is when the certificate
 	// expires; zero if there is no certificate.
-	from  authn.Peer
-	wrong error
-	ends  time.Time
-	// strangers is the number of unauthenticated calls that are in flight or have an unread answer. refused is the
+	from     authn.Peer
+	roleErr  error
+	notAfter time.Time
+	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused is the
 	// number of calls that were refused before authentication.
-	strangers, refused atomic.Int32
-	// carries is true while a stream of the connection carries calls.
-	carries atomic.Bool
+	unauthenticatedCalls, refused atomic.Int32
+	// carriesCalls is true while a stream of the connection carries calls.
+	carriesCalls atomic.Bool
 }
 
-func newVisitor(info credentials.AuthInfo, conn *connlimit.Conn) *visitor {
-	v := &visitor{AuthInfo: info, conn: conn}
-	v.line.hangUp = func() { _ = conn.Close() } // without a message, because the client does not read
+func newNetPeer(info credentials.AuthInfo, conn *connlimit.Conn) *netPeer {
+	v := &netPeer{AuthInfo: info, conn: conn}
+	v.unread.closeConn = func() { _ = conn.Close() } // without a message, because the client does not read
 	secure, ok := info.(credentials.TLSInfo)
 	if ok && len(secure.State.VerifiedChains) > 0 && len(secure.State.VerifiedChains[0]) > 0 {
 		leaf := secure.State.VerifiedChains[0][0]
-		v.from, v.wrong = authn.PeerOf(leaf)
-		v.ends = leaf.NotAfter
+		v.from, v.roleErr = authn.PeerOf(leaf)
+		v.notAfter = leaf.NotAfter
 	}
 	return v
 }
 
 // role returns the role of the client and whether it has one. A certificate without a role is an error.
-func (v *visitor) role() (authn.Peer, bool, error) {
+func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
-	case v.ends.IsZero():
+	case v.notAfter.IsZero():
 		return authn.Peer{}, false, nil
-	case time.Now().After(v.ends): // the certificate may have expired since the handshake
+	case time.Now().After(v.notAfter): // the certificate may have expired since the handshake
 		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
 	default:
-		return v.from, v.wrong == nil, v.wrong
+		return v.from, v.roleErr == nil, v.roleErr
 	}
 }
 
-// visitorOf returns the connection of a call, or nil for a pipe.
-func visitorOf(ctx context.Context) *visitor {
+// netPeerOf returns the connection of a call, or nil for a pipe.
+func netPeerOf(ctx context.Context) *netPeer {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil
 	}
-	v, _ := p.AuthInfo.(*visitor)
+	v, _ := p.AuthInfo.(*netPeer)
 	return v
 }
 
-// identified counts the connection for its caller. It returns an error if the caller has too many connections.
-func (v *visitor) identified(caller *authn.Caller) error {
+// identify counts the connection for its caller. It returns an error if the caller has too many connections.
+func (v *netPeer) identify(caller *authn.Caller) error {
 	if v.conn.Known() {
 		return nil
 	}
-	if name := whoseOf(caller).String(); !v.conn.Identified(name) {
-		return exhausted("%s has as many connections as it may have: close some of them", name)
+	if name := quotaKeyOf(caller).String(); !v.conn.Identified(name) {
+		return exhaustedError("%s has as many connections as it may have: close some of them", name)
 	}
 	return nil
 }
 
 // refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
-func (v *visitor) refuse() {
+func (v *netPeer) refuse() {
 	gosched.Yield() // lets other goroutines run, because refusals of one connection are handled one after the other
 	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}
 }
 
-// stranger counts an unauthenticated call until the call's context ends.
-func (v *visitor) stranger(ctx context.Context) (context.Context, error) {
-	if v.strangers.Add(1) > strangerCalls {
-		v.strangers.Add(-1)
-		return nil, exhausted("a connection carries at most %d unauthenticated calls at a time", strangerCalls)
+// countUnauthenticated counts an unauthenticated call until the call's context ends.
+func (v *netPeer) countUnauthenticated(ctx context.Context) (context.Context, error) {
+	if v.unauthenticatedCalls.Add(1) > maxUnauthenticatedCalls {
+		v.unauthenticatedCalls.Add(-1)
+		return nil, exhaustedError("a connection carries at most %d unauthenticated calls at a time", maxUnauthenticatedCalls)
 	}
-	ctx, cancel := context.WithTimeout(ctx, strangerTime)
+	ctx, cancel := context.WithTimeout(ctx, unauthenticatedTimeout)
 	context.AfterFunc(ctx, func() {
 		cancel()
-		v.strangers.Add(-1)
+		v.unauthenticatedCalls.Add(-1)
 	})
 	return ctx, nil
 }
 
-func exhausted(format string, args ...any) error {
+func exhaustedError(format string, args ...any) error {
 	return &Error{Code: codes.ResourceExhausted, Reason: "TOO_MUCH", Err: fmt.Errorf(format, args...)}
 }

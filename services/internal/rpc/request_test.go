@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// patterned is the assumed maximum length of a text that is bounded only by a pattern.
-	patterned = 256
-	// enough is the size at which the computation stops.
-	enough = 1 << 40
+	// assumedPatternLen is the assumed maximum length of a text that is bounded only by a pattern.
+	assumedPatternLen = 256
+	// maxCounted is the size at which the computation stops.
+	maxCounted = 1 << 40
 )
 
-// largest returns the maximum size in bytes of a message that satisfies its constraints. A recursive message is
+// maxSize returns the maximum size in bytes of a message that satisfies its constraints. A recursive message is
 // counted once.
-func largest(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
+func maxSize(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
 	for _, name := range above {
 		if name == m.FullName() {
 			return 0
@@ -38,18 +38,18 @@ func largest(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (
 			sum += sizeOf(fd, rules, above)
 		}
 	}
-	return min(sum, enough)
+	return min(sum, maxCounted)
 }
 
 func times(n uint64, size int) int {
-	return min(int(max(n, 1))*size, enough)
+	return min(int(max(n, 1))*size, maxCounted)
 }
 
 func sizeOf(fd protoreflect.FieldDescriptor, rules *validate.FieldRules, above []protoreflect.FullName) int {
 	const head = 8 // a tag and a length
 	switch fd.Kind() {
 	case protoreflect.MessageKind:
-		return head + largest(fd.Message(), above...)
+		return head + maxSize(fd.Message(), above...)
 	case protoreflect.StringKind:
 		s := rules.GetString()
 		most := uint64(0)
@@ -70,7 +70,7 @@ func bounded(limits ...uint64) int {
 			return int(n)
 		}
 	}
-	return patterned
+	return assumedPatternLen
 }
 
 // Case X2. The maximum size of a request is what the method's contract states, otherwise 64 KiB. The largest request
@@ -88,7 +88,7 @@ func TestContracts_LargestRequestFitsLimit(t *testing.T) {
 					t.Errorf("%s states %d bytes, want more than %d, which is what it has anyway, and at most %d", method.FullName(), limit, least, most)
 				}
 			}
-			if n := min(largest(method.Input()), most); n > limit {
+			if n := min(maxSize(method.Input()), most); n > limit {
 				t.Errorf("a request of %s may have %d bytes, and %d are let in: state (sluice.auth.v1.max_request_bytes)", method.FullName(), n, limit)
 			}
 		}

@@ -122,7 +122,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		return nil, err
 	}
 	// The second argument is how many unary calls of one person are processed at a time; further calls wait unread.
-	turns, err := fairqueue.New[whose](math.MaxInt, max(2, fairqueue.Processors()/2))
+	turns, err := fairqueue.New[quotaKey](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err
 	}
@@ -135,17 +135,17 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		cfg:  cfg,
 		deps: deps,
 		chain: &chain{
-			gate: &gate{
+			gate: &authorizer{
 				tokens:   deps.Tokens,
 				verifier: verifier,
-				methods:  make(map[string]terms),
+				methods:  make(map[string]methodRules),
 				audience: make(map[string]authv1.Role),
 			},
 			validate: validator,
 			log:      deps.Log,
 			stopping: stopping,
-			people:   newShares(personCalls, personBytes, peopleBytes, turns),
-			roles:    newShares(math.MaxInt, roleBytes, roleBytes, nil),
+			people:   newCallQuotas(personCalls, personBytes, peopleBytes, turns),
+			roles:    newCallQuotas(math.MaxInt, roleBytes, roleBytes, nil),
 			buffers:  buffers,
 		},
 		health:  health.NewServer(),
@@ -155,12 +155,12 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		stop:    sync.OnceFunc(func() { close(stopping) }),
 	}
 	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until all services were checked
-	s.open()
+	s.createServer()
 	return s, s.err
 }
 
-// open creates the gRPC server and registers the services that every process has.
-func (s *Server) open() {
+// createServer creates the gRPC server and registers the services that every process has.
+func (s *Server) createServer() {
 	opts := []grpc.ServerOption{
 		grpc.Creds(networkCreds(s.cfg.TLS)),
 		grpc.InTapHandle(s.chain.tap),
@@ -221,7 +221,7 @@ type registrar struct {
 // RegisterService implements [grpc.ServiceRegistrar].
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s := r.server
-	table, err := termsOf(desc.ServiceName)
+	table, err := methodTerms(desc.ServiceName)
 	s.err = errors.Join(s.err, err, s.chain.compile(desc.ServiceName))
 	maps.Copy(s.chain.gate.methods, table)
 	s.chain.gate.audience[desc.ServiceName] = r.role
@@ -233,14 +233,14 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		if table[name].carried {
 			s.err = errors.Join(s.err, s.carry(name))
 		}
-		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: sent(s.chain.unary(name, md.Handler))})
+		network.Streams = append(network.Streams, grpc.StreamDesc{StreamName: md.MethodName, Handler: asStream(s.chain.unary(name, md.Handler))})
 	}
 	s.grpc.RegisterService(&network, impl)
 }
 
 // carry registers a method as one whose calls may be carried.
 func (s *Server) carry(name string) error {
-	contract, err := contractOf(serviceOf(name))
+	contract, err := serviceDescriptor(serviceOf(name))
 	if err != nil {
 		return err
 	}
@@ -264,7 +264,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	all := slices.Clone(s.pipes)
 	for _, lis := range listeners {
-		bounded, err := connlimit.Listen(lis, doorLimits(), s.deps.Log)
+		bounded, err := connlimit.Listen(lis, listenerLimits(), s.deps.Log)
 		if err != nil {
 			return err
 		}

@@ -44,8 +44,8 @@ func reflect(ctx context.Context, conn grpc.ClientConnInterface, version string)
 	return stream.RecvMsg(new(reflectionv1.ServerReflectionResponse))
 }
 
-// raw returns a connection that does not use the mesh's client.
-func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
+// rawConn returns a connection that does not use the mesh's client.
+func rawConn(t *testing.T, addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
@@ -85,35 +85,35 @@ func TestServer_RefusesWrongCertificates(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			cert := certificate(t, tt.from, tt.leaf)
-			got, err := ask(soon(t), raw(t, s.tls, trusting(s.authority, cert)), methodUnary)
+			got, err := ask(timeoutContext(t), rawConn(t, s.tls, trustingCreds(s.authority, cert)), methodUnary)
 			want := ""
 			if tt.code == codes.OK {
 				want = "gateway,,"
 			}
-			wanted(t, got, err, want, tt.code, tt.reason)
+			checkAnswer(t, got, err, want, tt.code, tt.reason)
 		})
 	}
 	t.Run("one that expires on an open connection", func(t *testing.T) {
 		t.Parallel()
-		conn := raw(t, s.tls, trusting(s.authority, certificate(t, s.authority, leaf(3*time.Second, role))))
-		got, err := ask(soon(t), conn, methodUnary)
-		wanted(t, got, err, "gateway,,", codes.OK, "")
-		until(t, func() bool {
-			got, err = ask(soon(t), conn, methodUnary)
+		conn := rawConn(t, s.tls, trustingCreds(s.authority, certificate(t, s.authority, leaf(3*time.Second, role))))
+		got, err := ask(timeoutContext(t), conn, methodUnary)
+		checkAnswer(t, got, err, "gateway,,", codes.OK, "")
+		waitFor(t, func() bool {
+			got, err = ask(timeoutContext(t), conn, methodUnary)
 			return err != nil
 		})
-		wanted(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
+		checkAnswer(t, got, err, "", codes.Unauthenticated, "UNAUTHENTICATED")
 	})
 	t.Run("plaintext", func(t *testing.T) {
 		t.Parallel()
-		_, err := ask(soon(t), raw(t, s.tls, insecure.NewCredentials()), methodUnary)
-		wanted(t, "", err, "", codes.Unavailable, "")
+		_, err := ask(timeoutContext(t), rawConn(t, s.tls, insecure.NewCredentials()), methodUnary)
+		checkAnswer(t, "", err, "", codes.Unavailable, "")
 	})
 	t.Run("TLS 1.2", func(t *testing.T) {
 		t.Parallel()
 		cfg := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate(t, s.authority, leaf(0, role))}}
-		_, err := ask(soon(t), raw(t, s.tls, credentials.NewTLS(cfg)), methodUnary)
-		wanted(t, "", err, "", codes.Unavailable, "")
+		_, err := ask(timeoutContext(t), rawConn(t, s.tls, credentials.NewTLS(cfg)), methodUnary)
+		checkAnswer(t, "", err, "", codes.Unavailable, "")
 	})
 }
 
@@ -130,8 +130,8 @@ func certificate(t *testing.T, from *pki.Authority, leaf pki.Leaf) tls.Certifica
 	return pair
 }
 
-// trusting returns the TLS credentials of a client that trusts the CA and presents cert.
-func trusting(ca *pki.Authority, cert tls.Certificate) credentials.TransportCredentials {
+// trustingCreds returns the TLS credentials of a client that trusts the CA and presents cert.
+func trustingCreds(ca *pki.Authority, cert tls.Certificate) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{cert}})
 }
 
@@ -153,8 +153,8 @@ func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := ask(soon(t), raw(t, s.tls, credentials.NewTLS(cfg)), methodUnary)
-			wanted(t, "", err, "", codes.Unavailable, "")
+			_, err := ask(timeoutContext(t), rawConn(t, s.tls, credentials.NewTLS(cfg)), methodUnary)
+			checkAnswer(t, "", err, "", codes.Unavailable, "")
 		})
 	}
 	bare, err := rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, nil }).GetConfigForClient(nil)
@@ -183,13 +183,13 @@ func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	}
 }
 
-// boundTo is a listener that reports another address than its own.
-type boundTo struct {
+// addressListener is a listener that reports another address than its own.
+type addressListener struct {
 	net.Listener
 	addr net.Addr
 }
 
-func (l boundTo) Addr() net.Addr { return l.addr }
+func (l addressListener) Addr() net.Addr { return l.addr }
 
 func TestServe_RefusesPlaintextOutsideLoopback(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestServe_RefusesPlaintextOutsideLoopback(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			err = server.Serve(ctx, boundTo{bufconn.Listen(1), tt.addr})
+			err = server.Serve(ctx, addressListener{bufconn.Listen(1), tt.addr})
 			if tt.ok != (err == nil) || !tt.ok && !strings.Contains(err.Error(), "set tls.dir, or listen on 127.0.0.1") {
 				t.Errorf("got %v", err)
 			}
@@ -247,14 +247,14 @@ func TestNewServer_RequiresDeps(t *testing.T) {
 	}
 }
 
-// healthy is a service whose health the test sets.
-type healthy struct {
+// healthService is a service whose health the test sets.
+type healthService struct {
 	serviceFunc
 	err func() error
 }
 
 // Health implements [rpc.HealthChecker].
-func (h healthy) Health(context.Context) error { return h.err() }
+func (h healthService) Health(context.Context) error { return h.err() }
 
 // All callers may call the health service. It reports the health of the services.
 func TestHealth_IsForAllCallers(t *testing.T) {
@@ -262,7 +262,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	sick := make(chan error, 1)
 	var last error
 	s := newSite(t, whoami().register(t))
-	server := s.server(t, rpc.ServerConfig{}, healthy{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error {
+	server := s.server(t, rpc.ServerConfig{}, healthService{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error {
 		select {
 		case last = <-sick:
 		default:
@@ -281,8 +281,8 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
-			until(t, func() bool { // a server is not serving until it has checked its services
-				resp, err := healthv1.NewHealthClient(conn).Check(soon(t), &healthv1.HealthCheckRequest{Service: service})
+			waitFor(t, func() bool { // a server is not serving until it has checked its services
+				resp, err := healthv1.NewHealthClient(conn).Check(timeoutContext(t), &healthv1.HealthCheckRequest{Service: service})
 				if err != nil {
 					t.Fatalf("%s asks for %q: %v", name, service, err)
 				}
@@ -296,7 +296,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
-	s.server(t, rpc.ServerConfig{}, healthy{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error { return nil }})
+	s.server(t, rpc.ServerConfig{}, healthService{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error { return nil }})
 	for name, tt := range map[string]struct {
 		conn grpc.ClientConnInterface
 		want codes.Code
@@ -304,7 +304,7 @@ func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 		"nobody": {s.person(t, ""), codes.Unauthenticated}, "an agent": {s.person(t, tokenText(agent)), codes.PermissionDenied},
 		"an operator": {s.person(t, tokenText(operator)), codes.OK},
 	} {
-		stream, err := healthv1.NewHealthClient(tt.conn).Watch(soon(t), &healthv1.HealthCheckRequest{})
+		stream, err := healthv1.NewHealthClient(tt.conn).Watch(timeoutContext(t), &healthv1.HealthCheckRequest{})
 		if err == nil {
 			_, err = stream.Recv()
 		}
@@ -333,7 +333,7 @@ func TestServe_StopEndsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	stream, err := openStream(soon(t), conn)
+	stream, err := openStream(timeoutContext(t), conn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,8 @@ const (
 	agent     = authv1.TokenRole_TOKEN_ROLE_AGENT
 )
 
-// patience is how long a test waits before it fails.
-const patience = 10 * time.Second
+// testTimeout is how long a test waits before it fails.
+const testTimeout = 10 * time.Second
 
 // tokenText returns the text of the only token with the given token role.
 func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
@@ -59,9 +59,9 @@ type serviceFunc func(grpc.ServiceRegistrar)
 // Register implements [rpc.Service].
 func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
 
-// site is a server of the policy role with the given services. It can be reached over pipes, over TLS, and over
+// testServer is a server of the policy role with the given services. It can be reached over pipes, over TLS, and over
 // loopback without TLS.
-type site struct {
+type testServer struct {
 	authority *pki.Authority
 	tokens    *authn.Tokens
 	log       syncBuffer
@@ -80,14 +80,14 @@ type pipeKey struct {
 }
 
 // A way is one of a role's connections to the site. speaks reports whether the connection signs principals.
-type way struct {
+type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
 // ways returns all connections of roles to the site. Each test must pass on all of them.
-func (s *site) ways() []way {
-	return []way{
+func (s *testServer) ways() []testPath {
+	return []testPath{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
 			return s.pipes[pipeKey{role, speaks}]
 		}},
@@ -101,7 +101,7 @@ func (s *site) ways() []way {
 }
 
 // over returns a role's connection to the site over TLS.
-func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
+func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(role))
 	deps := rpc.ClientDeps{Trace: s.clientTrace}
@@ -112,13 +112,13 @@ func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 }
 
 // newSite starts a site. It ends with the test.
-func newSite(t *testing.T, svc rpc.Service) *site {
+func newSite(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
-	return (&site{tokens: newTokens(t)}).start(t, svc)
+	return (&testServer{tokens: newTokens(t)}).start(t, svc)
 }
 
 // start starts a site, some of whose fields are already set.
-func (s *site) start(t *testing.T, svc rpc.Service) *site {
+func (s *testServer) start(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
 	var err error
@@ -138,13 +138,13 @@ func (s *site) start(t *testing.T, svc rpc.Service) *site {
 }
 
 // secure returns the TLS configuration of a server of the policy role.
-func (s *site) secure(t *testing.T) *tls.Config {
+func (s *testServer) secure(t *testing.T) *tls.Config {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(policy))
 	return rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return &id.Cert, s.authority.Pool() })
 }
 
-func (s *site) server(t *testing.T, cfg rpc.ServerConfig, svc rpc.Service) *rpc.Server {
+func (s *testServer) server(t *testing.T, cfg rpc.ServerConfig, svc rpc.Service) *rpc.Server {
 	t.Helper()
 	server, err := rpc.NewServer(cfg, rpc.ServerDeps{Tokens: s.tokens, Log: slog.New(slog.NewTextHandler(&s.log, nil)), Trace: s.serverTrace})
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *site) server(t *testing.T, cfg rpc.ServerConfig, svc rpc.Service) *rpc.
 	return server
 }
 
-func (s *site) openPipes(t *testing.T, server *rpc.Server, role authv1.Role) {
+func (s *testServer) openPipes(t *testing.T, server *rpc.Server, role authv1.Role) {
 	t.Helper()
 	id, err := pki.Ephemeral(role)
 	if err != nil {
@@ -209,7 +209,7 @@ func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 }
 
 // identity returns an identity with a certificate of the site's CA.
-func (s *site) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
+func (s *testServer) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := s.authority.Issue(leaf)
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *site) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	return id
 }
 
-func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Conn {
+func (s *testServer) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Conn {
 	t.Helper()
 	conn, err := rpc.Dial("passthrough:///"+s.tls, policy, cfg, deps)
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Con
 }
 
 // person returns a connection with a token. An empty token is not sent.
-func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
+func (s *testServer) person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.plain, token, nil)
 	if err != nil {
@@ -243,10 +243,10 @@ func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// soon returns a context that ends after patience.
-func soon(t *testing.T) context.Context {
+// timeoutContext returns a context that ends after patience.
+func timeoutContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }

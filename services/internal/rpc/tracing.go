@@ -39,18 +39,18 @@ type sampledOnly struct {
 	server bool
 }
 
-type skipKey struct{}
+type skipSpanKey struct{}
 
 // TagRPC implements [stats.Handler].
 func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	parent := trace.SpanContextFromContext(ctx)
 	if h.server {
 		if _, isRole, err := peerOf(ctx); err != nil || !isRole {
-			return context.WithValue(ctx, skipKey{}, true)
+			return context.WithValue(ctx, skipSpanKey{}, true)
 		}
 	}
 	if h.server && !parent.IsValid() {
-		ctx = h.prop.Extract(ctx, received{ctx})
+		ctx = h.prop.Extract(ctx, incomingCarrier{ctx})
 		parent = trace.SpanContextFromContext(ctx)
 	}
 	if parent.IsSampled() {
@@ -61,15 +61,15 @@ func (h *sampledOnly) TagRPC(ctx context.Context, info *stats.RPCTagInfo) contex
 		if !ok {
 			md = make(metadata.MD, 1)
 		}
-		h.prop.Inject(ctx, outgoing(md))
+		h.prop.Inject(ctx, outgoingCarrier(md))
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
-	return context.WithValue(ctx, skipKey{}, true)
+	return context.WithValue(ctx, skipSpanKey{}, true)
 }
 
 // HandleRPC implements [stats.Handler].
 func (h *sampledOnly) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	if ctx.Value(skipKey{}) == nil {
+	if ctx.Value(skipSpanKey{}) == nil {
 		h.inner.HandleRPC(ctx, s)
 	}
 }
@@ -80,11 +80,11 @@ func (h *sampledOnly) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context
 // HandleConn implements [stats.Handler].
 func (h *sampledOnly) HandleConn(context.Context, stats.ConnStats) {}
 
-// received reads the trace context from a call's metadata without copying the metadata.
-type received struct{ ctx context.Context } //nolint:containedctx // used only while the metadata is read
+// incomingCarrier reads the trace context from a call's metadata without copying the metadata.
+type incomingCarrier struct{ ctx context.Context } //nolint:containedctx // used only while the metadata is read
 
 // Get implements [propagation.TextMapCarrier].
-func (r received) Get(key string) string {
+func (r incomingCarrier) Get(key string) string {
 	if v := metadata.ValueFromIncomingContext(r.ctx, key); len(v) == 1 {
 		return v[0]
 	}
@@ -92,16 +92,16 @@ func (r received) Get(key string) string {
 }
 
 // Set implements [propagation.TextMapCarrier]. It does nothing, because the metadata is only read.
-func (received) Set(string, string) {}
+func (incomingCarrier) Set(string, string) {}
 
 // Keys implements [propagation.TextMapCarrier]. It is not used.
-func (received) Keys() []string { return nil }
+func (incomingCarrier) Keys() []string { return nil }
 
-// outgoing reads and writes the trace context in gRPC metadata.
-type outgoing metadata.MD
+// outgoingCarrier reads and writes the trace context in gRPC metadata.
+type outgoingCarrier metadata.MD
 
 // Get implements [propagation.TextMapCarrier].
-func (c outgoing) Get(key string) string {
+func (c outgoingCarrier) Get(key string) string {
 	if v := metadata.MD(c).Get(key); len(v) == 1 {
 		return v[0]
 	}
@@ -109,10 +109,10 @@ func (c outgoing) Get(key string) string {
 }
 
 // Set implements [propagation.TextMapCarrier].
-func (c outgoing) Set(key, value string) { metadata.MD(c).Set(key, value) }
+func (c outgoingCarrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
 
 // Keys implements [propagation.TextMapCarrier].
-func (c outgoing) Keys() []string {
+func (c outgoingCarrier) Keys() []string {
 	keys := make([]string, 0, len(c))
 	for k := range c {
 		keys = append(keys, k)

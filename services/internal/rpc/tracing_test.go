@@ -19,7 +19,7 @@ import (
 
 // tracing is a site that records spans, and the trace contexts of its handlers.
 type tracing struct {
-	*site
+	*testServer
 	spans *tracetest.InMemoryExporter
 	tp    *sdktrace.TracerProvider
 	saw   chan trace.SpanContext
@@ -29,12 +29,12 @@ func newTracing(t *testing.T, err error) *tracing {
 	t.Helper()
 	tr := &tracing{spans: tracetest.NewInMemoryExporter(), saw: make(chan trace.SpanContext, 1)}
 	tr.tp = sdktrace.NewTracerProvider(sdktrace.WithSyncer(tr.spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
-	tr.site = &site{
+	tr.testServer = &testServer{
 		tokens:      newTokens(t),
 		serverTrace: rpc.ServerTrace(tr.tp, propagation.TraceContext{}),
 		clientTrace: rpc.ClientTrace(tr.tp, propagation.TraceContext{}),
 	}
-	tr.start(t, doing(func(ctx context.Context, _ string) error {
+	tr.start(t, probeOf(func(ctx context.Context, _ string) error {
 		select {
 		case tr.saw <- trace.SpanContextFromContext(ctx):
 		case <-ctx.Done(): // the method was called twice
@@ -44,8 +44,8 @@ func newTracing(t *testing.T, err error) *tracing {
 	return tr
 }
 
-// remote returns the span context of a trace of another system.
-func remote(flags trace.TraceFlags) trace.SpanContext {
+// remoteSpanContext returns the span context of a trace of another system.
+func remoteSpanContext(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }
 
@@ -56,12 +56,12 @@ func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 		for _, w := range tr.ways() {
 			t.Run(name+" "+w.name, func(t *testing.T) {
 				tr.spans.Reset()
-				ctx := trace.ContextWithSpanContext(soon(t), remote(trace.FlagsSampled))
+				ctx := trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(trace.FlagsSampled))
 				if _, got := ask(ctx, w.as(t, gateway, false), methodUnary); (got == nil) != (err == nil) {
 					t.Fatal(got)
 				}
 				saw := <-tr.saw
-				until(t, func() bool { return len(tr.spans.GetSpans()) == 2 })
+				waitFor(t, func() bool { return len(tr.spans.GetSpans()) == 2 })
 				server, client := tr.spans.GetSpans()[0], tr.spans.GetSpans()[1]
 				if server.SpanKind != trace.SpanKindServer {
 					server, client = client, server
@@ -93,13 +93,13 @@ func TestTrace_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
 	for _, w := range tr.ways() {
-		ctx := trace.ContextWithSpanContext(soon(t), remote(trace.FlagsSampled))
+		ctx := trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(trace.FlagsSampled))
 		if _, err := ask(ctx, w.as(t, gateway, false), methodUnary); err != nil {
 			t.Fatal(err)
 		}
 		<-tr.saw
 	}
-	until(t, func() bool { return len(tr.spans.GetSpans()) == 2*len(tr.ways()) })
+	waitFor(t, func() bool { return len(tr.spans.GetSpans()) == 2*len(tr.ways()) })
 	made, documented := make(map[string]bool), make(map[string]bool)
 	for _, span := range tr.spans.GetSpans() {
 		for _, a := range span.Attributes {
@@ -119,13 +119,13 @@ func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
 	for _, w := range tr.ways() {
-		if _, err := ask(trace.ContextWithSpanContext(soon(t), remote(0)), w.as(t, gateway, false), methodUnary); err != nil {
+		if _, err := ask(trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(0)), w.as(t, gateway, false), methodUnary); err != nil {
 			t.Fatal(err)
 		}
 		if saw := <-tr.saw; saw.TraceID() != (trace.TraceID{1}) || saw.IsSampled() {
 			t.Errorf("%s: the handler saw the trace %s, sampled %t; want the caller's, not sampled", w.name, saw.TraceID(), saw.IsSampled())
 		}
-		if _, err := ask(soon(t), w.as(t, gateway, false), methodUnary); err != nil {
+		if _, err := ask(timeoutContext(t), w.as(t, gateway, false), methodUnary); err != nil {
 			t.Fatal(err)
 		}
 		if saw := <-tr.saw; saw.IsValid() {
@@ -141,7 +141,7 @@ func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 func TestTrace_UntrustedCallerCannotStartTrace(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
-	ctx := metadata.AppendToOutgoingContext(soon(t), "traceparent", "00-01000000000000000000000000000000-0200000000000000-01")
+	ctx := metadata.AppendToOutgoingContext(timeoutContext(t), "traceparent", "00-01000000000000000000000000000000-0200000000000000-01")
 	if _, err := ask(ctx, tr.person(t, tokenText(operator)), methodUnary); err != nil {
 		t.Fatal(err)
 	}

@@ -20,10 +20,10 @@ const (
 	// bytes, it gets another second.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// piece is the size of the pieces of an answer. gRPC releases them one by one. tracked is the minimum capacity of
+	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. tracked is the minimum capacity of
 	// a buffer that gRPC releases at all.
-	piece   = 64 << 10
-	tracked = 2 << 10
+	pieceSize   = 64 << 10
+	minReleased = 2 << 10
 )
 
 // An answer is a message that is sent to a caller over the network. A handler returns before gRPC has written its
@@ -37,8 +37,8 @@ type answer struct {
 	pool buffers
 	// to is the connection. portion is the call's part of the caller's quota; it is nil for an unauthenticated
 	// caller.
-	to      *visitor
-	portion *portion
+	to      *netPeer
+	portion *callUsage
 	size    int
 
 	// The line's lock guards the following fields. since is when the answer was sent, and read is line.read at that
@@ -49,8 +49,8 @@ type answer struct {
 }
 
 // answer encodes a message for the caller of ctx and counts it. Inside the process it returns the message unchanged.
-func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
-	v := visitorOf(ctx)
+func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) {
+	v := netPeerOf(ctx)
 	if v == nil {
 		return m, nil
 	}
@@ -60,7 +60,7 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	}
 	size := proto.Size(msg)
 	if size > maxMessage {
-		return nil, exhausted("an answer has at most %d bytes, this one %d: ask for less", maxMessage, size)
+		return nil, exhaustedError("an answer has at most %d bytes, this one %d: ask for less", maxMessage, size)
 	}
 	a := &answer{to: v, portion: own, size: size, pool: c.buffers}
 	if err := a.count(); err != nil {
@@ -73,7 +73,7 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 		return nil, fmt.Errorf("encode an answer: %w", err)
 	}
 	a.cut(text)
-	v.line.add(a)
+	v.unread.add(a)
 	return a, nil
 }
 
@@ -81,29 +81,29 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 // one of the caller's calls.
 func (a *answer) count() error {
 	if a.portion == nil {
-		a.to.strangers.Add(1)
+		a.to.unauthenticatedCalls.Add(1)
 		return nil
 	}
-	return a.portion.answer(a.size)
+	return a.portion.chargeAnswer(a.size)
 }
 
 func (a *answer) uncount() {
 	if a.portion == nil {
-		a.to.strangers.Add(-1)
+		a.to.unauthenticatedCalls.Add(-1)
 		return
 	}
-	a.portion.read(a.size)
+	a.portion.releaseAnswer(a.size)
 }
 
 // cut splits the text into pieces. The last piece may be up to twice as large as the others, because gRPC does not
 // release a piece that is too small.
 func (a *answer) cut(text []byte) {
-	a.left = max(1, len(text)/piece)
+	a.left = max(1, len(text)/pieceSize)
 	pieces := make([][]byte, a.left)
 	for i := range pieces {
 		pieces[i] = text
 		if i < a.left-1 {
-			pieces[i], text = text[:piece], text[piece:]
+			pieces[i], text = text[:pieceSize], text[pieceSize:]
 		}
 		a.data = append(a.data, mem.NewBuffer(&pieces[i], a))
 	}
@@ -117,7 +117,7 @@ func (a *answer) Get(length int) *[]byte {
 
 // Put implements [mem.BufferPool]. gRPC calls it when a piece was written, or when its stream has ended.
 func (a *answer) Put(piece *[]byte) {
-	if a.to.line.written(a, len(*piece)) {
+	if a.to.unread.written(a, len(*piece)) {
 		a.pool.put(a.buf)
 	}
 }
@@ -125,16 +125,16 @@ func (a *answer) Put(piece *[]byte) {
 // send sends an answer.
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
-	if a, ok := m.(*answer); ok && err == nil && over(ss) {
-		a.to.line.settle(a) // if the stream has ended meanwhile, gRPC may never release the answer
+	if a, ok := m.(*answer); ok && err == nil && isClosed(ss) {
+		a.to.unread.uncount(a) // if the stream has ended meanwhile, gRPC may never release the answer
 	}
 	return err
 }
 
-// over reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not show
+// isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not show
 // that: it may have ended while the stream is open and still holds the message. Sending headers again fails, on an
 // open stream with one code and on a closed stream with others.
-func over(ss grpc.ServerStream) bool {
+func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
@@ -162,24 +162,24 @@ func newBuffers() (buffers, error) {
 }
 
 func (b buffers) get(size int) *[]byte {
-	if size > piece {
+	if size > pieceSize {
 		buf := make([]byte, 0, size)
 		return &buf
 	}
-	return b.pool.Get(max(size, tracked))
+	return b.pool.Get(max(size, minReleased))
 }
 
 func (b buffers) put(buf *[]byte) {
-	if cap(*buf) <= piece {
+	if cap(*buf) <= pieceSize {
 		b.pool.Put(buf)
 	}
 }
 
 // A line contains the answers on one connection that the client has not read. The zero line is empty. A line is safe
 // for concurrent use.
-type line struct {
-	// hangUp closes the connection.
-	hangUp func()
+type unreadAnswers struct {
+	// closeConn closes the connection.
+	closeConn func()
 
 	mu     sync.Mutex
 	unread map[*answer]struct{}
@@ -191,12 +191,12 @@ type line struct {
 }
 
 // add adds an answer that is about to be sent.
-func (l *line) add(a *answer) {
+func (l *unreadAnswers) add(a *answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unread == nil {
 		l.unread = make(map[*answer]struct{})
-		l.clock = time.AfterFunc(readWithin, l.look)
+		l.clock = time.AfterFunc(readWithin, l.closeIfSlow)
 		l.running = true
 	}
 	a.since, a.read = time.Now(), l.read
@@ -208,20 +208,20 @@ func (l *line) add(a *answer) {
 }
 
 // written counts a released piece. It reports whether it was the last piece of the answer.
-func (l *line) written(a *answer, size int) (last bool) {
+func (l *unreadAnswers) written(a *answer, size int) (last bool) {
 	l.mu.Lock()
 	l.read += int64(size)
 	a.left--
 	last = a.left == 0
 	l.mu.Unlock()
 	if last {
-		l.settle(a)
+		l.uncount(a)
 	}
 	return last
 }
 
-// settle uncounts an answer. It is idempotent.
-func (l *line) settle(a *answer) {
+// uncount uncounts an answer. It is idempotent.
+func (l *unreadAnswers) uncount(a *answer) {
 	l.mu.Lock()
 	_, counted := l.unread[a]
 	delete(l.unread, a)
@@ -231,8 +231,8 @@ func (l *line) settle(a *answer) {
 	}
 }
 
-// look closes the connection if an answer was not read in time. Otherwise it schedules the next look.
-func (l *line) look() {
+// closeIfSlow closes the connection if an answer was not read in time. Otherwise it schedules the next look.
+func (l *unreadAnswers) closeIfSlow() {
 	l.mu.Lock()
 	now := time.Now()
 	next := readWithin
@@ -245,13 +245,13 @@ func (l *line) look() {
 	}
 	l.mu.Unlock()
 	if next <= 0 {
-		l.hangUp()
+		l.closeConn()
 	}
 }
 
 // end uncounts all answers. It is called when the connection is closed, because gRPC then does not release what its
 // streams have queued.
-func (l *line) end() {
+func (l *unreadAnswers) end() {
 	l.mu.Lock()
 	left := l.unread
 	l.unread = nil
@@ -264,14 +264,14 @@ func (l *line) end() {
 	}
 }
 
-// lined is a connection that calls [line.end] when it is closed.
-type lined struct {
+// countedConn is a connection that calls [line.end] when it is closed.
+type countedConn struct {
 	net.Conn
-	line *line
+	line *unreadAnswers
 }
 
 // Close implements [net.Conn].
-func (c lined) Close() error {
+func (c countedConn) Close() error {
 	err := c.Conn.Close()
 	c.line.end()
 	return err

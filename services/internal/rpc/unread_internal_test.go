@@ -35,14 +35,14 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var cut atomic.Bool
-				v := new(visitor)
-				v.line.hangUp = func() { cut.Store(true) }
+				v := new(netPeer)
+				v.unread.closeConn = func() { cut.Store(true) }
 				c := &chain{buffers: newTestBuffers(t)}
 				a := &answer{to: v, size: large, pool: c.buffers}
 				_ = a.count()
 				a.buf = a.pool.get(large)
 				a.cut((*a.buf)[:large])
-				v.line.add(a)
+				v.unread.add(a)
 				time.Sleep(tt.pause)
 				for _, piece := range a.data {
 					time.Sleep(tt.every)
@@ -54,8 +54,8 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 				if cut.Load() != tt.want {
 					t.Errorf("cut off is %t, want %t", cut.Load(), tt.want)
 				}
-				v.line.end()
-				if n := v.strangers.Load(); n != 0 {
+				v.unread.end()
+				if n := v.unauthenticatedCalls.Load(); n != 0 {
 					t.Errorf("%d answers are counted still", n)
 				}
 			})
@@ -68,14 +68,14 @@ func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Pointer[time.Time]
-		v := new(visitor)
-		v.line.hangUp = func() { cut.Store(new(time.Now())) }
+		v := new(netPeer)
+		v.unread.closeConn = func() { cut.Store(new(time.Now())) }
 		send := func(size int) *answer {
 			a := &answer{to: v, size: size, pool: newTestBuffers(t)}
 			_ = a.count()
 			a.buf = a.pool.get(size)
 			a.cut((*a.buf)[:size])
-			v.line.add(a)
+			v.unread.add(a)
 			return a
 		}
 		for _, piece := range send(8 << 20).data {
@@ -88,7 +88,7 @@ func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 		if took := cut.Load().Sub(begin); took != readWithin {
 			t.Errorf("it was cut off after %v, want %v", took, readWithin)
 		}
-		v.line.end()
+		v.unread.end()
 	})
 }
 
@@ -117,19 +117,19 @@ func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 		"its caller went": {status.Error(codes.Canceled, ""), 0},
 		"its time is up":  {status.Error(codes.DeadlineExceeded, ""), 0},
 	} {
-		v := new(visitor)
+		v := new(netPeer)
 		a := &answer{to: v, size: 10, pool: newTestBuffers(t)}
 		_ = a.count()
 		a.buf = a.pool.get(10)
 		a.cut((*a.buf)[:10])
-		v.line.add(a)
+		v.unread.add(a)
 		if err := send(sentOn{header: c.header}, a); err != nil {
 			t.Error(err)
 		}
-		if n := v.strangers.Load(); n != c.want {
+		if n := v.unauthenticatedCalls.Load(); n != c.want {
 			t.Errorf("%s: %d answers are counted, want %d", name, n, c.want)
 		}
-		v.line.end()
+		v.unread.end()
 	}
 }
 

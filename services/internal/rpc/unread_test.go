@@ -53,8 +53,8 @@ func answering(asked *tally) probe {
 // noWindow sets the flow-control window for answers to zero.
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
 
-// unread makes calls on one connection and reads none of the answers, because their flow-control window is zero.
-func unread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
+// callUnread makes calls on one connection and reads none of the answers, because their flow-control window is zero.
+func callUnread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
 	t.Helper()
 	c, err := rawh2.Dial(addr, nil, false, noWindow)
 	if err != nil {
@@ -65,7 +65,7 @@ func unread(t *testing.T, addr, method, name string, calls int, fields ...hpack.
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := rawh2.Block(method, fields...)
+	block := rawh2.HeaderBlock(method, fields...)
 	for range calls {
 		id, err := c.Open(block, false)
 		if err != nil {
@@ -83,8 +83,8 @@ func byOperator() hpack.HeaderField {
 	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
 }
 
-// slowly is how long a slow machine may take to send many answers.
-const slowly = 6 * patience
+// slowTimeout is how long a slow machine may take to send many answers.
+const slowTimeout = 6 * testTimeout
 
 // heap returns the size of the heap in MiB.
 func heap() int {
@@ -105,11 +105,11 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 			before := heap()
 			var deaf []*rawh2.Conn
 			for range 4 {
-				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 25, byOperator()))
+				deaf = append(deaf, callUnread(t, s.plain, tt.method, "large", 25, byOperator()))
 			}
 			person := s.person(t, tokenText(operator))
 			// On a slow machine, the client may be disconnected before its quota is used up.
-			for end, full := time.Now().Add(slowly), false; !full && !oneEnds(deaf, 0); {
+			for end, full := time.Now().Add(slowTimeout), false; !full && !oneEnds(deaf, 0); {
 				if time.Now().After(end) {
 					t.Fatal("the share is not full, and nobody is cut off")
 				}
@@ -118,7 +118,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 				cancel()
 				full = status.Code(err) == codes.ResourceExhausted && rpc.Reason(err) == "TOO_MUCH" && strings.Contains(err.Error(), "read")
 			}
-			untilEnd(t, slowly, func() bool { // all calls were answered or refused
+			waitForWithin(t, slowTimeout, func() bool { // all calls were answered or refused
 				ran := asked.of("large").Load()
 				<-time.After(time.Second)
 				return asked.of("large").Load() == ran
@@ -129,11 +129,11 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 				t.Error("want at most 64")
 			}
 			ran := asked.of("name").Load()
-			_, err := ask(soon(t), person, methodUnary)
+			_, err := ask(timeoutContext(t), person, methodUnary)
 			if did := asked.of("name").Load() - ran; (status.Code(err) != codes.ResourceExhausted || did != 0) && !oneEnds(deaf, time.Second) {
 				t.Errorf("beyond its share a person is told %v, and %d calls were done for it", err, did)
 			}
-			if _, err := ask(soon(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+			if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
 				t.Errorf("a role is told %v", err)
 			}
 			cut := make(chan struct{}, len(deaf))
@@ -145,14 +145,14 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 			}
 			select {
 			case <-cut: // one of the connections whose answers use the quota
-			case <-time.After(2 * patience):
+			case <-time.After(2 * testTimeout):
 				t.Fatal("who does not read is not cut off")
 			}
-			untilEnd(t, slowly, func() bool {
-				_, err := ask(soon(t), person, methodUnary)
+			waitForWithin(t, slowTimeout, func() bool {
+				_, err := ask(timeoutContext(t), person, methodUnary)
 				return err == nil
 			})
-			untilEnd(t, slowly, func() bool { return heap()-before <= 16 })
+			waitForWithin(t, slowTimeout, func() bool { return heap()-before <= 16 })
 		})
 	}
 }
@@ -165,14 +165,14 @@ func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 	person := s.person(t, tokenText(operator))
 	for cut := true; cut; { // on a slow machine, the client may be disconnected before the check
 		before := asked.of("tiny").Load()
-		deaf := []*rawh2.Conn{unread(t, s.plain, methodUnary, "tiny", 256, byOperator()), unread(t, s.plain, methodUnary, "tiny", 256, byOperator())}
-		until(t, func() bool { return asked.of("tiny").Load() == before+512 })
-		_, err := ask(soon(t), person, methodUnary)
+		deaf := []*rawh2.Conn{callUnread(t, s.plain, methodUnary, "tiny", 256, byOperator()), callUnread(t, s.plain, methodUnary, "tiny", 256, byOperator())}
+		waitFor(t, func() bool { return asked.of("tiny").Load() == before+512 })
+		_, err := ask(timeoutContext(t), person, methodUnary)
 		refused := status.Code(err) == codes.ResourceExhausted
 		if cut = !refused && oneEnds(deaf, time.Second); !refused && !cut {
 			t.Errorf("with 512 answers that it has not read a person is told %v", err)
 		}
-		until(t, func() bool { _, err := ask(soon(t), person, methodUnary); return err == nil })
+		waitFor(t, func() bool { _, err := ask(timeoutContext(t), person, methodUnary); return err == nil })
 	}
 }
 
@@ -196,7 +196,7 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 // them.
 func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, echoing().register(t))
+	s := newSite(t, lengthProbe().register(t))
 	c, err := rawh2.Dial(s.plain, nil, true, noWindow)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	defer c.Close()
 	answered := 0
 	for range 20 {
-		id, err := c.Open(rawh2.Block(healthv1.Health_Check_FullMethodName), false)
+		id, err := c.Open(rawh2.HeaderBlock(healthv1.Health_Check_FullMethodName), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	t.Parallel()
 	var asked tally
-	s := &site{tokens: newTokens(t)}
+	s := &testServer{tokens: newTokens(t)}
 	server := s.server(t, rpc.ServerConfig{}, answering(&asked).register(t))
 	addr, _ := serve(t, server)
 	conn, err := rpc.DialPerson(addr, tokenText(operator), nil)
@@ -254,11 +254,11 @@ func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 		})
 	}
 	calling.Wait()
-	until(t, func() bool {
+	waitFor(t, func() bool {
 		calls, held := rpc.InFlight(server)
 		return calls == 0 && held == 0
 	})
-	if _, err := ask(soon(t), conn, methodUnary); err != nil {
+	if _, err := ask(timeoutContext(t), conn, methodUnary); err != nil {
 		t.Error(err)
 	}
 }
@@ -290,7 +290,7 @@ func TestServer_EndsUnreadStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	read, err := openStream(soon(t), conn)
+	read, err := openStream(timeoutContext(t), conn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestServer_EndsUnreadStreams(t *testing.T) {
 		if status.Code(err) != codes.Unavailable {
 			t.Errorf("the stream ended with %v, want the end of its connection", err)
 		}
-	case <-time.After(3 * patience):
+	case <-time.After(3 * testTimeout):
 		t.Fatal("the stream of a client that does not read is held")
 	}
 }

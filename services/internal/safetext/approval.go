@@ -66,13 +66,13 @@ func Of(a *approvalv1.Approval) Approval {
 		ID: a.GetId(), State: enum.Name(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
 		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
 		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
-		VotesMissing: a.GetVotesMissing(), Requested: moment(a.GetRequested()), DecideBefore: moment(a.GetDecideBefore()),
-		ExecuteBefore: moment(a.GetExecuteBefore()), Ended: moment(a.GetEnded()), DeniedUntil: moment(a.GetDeniedUntil()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
+		VotesMissing: a.GetVotesMissing(), Requested: timeOf(a.GetRequested()), DecideBefore: timeOf(a.GetDecideBefore()),
+		ExecuteBefore: timeOf(a.GetExecuteBefore()), Ended: timeOf(a.GetEnded()), DeniedUntil: timeOf(a.GetDeniedUntil()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),
 		SelfConfirm: a.GetTerms().GetSelfConfirm(),
 	}
 	if g := a.GetGrant(); g != nil {
 		out.Grant = &Grant{
-			Calls: g.GetCalls(), Used: g.GetUsed(), Within: a.GetTerms().GetGrant().GetWithin().AsDuration().Seconds(), Expires: moment(g.GetExpires()),
+			Calls: g.GetCalls(), Used: g.GetUsed(), Within: a.GetTerms().GetGrant().GetWithin().AsDuration().Seconds(), Expires: timeOf(g.GetExpires()),
 			Where: a.GetTerms().GetGrant().GetWhere(),
 		}
 	}
@@ -85,14 +85,14 @@ func Of(a *approvalv1.Approval) Approval {
 	for _, v := range a.GetVotes() {
 		out.Votes = append(out.Votes, Vote{
 			Subject: v.GetSubject(), Verdict: enum.Name(v.GetVerdict()),
-			Time: moment(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
+			Time: timeOf(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
 			Channel: enum.Given(v.GetChannel()),
 		})
 	}
 	return out
 }
 
-func moment(t *timestamppb.Timestamp) time.Time {
+func timeOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// blanks are characters that are printable according to Unicode, but are invisible or change how their neighbour
+// invisibleRanges are characters that are printable according to Unicode, but are invisible or change how their neighbour
 // looks.
-var blanks = &unicode.RangeTable{
+var invisibleRanges = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
 		{Lo: 0x180b, Hi: 0x180f, Stride: 1}, {Lo: 0x2800, Hi: 0x2800, Stride: 1}, {Lo: 0x3164, Hi: 0x3164, Stride: 1},
@@ -20,7 +20,7 @@ var blanks = &unicode.RangeTable{
 
 // Hides reports whether a character is shown as an escape. These are control characters, format characters such as
 // bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
-func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }
+func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(invisibleRanges, r) }
 
 // Escape returns a text in which every character is visible. A hidden character is written as `\u` and four
 // hexadecimal digits for each UTF-16 code unit. A backslash is doubled.
@@ -34,7 +34,7 @@ func Escape(text string) string {
 		case r == '\\':
 			out.WriteString(`\\`)
 		case Hides(r):
-			out.WriteString(units(r))
+			out.WriteString(escapesOf(r))
 		default:
 			out.WriteRune(r)
 		}
@@ -52,7 +52,7 @@ func Quote(text string) string {
 			out.WriteByte('\\')
 			out.WriteRune(r)
 		case Hides(r):
-			out.WriteString(units(r))
+			out.WriteString(escapesOf(r))
 		default:
 			out.WriteRune(r)
 		}
@@ -76,7 +76,7 @@ func replace(text string, gone func(rune) bool) string {
 	var out strings.Builder
 	for _, r := range text {
 		if gone(r) {
-			out.WriteString(units(r))
+			out.WriteString(escapesOf(r))
 		} else {
 			out.WriteRune(r)
 		}
@@ -97,16 +97,16 @@ func Lines(text string) string {
 	return out.String()
 }
 
-// units returns the escapes of a character. It must be fast, because a call of 4 MiB may consist of hidden
+// escapesOf returns the escapes of a character. It must be fast, because a call of 4 MiB may consist of hidden
 // characters.
-func units(r rune) string {
+func escapesOf(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {
-		return unit(a) + unit(b)
+		return escapeUnit(a) + escapeUnit(b)
 	}
-	return unit(r)
+	return escapeUnit(r)
 }
 
-func unit(r rune) string {
+func escapeUnit(r rune) string {
 	const digits = "0123456789abcdef"
 	return string([]byte{'\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15]})
 }

@@ -22,14 +22,14 @@ const (
 // one more.
 const maxFlagTags = 6
 
-// joining lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
-var joining = []*unicode.RangeTable{
+// joiningScripts lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
+var joiningScripts = []*unicode.RangeTable{
 	unicode.Arabic, unicode.Syriac, unicode.Mongolian, unicode.Nko, unicode.Devanagari, unicode.Bengali, unicode.Gurmukhi, unicode.Gujarati,
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeft lists the scripts between whose words direction marks occur.
-var rightToLeft = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
+// rightToLeftScripts lists the scripts between whose words direction marks occur.
+var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
 // Invisible returns the offset in bytes of the first character that is invisible or changes how its neighbours look,
 // or -1 if there is none. These are the characters of [Hides], with two exceptions.
@@ -53,7 +53,7 @@ func Invisible(text string) int {
 			}
 			size = end
 			r = cancelTag
-		case !needed(r, before, base, after):
+		case !isNeeded(r, before, base, after):
 			return at
 		}
 		if !Hides(r) {
@@ -85,18 +85,18 @@ func flagEnd(tags string) int {
 	return 0
 }
 
-// needed reports whether a hidden character is needed between its neighbours. base is the last visible character.
-func needed(r, before, base, after rune) bool {
+// isNeeded reports whether a hidden character is needed between its neighbours. base is the last visible character.
+func isNeeded(r, before, base, after rune) bool {
 	switch r {
 	case emojiStyle, textStyle:
 		return before == base && (isSymbol(base) || after == keycap)
 	case zeroWidthJoiner:
 		return isSymbol(base) && (before == base || before == emojiStyle || before == cancelTag) && isSymbol(after) ||
-			before == base && unicode.In(base, joining...)
+			before == base && unicode.In(base, joiningScripts...)
 	case zeroWidthNonJoiner:
-		return before == base && unicode.In(base, joining...) && unicode.In(after, joining...)
+		return before == base && unicode.In(base, joiningScripts...) && unicode.In(after, joiningScripts...)
 	case 0x200e, 0x200f, 0x061c:
-		return before == base && (unicode.In(base, rightToLeft...) || unicode.In(after, rightToLeft...))
+		return before == base && (unicode.In(base, rightToLeftScripts...) || unicode.In(after, rightToLeftScripts...))
 	case 0x180b, 0x180c, 0x180d, 0x180f:
 		return before == base && unicode.Is(unicode.Mongolian, base)
 	}

@@ -18,7 +18,7 @@ func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", Call(v.GetServer(), v.GetMethod(), v.GetName()))
 	out.add("server", v.GetServerIdentity())
-	out.add("asked by", who(v))
+	out.add("asked by", requester(v))
 	if len(v.GetChain()) > 0 {
 		out.add("on behalf of", strings.Join(v.GetChain(), ", for "))
 	}
@@ -67,7 +67,7 @@ func (l *lines) add(name, text string) {
 	}
 }
 
-func who(v *approvalv1.View) string {
+func requester(v *approvalv1.View) string {
 	out := v.GetSubject()
 	if v.GetAgent() != "" {
 		out += ", agent " + v.GetAgent()

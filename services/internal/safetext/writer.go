@@ -14,8 +14,8 @@ import (
 type Writer struct {
 	to io.Writer
 
-	mu   sync.Mutex
-	rest []byte // text to write next; between two writes it is the beginning of a character
+	mu      sync.Mutex
+	pending []byte // text to write next; between two writes it is the beginning of a character
 }
 
 // NewWriter returns a writer that writes to w, which may be a terminal.
@@ -25,18 +25,18 @@ func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rest = append(w.rest, p...)
-	whole := len(w.rest) - unfinished(w.rest)
-	text := replace(string(w.rest[:whole]), steers)
-	w.rest = append(w.rest[:0], w.rest[whole:]...)
+	w.pending = append(w.pending, p...)
+	whole := len(w.pending) - unfinished(w.pending)
+	text := replace(string(w.pending[:whole]), controlsTerminal)
+	w.pending = append(w.pending[:0], w.pending[whole:]...)
 	if _, err := io.WriteString(w.to, text); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// steers reports whether a character may control a terminal. Printable characters, line breaks and tabs do not.
-func steers(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
+// controlsTerminal reports whether a character may control a terminal. Printable characters, line breaks and tabs do not.
+func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
 // unfinished returns the number of bytes at the end of a text that are the beginning of a character.
 func unfinished(text []byte) int {

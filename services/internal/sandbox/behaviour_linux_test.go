@@ -16,20 +16,20 @@ import (
 )
 
 // shell runs a script in the sandbox, in the folder of the program.
-func (h *house) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
+func (h *fixture) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	t.Helper()
 	return run(t, s, sandbox.Command{
 		Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own,
 	})
 }
 
-// ways runs a test with each mechanism, as this user and as the user nobody.
-func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *sandbox.Sandbox)) {
+// eachMechanism runs a test with each mechanism, as this user and as the user nobody.
+func eachMechanism(t *testing.T, edit func(*fixture), f func(t *testing.T, h *fixture, s *sandbox.Sandbox)) {
 	t.Helper()
-	users(t, func(t *testing.T) {
+	eachUser(t, func(t *testing.T) {
 		for _, by := range []string{"namespaces", "Landlock"} {
 			t.Run(by, func(t *testing.T) {
-				h := build(t)
+				h := newFixture(t)
 				if edit != nil {
 					edit(h)
 				}
@@ -45,7 +45,7 @@ func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *san
 
 // Files next to hidden ones are unchanged, and so is the program's folder.
 func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
 		for script, want := range map[string]string{
 			"cat note": "secret of note", "pwd": h.Own, "echo x > new && mv new newer && cat newer": "x",
@@ -67,7 +67,7 @@ func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 
 // The exit status is the program's. Processes that remain end with the program.
 func TestSandbox_ReturnsExitStatus(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -90,9 +90,9 @@ func TestSandbox_ReturnsExitStatus(t *testing.T) {
 
 // Case X6. A private folder can be opened by name, for reading or writing. A secret folder can't be opened.
 func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "cat "+h.Policy+" "+h.Other); got != "secret of a.yamlsecret of note" {
 			t.Errorf("what is opened reads %q", got)
 		}
@@ -107,7 +107,7 @@ func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 			t.Errorf("the policy is %q", raw)
 		}
 	})
-	h := build(t)
+	h := newFixture(t)
 	link := filepath.Join(h.dir, "link")
 	if err := os.Symlink(filepath.Dir(h.Token), link); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 
 // Case X6. Without a network there is only loopback.
 func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
-	ways(t, func(h *house) { h.rules.NoNetwork = true }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, func(h *fixture) { h.rules.NoNetwork = true }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if s.Holds().By == "namespaces" {
 			if got := h.shell(t, s, "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '"); got != "lo\n" {
 				t.Errorf("interfaces: %q", got)
@@ -138,7 +138,7 @@ func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 
 // Case X6. A mount disappears with the file over which it is mounted, so a replacement of the file is hidden again.
 func TestSandbox_HidesReplacedFiles(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
 		done := make(chan string, 1)
 		go func() { // the program may read the file for a moment, but not for long, and must never write to a program
@@ -173,7 +173,7 @@ func TestSandbox_HidesReplacedFiles(t *testing.T) {
 
 // A program can change its own limits.
 func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
 			t.Errorf("it got %q", got)
 		}
@@ -183,7 +183,7 @@ func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 // Case X6. An editor that saves a hidden file at any moment does not end the program. A path that disappears while it
 // is hidden is looked up again.
 func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
 		go func() {
 			done <- h.shell(t, s, "touch up; until [ -e stop ]; do :; done; "+
@@ -212,8 +212,8 @@ func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
-			at := func(h *house) string { return filepath.Join(h.dir, late) }
-			ways(t, func(h *house) { h.rules.Secret = append(h.rules.Secret, at(h)) }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+			at := func(h *fixture) string { return filepath.Join(h.dir, late) }
+			eachMechanism(t, func(h *fixture) { h.rules.Secret = append(h.rules.Secret, at(h)) }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				done := make(chan string, 1)
 				go func() { // the program may read the file for a moment, but not for long
 					done <- h.shell(t, s, "cat "+h.dir+"/shared/note; touch up; until [ -e stop ]; do :; done; "+
@@ -239,14 +239,14 @@ func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 // Case X6. If no user namespace can be created, Landlock is used, and the report says so.
 func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
-		again(t, &syscall.SysProcAttr{
+		runAsOther(t, &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}},
 			AmbientCaps: []uintptr{unix.CAP_SYS_RESOURCE},
-		}, role+"=without namespaces")
+		}, roleEnv+"=without namespaces")
 		return
 	}
-	h := build(t)
+	h := newFixture(t)
 	s, err := sandbox.New(launcher, h.rules)
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +269,7 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 // Case X6. A link on the path to a hidden file can't be replaced if it is mounted over, and its target can't be read.
 // If an operator replaces the link, the new link is mounted over.
 func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
 		if err := os.Rename(h.Config, target); err != nil {
 			panic(err)
@@ -277,7 +277,7 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 		if err := os.Symlink(target, h.Config); err != nil {
 			panic(err)
 		}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "cat "+h.Config+" "+h.dir+"/elsewhere.yaml"); strings.Contains(got, "secret of") {
 			t.Errorf("it read %q", got)
 		}
@@ -309,13 +309,13 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 // Case X6. If a folder contains only files of the mesh, a replacement of a file in it is hidden. Otherwise the report
 // says that it is not.
 func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
 		if err := errors.Join(os.Mkdir(filepath.Dir(h.Config), 0o700), os.WriteFile(h.Config, []byte("secret of sluice.yaml"), 0o600), os.Remove(h.Secret)); err != nil {
 			panic(err)
 		}
 		h.rules.Secret = []string{h.Data, h.Config, filepath.Dir(h.Cert)}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		folder := filepath.Dir(h.Config)
 		if got := h.shell(t, s, "ls "+folder+"; cat "+h.Config+"; echo x > "+folder+"/sluice.yaml.new"); strings.Contains(got, "secret of") || strings.HasPrefix(got, "sluice.yaml") {
 			t.Errorf("it got %q", got)
@@ -336,7 +336,7 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 
 // Cache folders of common programs exist in HOME if the programs could not create them.
 func TestSandbox_CreatesCacheFolders(t *testing.T) {
-	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		home := h.rules.Home
 		got := run(t, s, sandbox.Command{
 			Path: "/bin/sh", Args: []string{"sh", "-c", "mkdir -p ~/.npm/x ~/.cache/y && ls ~/.npm ~/.cache"}, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + home}, Dir: h.Own, Own: h.Own,

@@ -11,5 +11,5 @@ type Way = mechanism
 
 // NewBy is like New with only the given mechanism.
 func NewBy(launcher Launcher, rules Rules, by Way) (*Sandbox, error) {
-	return newBy(launcher, rules, by)
+	return newWith(launcher, rules, by)
 }

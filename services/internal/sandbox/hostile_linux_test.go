@@ -226,7 +226,7 @@ func nested(at targets, got map[string]string) {
 		return
 	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{role + "=nested", "TARGETS=" + string(raw)}
+	cmd.Env = []string{roleEnv + "=nested", "TARGETS=" + string(raw)}
 	uid, gid := max(os.Getuid(), 1), max(os.Getgid(), 1) // root is mapped with CAP_SETFCAP only
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID,

@@ -16,10 +16,10 @@ import (
 // These are versions of Landlock. Since filesSince, files can neither be truncated nor moved to another folder
 // without permission. The other constants name what a version adds.
 const (
-	filesSince       = 3
-	tcpSince         = 4
-	scopesSince      = 6
-	socketPathsSince = 9
+	abiFiles       = 3
+	abiTCP         = 4
+	abiScopes      = 6
+	abiSocketPaths = 9
 )
 
 // enterLandlock allows this process access to everything except what the rules hide.
@@ -28,14 +28,14 @@ func enterLandlock(o *order) (Report, error) {
 	if err != nil {
 		return Report{}, fmt.Errorf("ask for its version: %w", err)
 	}
-	if version < filesSince {
-		return Report{}, fmt.Errorf("version %d of it knows too little, and %d is the first that does not", version, filesSince)
+	if version < abiFiles {
+		return Report{}, fmt.Errorf("version %d of it knows too little, and %d is the first that does not", version, abiFiles)
 	}
 	p, err := newPlan(o)
 	if err != nil {
 		return Report{}, err
 	}
-	w := walk{plan: p}
+	w := ruleSet{plan: p}
 	defer w.close()
 	if err := p.makeCaches(o); err != nil {
 		return Report{}, err
@@ -62,17 +62,17 @@ func enterLandlock(o *order) (Report, error) {
 	}
 	report := byVersion(version, o.Rules.NoNetwork)
 	report.NotHeld = append(report.NotHeld, p.notHeld()...)
-	if err := keepLimits(); err != nil {
-		report.NotHeld = append(report.NotHeld, fmt.Sprintf("%s (%v)", heldLimits, err))
+	if err := protectLimits(); err != nil {
+		report.NotHeld = append(report.NotHeld, fmt.Sprintf("%s (%v)", partLimits, err))
 	} else {
-		report.Held = append(report.Held, heldLimits)
+		report.Held = append(report.Held, partLimits)
 	}
 	return report, nil
 }
 
 // byVersion returns a report of what a version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
-	r := Report{By: string(byLandlock), Held: []string{heldContents, heldPrograms, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
+	r := Report{By: string(byLandlock), Held: []string{partContents, partPrograms, partTracing}, NotHeld: []string{partMetadata, partListing, partPriorities}}
 	since := func(first int, what string) {
 		if version >= first {
 			r.Held = append(r.Held, what)
@@ -80,12 +80,12 @@ func byVersion(version int, noNetwork bool) Report {
 			r.NotHeld = append(r.NotHeld, what)
 		}
 	}
-	since(scopesSince, heldSignals)
-	since(scopesSince, heldAbstract)
-	since(socketPathsSince, heldSockets)
+	since(abiScopes, partSignals)
+	since(abiScopes, partAbstractSockets)
+	since(abiSocketPaths, partSockets)
 	if noNetwork {
-		since(tcpSince, heldTCP)
-		r.NotHeld = append(r.NotHeld, heldDatagrams)
+		since(abiTCP, partTCP)
+		r.NotHeld = append(r.NotHeld, partDatagrams)
 	}
 	return r
 }
@@ -105,8 +105,8 @@ func (p *plan) makeCaches(o *order) error {
 	return nil
 }
 
-// walk collects the rules of what is allowed.
-type walk struct {
+// ruleSet collects the rules of what is allowed.
+type ruleSet struct {
 	plan  *plan
 	rules []landlock.Rule
 	files []int
@@ -115,7 +115,7 @@ type walk struct {
 // folder allows everything in a folder that contains a hidden path, except the hidden path. Files that are created in
 // the folder later are not allowed. The folder itself can't be listed if that would also allow listing a hidden
 // folder.
-func (w *walk) folder(path string) error {
+func (w *ruleSet) folder(path string) error {
 	if !w.holdsHidden(path) {
 		if err := w.allow(path, false); err != nil {
 			return err
@@ -147,21 +147,21 @@ func (w *walk) folder(path string) error {
 }
 
 // isAbove reports whether a folder must not be allowed as a whole, because something in it is not allowed.
-func (w *walk) isAbove(folder string) bool {
+func (w *ruleSet) isAbove(folder string) bool {
 	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
 	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
 // holdsHidden reports whether a folder contains a hidden path, or would contain one that may appear later.
-func (w *walk) holdsHidden(folder string) bool {
+func (w *ruleSet) holdsHidden(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
-	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in)
+	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.expected, in)
 }
 
 // allow allows access to a file, or to a folder with everything in it. It ignores links. Its descriptor refers to the
 // same file that was checked.
-func (w *walk) allow(path string, write bool) error {
+func (w *ruleSet) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return nil
@@ -189,7 +189,7 @@ func (w *walk) allow(path string, write bool) error {
 	return nil
 }
 
-func (w *walk) close() {
+func (w *ruleSet) close() {
 	for _, fd := range w.files {
 		_ = unix.Close(fd) // the descriptor only refers to a file
 	}

@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// complaint is the prefix of an error message of the launcher.
-const complaint = "sluice could not start the program: "
+// errorPrefix is the prefix of an error message of the launcher.
+const errorPrefix = "sluice could not start the program: "
 
 // launch is the main function of the launcher. It gives up privileges and access. Then it becomes the program or, in
 // namespaces, starts the program and waits for its end. It returns the exit code.
 func launch() int {
 	// Privileges belong to threads. This thread gives up its privileges and starts the program.
 	runtime.LockOSThread()
-	code, err := obey()
+	code, err := runOrder()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s%v\n", complaint, err)
+		fmt.Fprintf(os.Stderr, "%s%v\n", errorPrefix, err)
 		return exitLauncher
 	}
 	return code
 }
 
-func obey() (int, error) {
+func runOrder() (int, error) {
 	// Inherited descriptors are closed on exec. They can't be closed now, because some belong to the Go runtime.
 	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 0, fmt.Errorf("close what was inherited: %w", err)
@@ -49,28 +49,28 @@ func obey() (int, error) {
 	case byLandlock:
 		report, err = enterLandlock(&o)
 	case byNothing:
-		report = Report{NotHeld: everything(&o.Rules)}
+		report = Report{NotHeld: allParts(&o.Rules)}
 	default:
 		err = fmt.Errorf("nothing is known of %q", o.By)
 	}
 	if err != nil {
 		return 0, err
 	}
-	if err := giveUp(o.AsRoot); err != nil {
+	if err := dropPrivileges(o.AsRoot); err != nil {
 		return 0, err
 	}
 	switch {
 	case o.Try:
 		return 0, json.MarshalWrite(os.Stdout, report)
 	case o.By == byNamespaces:
-		return parent(&o.Command, rehide)
+		return startAndWait(&o.Command, rehide)
 	default:
-		return 0, become(&o.Command)
+		return 0, execProgram(&o.Command)
 	}
 }
 
-// become replaces the launcher by the program.
-func become(c *Command) error {
+// execProgram replaces the launcher by the program.
+func execProgram(c *Command) error {
 	if err := os.Chdir(c.Dir); err != nil {
 		return fmt.Errorf("enter its folder: %w", err)
 	}
@@ -78,10 +78,10 @@ func become(c *Command) error {
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// parent starts the program and waits for its end. The launcher is the first process of the namespace. Therefore it
+// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace. Therefore it
 // must also wait for orphaned processes, and all processes that remain end with it. It keeps none of the program's
 // descriptors open.
-func parent(c *Command, rehide func()) (int, error) {
+func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // ignored here, because the program receives these signals too
 	program, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})

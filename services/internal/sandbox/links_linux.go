@@ -12,7 +12,7 @@ import (
 // and again after they were replaced from outside. Then the folders above them can't be renamed.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
-	for _, link := range slices.Concat(p.loose, p.links) {
+	for _, link := range slices.Concat(p.replaceableLinks, p.links) {
 		if !p.hides(link) {
 			links[link] = true
 			p.watched = append(p.watched, watched{path: link, link: true})
@@ -23,16 +23,16 @@ func (p *plan) watchLinks() {
 	p.above = slices.Compact(p.above)
 }
 
-// holdLinks mounts links over themselves, because a mount point can be neither renamed nor removed. Links for which
+// pinLinks mounts links over themselves, because a mount point can be neither renamed nor removed. Links for which
 // the kernel does not support that stay in the plan and are reported.
-func (p *plan) holdLinks() {
-	held := func(link string) bool { return !p.hides(link) && holdLink(link) == nil }
-	p.loose, p.links = slices.DeleteFunc(p.loose, held), slices.DeleteFunc(p.links, held)
+func (p *plan) pinLinks() {
+	held := func(link string) bool { return !p.hides(link) && pinLink(link) == nil }
+	p.replaceableLinks, p.links = slices.DeleteFunc(p.replaceableLinks, held), slices.DeleteFunc(p.links, held)
 }
 
-// holdLink mounts a link over itself, unless it is a mount point already. It returns nil if the path is missing or no
+// pinLink mounts a link over itself, unless it is a mount point already. It returns nil if the path is missing or no
 // longer a link. Another path of the plan covers the replacement.
-func holdLink(link string) error {
+func pinLink(link string) error {
 	info, err := os.Lstat(link)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeSymlink == 0 || isMounted(link) {
 		return nil
@@ -40,7 +40,7 @@ func holdLink(link string) error {
 	if err != nil {
 		return err
 	}
-	if err = again(link, 0); errors.Is(err, unix.ENOENT) { // the link was removed meanwhile
+	if err = remount(link, 0); errors.Is(err, unix.ENOENT) { // the link was removed meanwhile
 		return nil
 	}
 	return err

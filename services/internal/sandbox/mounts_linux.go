@@ -27,13 +27,13 @@ func mounts() ([]mount, error) {
 		if !ok || len(fields) < 6 || len(kind) == 0 {
 			return nil, fmt.Errorf("read what is mounted: %q", line)
 		}
-		all = append(all, mount{device: fields[2], root: plain(fields[3]), point: plain(fields[4]), kind: kind[0]})
+		all = append(all, mount{device: fields[2], root: unescape(fields[3]), point: unescape(fields[4]), kind: kind[0]})
 	}
 	return all, nil
 }
 
-// plain resolves the escapes in mountinfo.
-func plain(text string) string {
+// unescape resolves the escapes in mountinfo.
+func unescape(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
@@ -88,8 +88,8 @@ func clone(path string) (int, error) {
 	return fd, nil
 }
 
-// place attaches a copy of mounts at a path and closes the copy's descriptor.
-func place(fd int, path string) error {
+// attach attaches a copy of mounts at a path and closes the copy's descriptor.
+func attach(fd int, path string) error {
 	defer unix.Close(fd) //nolint:errcheck // the mount stays after its descriptor was closed
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount over %s: %w", path, err)
@@ -106,8 +106,8 @@ func restrict(fd int, attributes uint64) error {
 	return nil
 }
 
-// again mounts a copy of a path over itself, with attributes. A mount point can be neither renamed nor removed.
-func again(path string, attributes uint64) error {
+// remount mounts a copy of a path over itself, with attributes. A mount point can be neither renamed nor removed.
+func remount(path string, attributes uint64) error {
 	fd, err := clone(path)
 	if err != nil {
 		return err
@@ -117,5 +117,5 @@ func again(path string, attributes uint64) error {
 			return err
 		}
 	}
-	return place(fd, path)
+	return attach(fd, path)
 }

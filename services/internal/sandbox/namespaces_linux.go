@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare contains the attributes of a mount whose files can't be used.
-const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+// unusable contains the attributes of a mount whose files can't be used.
+const unusable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
 // enterNamespaces applies the rules in the namespaces whose first process is this process. The returned function
 // hides replaced paths again. It does not return.
@@ -31,20 +31,20 @@ func enterNamespaces(o *order) (Report, func(), error) {
 		return Report{}, nil, err
 	}
 	p.watchLinks()
-	unbound := boundInotify()
-	unseen, err := p.look(noticesFD)
+	unbound := limitInotify()
+	unseen, err := p.watchFolders(noticesFD)
 	if err != nil {
 		return Report{}, nil, err
 	}
 	if err := p.mount(o); err != nil {
 		return Report{}, nil, err
 	}
-	report, err := separate(o, p)
+	report, err := applyOtherRules(o, p)
 	for _, folder := range unseen {
 		report.NotHeld = append(report.NotHeld, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
 	}
 	report.NotHeld = append(report.NotHeld, unbound...)
-	return report, p.watch, err
+	return report, p.rehide, err
 }
 
 // mount makes all mounts of the plan.
@@ -65,7 +65,7 @@ func (p *plan) mount(o *order) error {
 		return err
 	}
 	for _, dir := range p.above {
-		if err := again(dir, 0); err != nil {
+		if err := remount(dir, 0); err != nil {
 			return err
 		}
 	}
@@ -81,15 +81,15 @@ func (p *plan) mount(o *order) error {
 		}
 	}
 	for _, path := range p.programs {
-		if err := again(path, unix.MOUNT_ATTR_RDONLY); err != nil {
+		if err := remount(path, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
 	}
-	p.holdLinks()
+	p.pinLinks()
 	if err := ownTerminals(); err != nil {
 		return err
 	}
-	return settleSystem(o.AsRoot)
+	return protectSystem(o.AsRoot)
 }
 
 // hide mounts an empty folder over a folder, or a file that can't be opened over a file.
@@ -112,10 +112,10 @@ func hide(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := restrict(fd, bare); err != nil { // devices can't be opened on this mount, and neither can /dev/null
+	if err := restrict(fd, unusable); err != nil { // devices can't be opened on this mount, and neither can /dev/null
 		return err
 	}
-	return place(fd, path)
+	return attach(fd, path)
 }
 
 // reopen mounts the opened paths into the folder that hides them. Then it makes that folder read-only.
@@ -124,7 +124,7 @@ func (p *plan) reopen(hidden string, opened map[string]int) error {
 	if err != nil || !info.IsDir() {
 		return err
 	}
-	for _, op := range p.opens(hidden) {
+	for _, op := range p.openedIn(hidden) {
 		fd, ok := opened[op.path]
 		if !ok {
 			continue
@@ -137,11 +137,11 @@ func (p *plan) reopen(hidden string, opened map[string]int) error {
 		if err := makePoint(op.path, st.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 			return fmt.Errorf("open %s: %w", op.path, err)
 		}
-		if err := place(fd, op.path); err != nil {
+		if err := attach(fd, op.path); err != nil {
 			return err
 		}
 	}
-	err = unix.MountSetattr(unix.AT_FDCWD, hidden, 0, &unix.MountAttr{Attr_set: bare})
+	err = unix.MountSetattr(unix.AT_FDCWD, hidden, 0, &unix.MountAttr{Attr_set: unusable})
 	if err != nil {
 		return fmt.Errorf("hide %s: %w", hidden, err)
 	}
@@ -170,9 +170,9 @@ func ownTerminals() error {
 	return nil
 }
 
-// settleSystem makes the settings of the system read-only. These are the cgroups, which can end processes outside of
+// protectSystem makes the settings of the system read-only. These are the cgroups, which can end processes outside of
 // the sandbox, and for root also the settings of the kernel.
-func settleSystem(asRoot bool) error {
+func protectSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {
 		fixed = append(fixed, "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
@@ -181,39 +181,39 @@ func settleSystem(asRoot bool) error {
 		if _, err := os.Lstat(path); err != nil {
 			continue
 		}
-		if err := again(path, unix.MOUNT_ATTR_RDONLY); err != nil {
+		if err := remount(path, unix.MOUNT_ATTR_RDONLY); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// separate applies the rules that mounts do not cover. It returns what is enforced.
-func separate(o *order, p *plan) (Report, error) {
-	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets, heldPrograms}}
+// applyOtherRules applies the rules that mounts do not cover. It returns what is enforced.
+func applyOtherRules(o *order, p *plan) (Report, error) {
+	r := Report{By: string(byNamespaces), Held: []string{partFiles, partProcesses, partSockets, partPrograms}}
 	if o.Rules.NoNetwork {
 		if err := leaveNetwork(); err != nil {
 			return r, err
 		}
-		r.Held = append(r.Held, heldNetwork)
+		r.Held = append(r.Held, partNetwork)
 	}
 	// A network namespace also has separate abstract sockets.
 	version, err := ll.LandlockGetABIVersion()
 	switch {
-	case err == nil && version >= scopesSince:
+	case err == nil && version >= abiScopes:
 		if err := landlock.V6.RestrictScoped(); err != nil {
 			return r, fmt.Errorf("leave abstract sockets: %w", err)
 		}
-		r.Held = append(r.Held, heldAbstract)
+		r.Held = append(r.Held, partAbstractSockets)
 	case o.Rules.NoNetwork:
-		r.Held = append(r.Held, heldAbstract)
+		r.Held = append(r.Held, partAbstractSockets)
 	default:
-		r.NotHeld = append(r.NotHeld, heldAbstract)
+		r.NotHeld = append(r.NotHeld, partAbstractSockets)
 	}
-	for _, file := range p.shared {
+	for _, file := range p.inSharedFolders {
 		r.NotHeld = append(r.NotHeld, fmt.Sprintf("what replaces %s, for its folder holds more than the mesh's own", file))
 	}
-	for _, link := range p.loose {
+	for _, link := range p.replaceableLinks {
 		r.NotHeld = append(r.NotHeld, fmt.Sprintf("the link %s, which could be replaced", link))
 	}
 	r.NotHeld = append(r.NotHeld, p.notHeld()...)

@@ -21,10 +21,10 @@ const (
 // maxInotify is the maximum number of inotify instances of a program in namespaces.
 const maxInotify = 32
 
-// notices contains the only inotify instance for all programs that this process starts, because a user may have few
+// inotifyHub contains the only inotify instance for all programs that this process starts, because a user may have few
 // instances (fs.inotify.max_user_instances). Launchers add watches to the instance, and each is woken by a pipe. The
 // zero value creates the instance when it is first needed. notices is safe for concurrent use.
-type notices struct {
+type inotifyHub struct {
 	mu       sync.Mutex
 	instance *os.File
 	// wakes contains the writing ends of the pipes of launchers that may still run.
@@ -32,7 +32,7 @@ type notices struct {
 }
 
 // subscribe returns the instance and the reading end of a pipe that wakes a launcher.
-func (n *notices) subscribe() (instance, wake *os.File, err error) {
+func (n *inotifyHub) subscribe() (instance, wake *os.File, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.begin(); err != nil {
@@ -52,13 +52,13 @@ func (n *notices) subscribe() (instance, wake *os.File, err error) {
 }
 
 // begin creates the instance if there is none. The caller must hold mu.
-func (n *notices) begin() error {
+func (n *inotifyHub) begin() error {
 	if n.instance != nil {
 		return nil
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("watch what is hidden: %w", limitOfInotify(err))
+		return fmt.Errorf("watch what is hidden: %w", withInotifyLimit(err))
 	}
 	n.instance, n.wakes = os.NewFile(uintptr(fd), "inotify"), make(map[int]struct{})
 	go n.run(fd)
@@ -66,7 +66,7 @@ func (n *notices) begin() error {
 }
 
 // run wakes all launchers at every event. It returns only if reading fails.
-func (n *notices) run(fd int) {
+func (n *inotifyHub) run(fd int) {
 	events := make([]byte, 64<<10)
 	for {
 		if _, err := unix.Read(fd, events); err != nil && !errors.Is(err, unix.EINTR) {
@@ -84,7 +84,7 @@ func (n *notices) run(fd int) {
 	}
 }
 
-func (n *notices) stop() {
+func (n *inotifyHub) stop() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for wake := range n.wakes {
@@ -95,7 +95,7 @@ func (n *notices) stop() {
 }
 
 // forgetEnded closes the pipes of launchers that have ended. The caller must hold mu.
-func (n *notices) forgetEnded() {
+func (n *inotifyHub) forgetEnded() {
 	for wake := range n.wakes {
 		poll := []unix.PollFd{{Fd: int32(wake)}}
 		if _, err := unix.Poll(poll, 0); err == nil && poll[0].Revents&unix.POLLERR != 0 {
@@ -104,13 +104,13 @@ func (n *notices) forgetEnded() {
 	}
 }
 
-func (n *notices) forget(wake int) {
+func (n *inotifyHub) forget(wake int) {
 	delete(n.wakes, wake)
 	_ = unix.Close(wake)
 }
 
-// limitOfInotify adds the name and value of the inotify limit to an error that means that the limit is reached.
-func limitOfInotify(err error) error {
+// withInotifyLimit adds the name and value of the inotify limit to an error that means that the limit is reached.
+func withInotifyLimit(err error) error {
 	name := ""
 	switch {
 	case errors.Is(err, unix.EMFILE):
@@ -125,12 +125,12 @@ func limitOfInotify(err error) error {
 		err, name, strings.TrimSpace(string(most)), name)
 }
 
-// boundInotify limits the inotify instances in this user namespace, so that its programs can't use up the user's
+// limitInotify limits the inotify instances in this user namespace, so that its programs can't use up the user's
 // limit. It returns what is not enforced.
-func boundInotify() []string {
+func limitInotify() []string {
 	const file = "/proc/sys/user/max_inotify_instances"
 	if err := os.WriteFile(file, fmt.Append(nil, maxInotify), 0); err != nil {
-		return []string{heldInotify}
+		return []string{partInotify}
 	}
 	return nil
 }

@@ -5,29 +5,29 @@ const exitLauncher = 126
 
 // These are the parts of a report.
 const (
-	heldFiles      = "files"
-	heldContents   = "contents of files"
-	heldMetadata   = "modes and times of files"
-	heldProcesses  = "processes"
-	heldSignals    = "signals"
-	heldTracing    = "tracing"
-	heldListing    = "the list of processes"
-	heldLimits     = "limits of processes"
-	heldPriorities = "priorities of processes"
-	heldSockets    = "Unix sockets with a path"
-	heldAbstract   = "abstract Unix sockets"
-	heldNetwork    = "network"
-	heldInotify    = "the number of inotify instances"
-	heldTCP        = "TCP"
-	heldPrograms   = "programs"
-	heldDatagrams  = "UDP, Multipath TCP and other protocols"
+	partFiles           = "files"
+	partContents        = "contents of files"
+	partMetadata        = "modes and times of files"
+	partProcesses       = "processes"
+	partSignals         = "signals"
+	partTracing         = "tracing"
+	partListing         = "the list of processes"
+	partLimits          = "limits of processes"
+	partPriorities      = "priorities of processes"
+	partSockets         = "Unix sockets with a path"
+	partAbstractSockets = "abstract Unix sockets"
+	partNetwork         = "network"
+	partInotify         = "the number of inotify instances"
+	partTCP             = "TCP"
+	partPrograms        = "programs"
+	partDatagrams       = "UDP, Multipath TCP and other protocols"
 )
 
-// everything lists all parts that must be enforced for the rules.
-func everything(r *Rules) []string {
-	all := []string{heldFiles, heldProcesses, heldSockets, heldAbstract, heldPrograms}
+// allParts lists all parts that must be enforced for the rules.
+func allParts(r *Rules) []string {
+	all := []string{partFiles, partProcesses, partSockets, partAbstractSockets, partPrograms}
 	if r.NoNetwork {
-		all = append(all, heldNetwork)
+		all = append(all, partNetwork)
 	}
 	return all
 }

@@ -24,13 +24,13 @@ type plan struct {
 	above []string
 	// open lists paths that are accessible although they are inside a hidden folder.
 	open []opening
-	// awaited lists the nearest existing folders of paths that must be hidden when they appear.
-	awaited []string
+	// expected lists the nearest existing folders of paths that must be hidden when they appear.
+	expected []string
 	// watched lists paths that may later refer to another file.
 	watched []watched
-	// loose lists links on the paths to hidden files that could be replaced. shared lists hidden files in folders to
+	// replaceableLinks lists links on the paths to hidden files that could be replaced. shared lists hidden files in folders to
 	// which a program may write. A replacement of such a file is accessible for a moment.
-	loose, shared []string
+	replaceableLinks, inSharedFolders []string
 	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
 	access []access
 	// links lists links on the paths to read-only files that could be replaced.
@@ -62,14 +62,14 @@ func newPlan(o *order) (*plan, error) {
 	hidden, programs, loose := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, path := range slices.Concat(o.Rules.Secret, o.Rules.Private) {
 		p.watched = append(p.watched, watched{path: path})
-		add(hidden, loose, path, all)
+		addPath(hidden, loose, path, all)
 	}
 	for _, path := range o.Rules.Programs {
 		p.watched = append(p.watched, watched{path: path, program: true})
-		add(programs, loose, path, all)
+		addPath(programs, loose, path, all)
 	}
-	p.own(hidden)
-	p.fix(programs, hidden, o)
+	p.hideOwnFolders(hidden)
+	p.protectFolders(programs, hidden, o)
 	above := foldersAbove(hidden, programs)
 	for _, path := range p.unopened(sockets(o)) {
 		p.watched = append(p.watched, watched{path: path})
@@ -86,15 +86,15 @@ func newPlan(o *order) (*plan, error) {
 	p.hidden = outermost(hidden)
 	p.open = slices.DeleteFunc(p.open, func(op opening) bool { return !p.hides(op.path) })
 	p.programs = slices.DeleteFunc(slices.Sorted(maps.Keys(programs)), p.hides)
-	p.loose = slices.DeleteFunc(slices.Sorted(maps.Keys(loose)), p.hides)
-	p.shared = slices.DeleteFunc(p.shared, func(path string) bool { return p.hides(filepath.Dir(path)) })
+	p.replaceableLinks = slices.DeleteFunc(slices.Sorted(maps.Keys(loose)), p.hides)
+	p.inSharedFolders = slices.DeleteFunc(p.inSharedFolders, func(path string) bool { return p.hides(filepath.Dir(path)) })
 	p.readOnly(o, all)
 	p.above = slices.Concat(above, foldersAbove(p.accessible()))
 	slices.Sort(p.above)
 	p.above = slices.DeleteFunc(slices.Compact(p.above), p.hides)
 	for _, w := range p.watched {
 		if folder := nearest(w.path); folder != w.path && !p.hides(folder) {
-			p.awaited = append(p.awaited, folder)
+			p.expected = append(p.expected, folder)
 		}
 	}
 	return p, nil
@@ -113,9 +113,9 @@ func nearest(path string) string {
 	return "/"
 }
 
-// own hides a whole folder if all its contents are hidden, so that files that are created in it later are hidden too.
+// hideOwnFolders hides a whole folder if all its contents are hidden, so that files that are created in it later are hidden too.
 // Hidden files in folders with other contents are added to shared.
-func (p *plan) own(hidden map[string]bool) {
+func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)
 		if info, err := os.Lstat(path); err != nil || info.IsDir() || hidden[folder] || !canWrite(folder) {
@@ -126,21 +126,21 @@ func (p *plan) own(hidden map[string]bool) {
 		if err == nil && folder != "/" && !slices.ContainsFunc(entries, others) {
 			hidden[folder] = true
 		} else {
-			p.shared = append(p.shared, path)
+			p.inSharedFolders = append(p.inSharedFolders, path)
 		}
 	}
 }
 
-// fix protects the whole folder of a program instead of the program if no program must write to that folder. Then a
+// protectFolders protects the whole folder of a program instead of the program if no program must write to that folder. Then a
 // replacement of the program can't be changed either.
-func (p *plan) fix(programs, hidden map[string]bool, o *order) {
+func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)
 		inside := func(other string) bool { return isBelow(other, folder) }
 		switch busy := slices.ContainsFunc(slices.Collect(maps.Keys(hidden)), inside); {
 		case folder == "/" || busy || inside(o.Command.Dir) || o.Rules.Home != "" && inside(o.Rules.Home):
 			if canWrite(folder) {
-				p.shared = append(p.shared, path)
+				p.inSharedFolders = append(p.inSharedFolders, path)
 			}
 		default:
 			delete(programs, path)
@@ -156,8 +156,8 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// add adds a path of the rules, with all its aliases.
-func add(to, loose map[string]bool, path string, all []mount) {
+// addPath adds a path of the rules, with all its aliases.
+func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
 		switch folder := filepath.Dir(link); {
@@ -218,8 +218,8 @@ func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
 
-// opens returns the opened paths inside a hidden path.
-func (p *plan) opens(hidden string) []opening {
+// openedIn returns the opened paths inside a hidden path.
+func (p *plan) openedIn(hidden string) []opening {
 	return slices.DeleteFunc(slices.Clone(p.open), func(op opening) bool { return !isBelow(op.path, hidden) })
 }
 

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept contains the privileges for files and users that a program of root keeps. None of them can undo the hiding.
-const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
+// keptCapabilities contains the privileges for files and users that a program of root keeps. None of them can undo the hiding.
+const keptCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
-// giveUp removes privileges from this thread and from the programs that it starts. It removes all privileges except
+// dropPrivileges removes privileges from this thread and from the programs that it starts. It removes all privileges except
 // those in kept, the ways to gain others, and core dumps, which would contain memory.
-func giveUp(asRoot bool) error {
+func dropPrivileges(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}
@@ -32,14 +32,14 @@ func giveUp(asRoot bool) error {
 	}
 	if have[0].Effective&(1<<unix.CAP_SETPCAP) != 0 {
 		for cap := range uintptr(64) {
-			if !asRoot || cap > 31 || kept&(1<<cap) == 0 {
+			if !asRoot || cap > 31 || keptCapabilities&(1<<cap) == 0 {
 				_ = unix.Prctl(unix.PR_CAPBSET_DROP, cap, 0, 0, 0) // fails for privileges that this kernel does not have
 			}
 		}
 	}
 	if asRoot {
-		less[0].Effective = have[0].Effective & kept
-		less[0].Permitted = have[0].Permitted & kept
+		less[0].Effective = have[0].Effective & keptCapabilities
+		less[0].Permitted = have[0].Permitted & keptCapabilities
 	}
 	if err := unix.Capset(&header, &less[0]); err != nil {
 		return fmt.Errorf("give up privileges: %w", err)

@@ -49,14 +49,14 @@ func sockets(o *order) []string {
 		}
 	}
 	runtime := "/run/user/" + strconv.Itoa(os.Geteuid())
-	if info, err := os.Lstat(runtime); err == nil && info.IsDir() && !holds(runtime, &o.Command) {
+	if info, err := os.Lstat(runtime); err == nil && info.IsDir() && !containsProgram(runtime, &o.Command) {
 		out = append(out, runtime)
 	}
 	return out
 }
 
-// holds reports whether a folder contains the program or its working folder.
-func holds(folder string, c *Command) bool {
+// containsProgram reports whether a folder contains the program or its working folder.
+func containsProgram(folder string, c *Command) bool {
 	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
 }
 

@@ -21,15 +21,15 @@ type access struct {
 func (p *plan) readOnly(o *order, all []mount) {
 	fixed, replaceable := make(map[string]bool), make(map[string]bool)
 	for _, path := range o.Rules.ReadOnly {
-		add(fixed, replaceable, path, all)
+		addPath(fixed, replaceable, path, all)
 	}
-	opened := reals(o.Rules.Write)
+	opened := realPaths(o.Rules.Write)
 	in := func(path string, folders []string) bool {
 		return slices.ContainsFunc(folders, func(folder string) bool { return isBelow(path, folder) })
 	}
 	maps.DeleteFunc(fixed, func(path string, _ bool) bool { return in(path, opened) })
 	read := slices.Collect(maps.Keys(fixed))
-	for _, path := range slices.Concat(opened, reals(o.Rules.Work), reals([]string{o.Command.Own})) {
+	for _, path := range slices.Concat(opened, realPaths(o.Rules.Work), realPaths([]string{o.Command.Own})) {
 		if !fixed[path] && in(path, read) {
 			fixed[path] = false
 		}
@@ -69,11 +69,11 @@ func (p *plan) mountAccess(copies map[string]int) error {
 		var err error
 		switch {
 		case a.write:
-			err = place(copies[a.path], a.path)
+			err = attach(copies[a.path], a.path)
 		case a.path == "/": // mounts over the root would not be visible
 			err = unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 		default:
-			err = again(a.path, unix.MOUNT_ATTR_RDONLY)
+			err = remount(a.path, unix.MOUNT_ATTR_RDONLY)
 		}
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ func (p *plan) mountAccess(copies map[string]int) error {
 	// A copy covers the mounts over the folders inside it, which prevent that these folders are renamed.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
-			if err := again(dir, 0); err != nil {
+			if err := remount(dir, 0); err != nil {
 				return err
 			}
 		}
@@ -127,8 +127,8 @@ func (p *plan) notHeld() []string {
 	return out
 }
 
-// reals returns the real paths of the paths that exist.
-func reals(paths []string) []string {
+// realPaths returns the real paths of the paths that exist.
+func realPaths(paths []string) []string {
 	var out []string
 	for _, path := range paths {
 		if real, err := filepath.EvalSymlinks(path); path != "" && err == nil {

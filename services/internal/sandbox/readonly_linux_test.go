@@ -37,7 +37,7 @@ try nested 'unshare -Urm sh -c "umount -l $APP; mount -o remount,rw,bind $APP; m
 `
 
 // installed adds a program to the house and returns the program's folder.
-func (h *house) installed(t *testing.T) string {
+func (h *fixture) installed(t *testing.T) string {
 	t.Helper()
 	app := filepath.Join(h.dir, "installed", "app")
 	for _, name := range []string{"cli.js", "spare", "node_modules/dep/index.js", "var/state"} {
@@ -47,7 +47,7 @@ func (h *house) installed(t *testing.T) string {
 }
 
 // tamper returns the attempts that have succeeded.
-func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
+func (h *fixture) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
 }
@@ -55,7 +55,7 @@ func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 // Case X15. A read-only path, and the folders above it, can't be changed, replaced or renamed.
 func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	var app string
-	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
 		if s.Holds().By == "Landlock" { // modes and times are not protected, as the report says
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
@@ -78,17 +78,17 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 // Case X15. Working folders and opened writable paths stay writable inside read-only folders. Hidden paths in them
 // stay hidden and can't be renamed.
 func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
-	for name, edit := range map[string]func(h *house, app string){
-		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
-		"write":          func(h *house, app string) { h.rules.Write = []string{filepath.Join(app, "var")} },
-		"working folder of all": func(h *house, app string) {
+	for name, edit := range map[string]func(h *fixture, app string){
+		"working folder": func(h *fixture, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
+		"write":          func(h *fixture, app string) { h.rules.Write = []string{filepath.Join(app, "var")} },
+		"working folder of all": func(h *fixture, app string) {
 			h.rules.Work = []string{h.dir}
 			h.rules.ReadOnly = append(h.rules.ReadOnly, filepath.Dir(h.rules.Home))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var app string
-			ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app}; edit(h, app) }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+			eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app}; edit(h, app) }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				if got := h.shell(t, s, "exec 2>/dev/null; echo x > "+app+"/var/new; cat "+app+"/var/new; echo y > "+app+"/node_modules/new"); name != "working folder of all" && got != "x\n" {
 					t.Errorf("it got %q", got)
 				}
@@ -111,11 +111,11 @@ func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 // hidden.
 func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 	var app string
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		app = h.installed(t)
 		h.rules.ReadOnly = []string{filepath.Join(app, "node_modules"), filepath.Join(app, "cli.js"), h.dir}
 		h.rules.Write = []string{h.dir}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "exec 2>/dev/null; : >> "+app+"/cli.js && echo x > "+app+"/node_modules/dep/new && echo wrote; cat "+h.Config+" "+h.Token); got != "wrote\n" {
 			t.Errorf("it got %q", got)
 		}
@@ -132,7 +132,7 @@ func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 // Case X15. A folder that an installer replaces becomes read-only again.
 func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	var app string
-	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
 		go func() { // the program may write for a moment, but not for long
 			done <- h.shell(t, s, "exec 2>/dev/null; touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && (: >> "+app+"/cli.js) 2>/dev/null; do i=$((i+1)); done; "+
@@ -155,7 +155,7 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
 		t.Run(name, func(t *testing.T) {
-			ways(t, func(h *house) {
+			eachMechanism(t, func(h *fixture) {
 				app := h.installed(t)
 				link = filepath.Join(h.dir, "links", "current")
 				put(t, filepath.Join(h.dir, "links", "note"), "")
@@ -165,7 +165,7 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 				if h.rules.ReadOnly = []string{filepath.Join(link, "cli.js")}; held {
 					h.rules.ReadOnly = append(h.rules.ReadOnly, filepath.Dir(link))
 				}
-			}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+			}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				got := h.shell(t, s, "exec 2>/dev/null; ln -sfn /bin "+link+" && echo replaced; mv "+filepath.Dir(link)+" "+h.dir+"/aside && echo moved; : >> "+link+"/cli.js && echo wrote") //nolint:dupword // a script
 				mounted := s.Holds().By == "namespaces"
 				named := strings.Contains(s.Holds().String(), "the link "+link+" to a program")
@@ -182,7 +182,7 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
 	}
-	h := build(t)
+	h := newFixture(t)
 	app := h.installed(t)
 	link := "/sluice-test-" + filepath.Base(h.dir) + strconv.Itoa(os.Getpid())
 	if err := os.Symlink(app, link); err != nil {
@@ -208,11 +208,11 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 // not protected.
 func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 	var file string
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		file = filepath.Join(h.dir, "shared", "server.py")
 		put(t, file, "program")
 		h.rules.ReadOnly = []string{file}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		got := h.shell(t, s, "exec 2>/dev/null; (: >> "+file+") && echo wrote; echo x > mine && mv mine "+file+" && echo replaced; mv "+file+" "+file+".old && echo moved; rm -f "+file+" && echo removed; echo x > note && cat "+file)
 		if got != "program" {
 			t.Errorf("it got %q", got)
@@ -231,10 +231,10 @@ func awaitFile(t *testing.T, path string) {
 // Case X21. A program for which everything is read-only, such as an installation, can write only to its own folder
 // and to devices that store nothing.
 func TestReadOnly_RootLeavesOwnFolderWritable(t *testing.T) {
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		h.rules.ReadOnly = []string{"/"}
 		h.rules.Work = []string{"/dev/null"}
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		const attempts = `
 try() { (eval "$2") >/dev/null 2>&1 && echo $1; }
 try own 'echo x > new && mkdir -p a/b && ln -s new a/b/link && mv a c && rm -r c new'
@@ -265,7 +265,7 @@ try hidden 'cat $TOKEN'
 // hidden folder, and can't change the folder.
 func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
-	ways(t, func(h *house) {
+	eachMechanism(t, func(h *fixture) {
 		root := filepath.Join(h.Data, "gateway/programs")
 		app, other = filepath.Join(root, "mine/one"), filepath.Join(root, "mine/two")
 		for _, file := range []string{"cli.js", "spare", "node_modules/dep/index.js"} {
@@ -273,7 +273,7 @@ func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 		}
 		put(t, filepath.Join(other, "cli.js"), "another")
 		h.rules.Private = append(h.rules.Private, root)
-	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		command := sandbox.Command{
 			Path: "/bin/sh", Args: []string{"sh", "-c", "exec 2>/dev/null; cat " + app + "/cli.js; cat " + other + "/cli.js; APP=" + app + " OWN=" + h.Own + "; " + tampering},
 			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,

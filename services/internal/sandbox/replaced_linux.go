@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It returns
+// watchFolders watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It returns
 // the folders that this user may not list. It is idempotent.
-func (p *plan) look(fd int) (unseen []string, err error) {
+func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
 		// The loop finds folders that were created before their parent folder was watched.
@@ -26,26 +26,26 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 			case errors.Is(err, unix.EACCES):
 				unseen = append(unseen, folder)
 			case err != nil && !errors.Is(err, unix.ENOENT):
-				return nil, fmt.Errorf("watch %s: %w", folder, limitOfInotify(err))
+				return nil, fmt.Errorf("watch %s: %w", folder, withInotifyLimit(err))
 			}
 		}
 	}
 	return unseen, nil
 }
 
-// watch hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
+// rehide hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
 // editor replaces the file. If a path disappears while watch hides it, watch checks all paths again immediately. If a
 // path can't be hidden any more, or if the wake pipe is closed, the launcher exits, which also ends the program.
-func (p *plan) watch() {
+func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
 		// look comes first, so that changes during the check wake the launcher. A folder may be new.
-		if _, err := p.look(noticesFD); err != nil {
+		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
 		gone := false
 		for _, w := range p.watched {
-			switch err := p.again(w); {
+			switch err := p.hideAgain(w); {
 			case errors.Is(err, unix.ENOENT):
 				gone = true
 			case err != nil:
@@ -61,10 +61,10 @@ func (p *plan) watch() {
 	}
 }
 
-// again hides the file to which a path refers now, unless it is hidden already.
-func (p *plan) again(w watched) error {
+// hideAgain hides the file to which a path refers now, unless it is hidden already.
+func (p *plan) hideAgain(w watched) error {
 	if w.link {
-		_ = holdLink(w.path) // the kernel supported this for the previous link
+		_ = pinLink(w.path) // the kernel supported this for the previous link
 		return nil
 	}
 	real, err := filepath.EvalSymlinks(w.path)
@@ -76,7 +76,7 @@ func (p *plan) again(w watched) error {
 	case isMounted(real), slices.ContainsFunc(p.hidden, covered), slices.ContainsFunc(p.programs, covered), slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(real, op.path) }):
 		return nil
 	case w.program:
-		return again(real, unix.MOUNT_ATTR_RDONLY)
+		return remount(real, unix.MOUNT_ATTR_RDONLY)
 	default:
 		return hide(real)
 	}

@@ -20,10 +20,10 @@ type Report struct {
 	Why string `json:"why,omitzero"`
 }
 
-// whole reports whether all rules are enforced. The limit of inotify instances is not a rule, because many systems
+// isComplete reports whether all rules are enforced. The limit of inotify instances is not a rule, because many systems
 // can't set it, for example containers with a read-only /proc/sys.
-func (r *Report) whole() bool {
-	isRule := func(what string) bool { return what != heldInotify }
+func (r *Report) isComplete() bool {
+	isRule := func(what string) bool { return what != partInotify }
 	return r.By != "" && !slices.ContainsFunc(r.NotHeld, isRule)
 }
 
@@ -48,14 +48,14 @@ func (r Report) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// offWhy is the value of [Report.Why] if a server's sandbox is off.
-const offWhy = "it is off"
+// offReason is the value of [Report.Why] if a server's sandbox is off.
+const offReason = "it is off"
 
 // Advice says how more can be enforced. It returns "" if all rules are enforced, and if the sandbox is off, because
 // the operator has chosen that.
 func (r Report) Advice() string {
 	switch {
-	case r.whole() || r.Why == offWhy:
+	case r.isComplete() || r.Why == offReason:
 		return ""
 	case r.By != "namespaces":
 		return "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), " +

@@ -79,27 +79,27 @@ type Command struct {
 type Launcher struct {
 	argv []string
 	// notices watches hidden paths for all programs.
-	notices *notices
+	notices *inotifyHub
 	// starter starts launchers in namespaces.
 	starter *starter
 }
 
 const (
-	// word is the argument that makes this program the launcher.
-	word = "stdio-launch"
-	// starterWord is the argument that makes this program a starter.
-	starterWord = "stdio-starter"
+	// launcherArg is the argument that makes this program the launcher.
+	launcherArg = "stdio-launch"
+	// starterArg is the argument that makes this program a starter.
+	starterArg = "stdio-starter"
 )
 
 // RunLauncher runs the launcher if the program was started as a launcher, and then does not return. A main function
 // must call it first. The returned value proves that it did.
 func RunLauncher() Launcher {
-	self := Launcher{launcherArgs(), new(notices), new(starter)}
+	self := Launcher{launcherArgs(), new(inotifyHub), new(starter)}
 	if len(os.Args) == len(self.argv) {
 		switch os.Args[1] {
-		case word:
+		case launcherArg:
 			os.Exit(launch())
-		case starterWord:
+		case starterArg:
 			os.Exit(serveStarts())
 		}
 	}
@@ -107,14 +107,14 @@ func RunLauncher() Launcher {
 }
 
 // launcherArgs returns the arguments that start this program as the launcher.
-func launcherArgs() []string { return []string{"/proc/self/exe", word} }
+func launcherArgs() []string { return []string{"/proc/self/exe", launcherArg} }
 
 // A Sandbox starts programs under its rules. It is safe for concurrent use.
 type Sandbox struct {
-	launcher Launcher
-	rules    Rules
-	by       mechanism
-	holds    Report
+	launcher  Launcher
+	rules     Rules
+	mechanism mechanism
+	report    Report
 }
 
 // mechanism is a mechanism of the kernel.
@@ -128,7 +128,7 @@ const (
 
 // Nothing returns a sandbox that enforces no rules.
 func Nothing() *Sandbox {
-	return &Sandbox{rules: Rules{Mode: Off}, by: byNothing, holds: Report{Why: offWhy}}
+	return &Sandbox{rules: Rules{Mode: Off}, mechanism: byNothing, report: Report{Why: offReason}}
 }
 
 // New returns a sandbox. It tries which rules this system can enforce. It returns an error if the rules contradict
@@ -140,25 +140,25 @@ func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	if err := rules.Check(); err != nil {
 		return nil, err
 	}
-	return newBy(launcher, rules, byNamespaces, byLandlock, byNothing)
+	return newWith(launcher, rules, byNamespaces, byLandlock, byNothing)
 }
 
-// newBy uses the first mechanism that works.
-func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) {
+// newWith uses the first mechanism that works.
+func newWith(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) {
 	if len(launcher.argv) == 0 {
 		return nil, errors.New("a sandbox needs a launcher")
 	}
 	var why []string
 	for _, by := range ways {
-		s := &Sandbox{launcher: launcher, rules: rules, by: by}
+		s := &Sandbox{launcher: launcher, rules: rules, mechanism: by}
 		report, err := s.try()
 		if err != nil {
 			why = append(why, fmt.Sprintf("no %s: %v", by, err))
 			continue
 		}
 		report.Why = strings.Join(why, "; ")
-		s.holds = report
-		if rules.Mode == Required && !report.whole() {
+		s.report = report
+		if rules.Mode == Required && !report.isComplete() {
 			return nil, fmt.Errorf("not everything that mode required asks for can be enforced: %s", report)
 		}
 		return s, nil
@@ -167,7 +167,7 @@ func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) 
 }
 
 // Holds returns a report of the rules that the kernel enforces.
-func (s *Sandbox) Holds() Report { return s.holds }
+func (s *Sandbox) Holds() Report { return s.report }
 
 // Start starts a program with the given standard input, output and error, as the leader of a process group. If the
 // launcher fails, it writes an error to the given standard error and exits with 126.

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// role is the environment variable that makes the test binary run as something other than a test.
-const role = "SANDBOX_TEST_ROLE"
+// roleEnv is the environment variable that makes the test binary run as something other than a test.
+const roleEnv = "SANDBOX_TEST_ROLE"
 
 // launcher starts the test binary as a launcher.
 var launcher sandbox.Launcher
@@ -33,13 +33,13 @@ func TestMain(m *testing.M) {
 	launcher = sandbox.RunLauncher()
 	var at targets
 	_ = json.Unmarshal([]byte(os.Getenv("TARGETS")), &at)
-	switch os.Getenv(role) {
+	switch os.Getenv(roleEnv) {
 	case "hostile":
 		_ = json.MarshalWrite(os.Stdout, attempts(at))
 	case "nested":
 		_ = json.MarshalWrite(os.Stdout, unmounted(at))
 	case "victim":
-		beVictim()
+		runVictim()
 	case "without namespaces":
 		if err := os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0); err != nil {
 			fmt.Println(err)
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// beVictim is a process like the gateway. It prints a line when it receives a signal.
-func beVictim() {
+// runVictim is a process like the gateway. It prints a line when it receives a signal.
+func runVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
 	fmt.Println("up")
@@ -64,8 +64,8 @@ func beVictim() {
 	fmt.Println("signalled")
 }
 
-// house is a folder with the files of a mesh.
-type house struct {
+// fixture is a folder with the files of a mesh.
+type fixture struct {
 	targets
 	dir      string
 	rules    sandbox.Rules
@@ -74,7 +74,7 @@ type house struct {
 	stop     func()
 }
 
-func build(t *testing.T) *house {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -82,7 +82,7 @@ func build(t *testing.T) *house {
 	}
 	dir = filepath.Join(dir, "home", "project")
 	data := filepath.Join(dir, ".sluice")
-	h := &house{dir: dir, targets: targets{
+	h := &fixture{dir: dir, targets: targets{
 		Own: filepath.Join(data, "gateway/servers/mine/a"), Data: data, Token: filepath.Join(data, "tokens/operator"),
 		Key: filepath.Join(data, "gateway/journal/hmac.key"), Journal: filepath.Join(data, "gateway/journal/calls-1"),
 		Other: filepath.Join(data, "gateway/servers/other/b/note"), Config: filepath.Join(dir, "sluice.yaml"),
@@ -112,7 +112,7 @@ func put(t *testing.T, file, text string) {
 }
 
 // listen opens sockets outside of hidden folders.
-func (h *house) listen(t *testing.T) {
+func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
@@ -129,10 +129,10 @@ func (h *house) listen(t *testing.T) {
 	}
 }
 
-func (h *house) startVictim(t *testing.T) {
+func (h *fixture) startVictim(t *testing.T) {
 	t.Helper()
 	h.victim = exec.CommandContext(t.Context(), "/proc/self/exe", "victim-of-the-test")
-	h.victim.Env = []string{role + "=victim", "SECRET=environment"}
+	h.victim.Env = []string{roleEnv + "=victim", "SECRET=environment"}
 	h.victim.Dir = h.Data
 	in, err := h.victim.StdinPipe()
 	if err != nil {
@@ -153,7 +153,7 @@ func (h *house) startVictim(t *testing.T) {
 }
 
 // attack runs the hostile program and returns the results of its attempts.
-func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
+func (h *fixture) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	t.Helper()
 	raw, err := json.Marshal(h.targets)
 	if err != nil {
@@ -165,7 +165,7 @@ func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	}
 	defer unix.Close(leak)
 	out := run(t, s, sandbox.Command{
-		Path: "/proc/self/exe", Args: []string{"hostile"}, Env: []string{role + "=hostile", "TARGETS=" + string(raw)}, Dir: h.Own, Own: h.Own,
+		Path: "/proc/self/exe", Args: []string{"hostile"}, Env: []string{roleEnv + "=hostile", "TARGETS=" + string(raw)}, Dir: h.Own, Own: h.Own,
 	})
 	var got map[string]string
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
@@ -204,7 +204,7 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 
 // sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails, unless
 // an environment variable says that this is expected.
-func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
+func (h *fixture) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
 	switch {
@@ -216,8 +216,8 @@ func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	return s
 }
 
-// users runs a test as this user and, if this user is root, also as the user nobody.
-func users(t *testing.T, f func(t *testing.T)) {
+// eachUser runs a test as this user and, if this user is root, also as the user nobody.
+func eachUser(t *testing.T, f func(t *testing.T)) {
 	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
 		f(t)
 		return
@@ -227,12 +227,12 @@ func users(t *testing.T, f func(t *testing.T)) {
 		return
 	}
 	t.Run("as nobody", func(t *testing.T) {
-		again(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
+		runAsOther(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
 	})
 }
 
-// again runs the test in another process, without its parent tests.
-func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
+// runAsOther runs the test in another process, without its parent tests.
+func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's folder
 	if err != nil {
@@ -255,8 +255,8 @@ func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 // Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those succeed that the
 // report names as not enforced.
 func TestSandbox_StopsHostileProgram(t *testing.T) {
-	users(t, func(t *testing.T) {
-		open := build(t)
+	eachUser(t, func(t *testing.T) {
+		open := newFixture(t)
 		all := open.attack(t, sandbox.Nothing())
 		for _, name := range []string{
 			"read token", "read key", "read journal", "read another's", "read config", "read policy", "read certificate", "read secret", "list tokens",
@@ -268,7 +268,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			}
 		}
 		t.Run("namespaces", func(t *testing.T) {
-			h := build(t)
+			h := newFixture(t)
 			s := h.sandbox(t, sandbox.ByNamespaces)
 			got := h.attack(t, s)
 			if _, ran := got["nested ran"]; !ran {
@@ -281,7 +281,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			h.mustBeWhole(t)
 		})
 		t.Run("Landlock", func(t *testing.T) {
-			h := build(t)
+			h := newFixture(t)
 			s := h.sandbox(t, sandbox.ByLandlock)
 			t.Log(s.Holds())
 			for name, what := range h.attack(t, s) {
@@ -298,7 +298,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 }
 
 // mustBeWhole checks from outside that the protected files are unchanged.
-func (h *house) mustBeWhole(t *testing.T) {
+func (h *fixture) mustBeWhole(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program} {
 		if raw, err := os.ReadFile(file); err != nil || string(raw) != "secret of "+filepath.Base(file) {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryFor is how long the test of a mechanism may take.
-const tryFor = 10 * time.Second
+// probeTimeout is how long the test of a mechanism may take.
+const probeTimeout = 10 * time.Second
 
 // order is the input of the launcher. It is sent over a pipe, so that other processes can't see it.
 type order struct {
@@ -35,7 +35,7 @@ const orderFD = 3
 
 // start starts the launcher, which waits for its order until join has returned.
 func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
-	o := order{By: s.by, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
+	o := order{By: s.mechanism, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
@@ -46,7 +46,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	}
 	defer write.Close() //nolint:errcheck // already closed if the order was written
 	files := []*os.File{stdio[0], stdio[1], stdio[2], read}
-	if s.by == byNamespaces {
+	if s.mechanism == byNamespaces {
 		instance, wake, err := s.launcher.notices.subscribe()
 		if err != nil {
 			_ = read.Close()
@@ -56,7 +56,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 		files = append(files, instance, wake)
 	}
 	var process *os.Process
-	if s.by == byNamespaces {
+	if s.mechanism == byNamespaces {
 		r := startRequest{Setsid: sys.Setsid, Pdeathsig: sys.Pdeathsig, AsRoot: o.AsRoot, Try: try}
 		process, err = s.launcher.starter.start(s.launcher.argv, r, files)
 	} else {
@@ -129,24 +129,24 @@ func (s *Sandbox) try() (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = process.Kill() })()
 	var text bytes.Buffer
 	_, err = bufio.NewReader(outR).WriteTo(&text)
-	if s.by != byNamespaces { // otherwise the starter waits for the process
+	if s.mechanism != byNamespaces { // otherwise the starter waits for the process
 		_, werr := process.Wait()
 		err = errors.Join(err, werr)
 	}
 	if err != nil {
 		return Report{}, err
 	}
-	return heard(text.String())
+	return parseReport(text.String())
 }
 
-// heard parses the output of a launcher that writes a report.
-func heard(text string) (r Report, err error) {
-	if why, failed := strings.CutPrefix(text, complaint); failed {
+// parseReport parses the output of a launcher that writes a report.
+func parseReport(text string) (r Report, err error) {
+	if why, failed := strings.CutPrefix(text, errorPrefix); failed {
 		first, _, _ := strings.Cut(why, "\n")
 		return Report{}, fmt.Errorf("%.300s", first)
 	}

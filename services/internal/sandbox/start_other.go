@@ -10,10 +10,10 @@ import (
 
 // try returns an error, because namespaces and Landlock exist only on Linux.
 func (s *Sandbox) try() (Report, error) {
-	if s.by != byNothing {
+	if s.mechanism != byNothing {
 		return Report{}, errors.New("it is for Linux alone")
 	}
-	return Report{NotHeld: everything(&s.rules)}, nil
+	return Report{NotHeld: allParts(&s.rules)}, nil
 }
 
 func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(int), _ bool) (*os.Process, error) {
@@ -27,8 +27,8 @@ func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, jo
 
 func launch() int { return exitLauncher }
 
-// notices is used only on Linux.
-type notices struct{}
+// inotifyHub is used only on Linux.
+type inotifyHub struct{}
 
 // starter is used only on Linux.
 type starter struct{}

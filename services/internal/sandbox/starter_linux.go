@@ -22,8 +22,8 @@ const (
 	// number of files of a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startWithin is how long a starter may take to start one launcher. All other starts wait meanwhile.
-	startWithin = 10 * time.Second
+	// startTimeout is how long a starter may take to start one launcher. All other starts wait meanwhile.
+	startTimeout = 10 * time.Second
 )
 
 // starter starts launchers in namespaces, from a small separate process. Go can't share its memory with a new process
@@ -116,7 +116,7 @@ func (s *starter) receive() (answer startAnswer, err error) {
 	err = uninterrupted(func() (err error) { n, _, err = unix.Recvfrom(fd, buf, 0); return err })
 	switch {
 	case errors.Is(err, unix.EAGAIN):
-		return answer, fmt.Errorf("it gave no answer within %s", startWithin)
+		return answer, fmt.Errorf("it gave no answer within %s", startTimeout)
 	case err != nil:
 		return answer, err
 	case n == 0:
@@ -132,7 +132,7 @@ func startStarter(argv []string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := unix.NsecToTimeval(startWithin.Nanoseconds())
+	limit := unix.NsecToTimeval(startTimeout.Nanoseconds())
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(ends[0], unix.SOL_SOCKET, option, &limit); err != nil {
 			return nil, errors.Join(err, unix.Close(ends[0]), unix.Close(ends[1]))
@@ -148,7 +148,7 @@ func startStarter(argv []string) (*os.File, error) {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		process, err := os.StartProcess(argv[0], []string{argv[0], starterWord}, &os.ProcAttr{
+		process, err := os.StartProcess(argv[0], []string{argv[0], starterArg}, &os.ProcAttr{
 			Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, theirs},
 			Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 		})

@@ -24,7 +24,7 @@ type connector struct {
 
 // Connect implements [driver.Connector].
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	if err := c.turn(); err != nil {
+	if err := c.mayConnect(); err != nil {
 		return nil, err
 	}
 	conn, err := c.Connector.Connect(ctx)
@@ -37,8 +37,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// turn returns nil if an attempt may be made now, otherwise the last error.
-func (c *connector) turn() error {
+// mayConnect returns nil if an attempt may be made now, otherwise the last error.
+func (c *connector) mayConnect() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed == nil {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// asks is how long a caller of the store waits, as in the gateway.
-	asks = 2 * time.Second
-	// back is the time within which a store must work after it can be reached again.
-	back = 5 * time.Second
+	// callerTimeout is how long a caller of the store waits, as in the gateway.
+	callerTimeout = 2 * time.Second
+	// recoveryTime is the time within which a store must work after it can be reached again.
+	recoveryTime = 5 * time.Second
 )
 
-// distant returns a store with one counter, and the network between the test and the store.
-func distant(t *testing.T) (*sqlstore.DB, *network.Proxy) {
+// newProxiedStore returns a store with one counter, and the network between the test and the store.
+func newProxiedStore(t *testing.T) (*sqlstore.DB, *network.Proxy) {
 	t.Helper()
 	server := sqlstoretest.Start(t)
 	proxy := network.Start(t, server.Addr())
@@ -36,26 +36,26 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// ask adds 1 to the counter, with the deadline of a caller.
-func ask(t *testing.T, db *sqlstore.DB) error {
+// countOnce adds 1 to the counter, with the deadline of a caller.
+func countOnce(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
 	defer cancel()
 	return db.Do(ctx, count)
 }
 
-// comesBack calls ask until it succeeds.
-func comesBack(t *testing.T, db *sqlstore.DB) {
+// waitUntilAvailable calls ask until it succeeds.
+func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 	t.Helper()
 	begin := time.Now()
 	for {
-		err := ask(t, db)
+		err := countOnce(t, db)
 		took := time.Since(begin)
 		switch {
-		case err == nil && took <= back:
+		case err == nil && took <= recoveryTime:
 			t.Logf("it works again after %v", took.Round(time.Millisecond))
 			return
-		case took > back:
+		case took > recoveryTime:
 			t.Fatalf("after %v: %v", took, err)
 		case !errors.Is(err, sqlstore.ErrAway):
 			t.Fatal(err)
@@ -68,11 +68,11 @@ func comesBack(t *testing.T, db *sqlstore.DB) {
 // with ending them when it could work again.
 func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
+	db, proxy := newProxiedStore(t)
 	proxy.Reset(t)
-	opened := proxy.Opened()
+	opened := proxy.OpenedConnections()
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
 	defer cancel()
 	var asking sync.WaitGroup
 	for range 20 {
@@ -89,29 +89,29 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	// 10 attempts in a second. For each attempt, the driver opens three connections: with TLS, without TLS, and to
 	// cancel the query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
-	if opened = proxy.Opened() - opened; opened == 0 || float64(opened) > most {
+	if opened = proxy.OpenedConnections() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
 	}
-	proxy.Mend(t)
-	comesBack(t, db)
+	proxy.EndFault(t)
+	waitUntilAvailable(t, db)
 }
 
 // The locks of a lost connection are released although the server does not notice the loss.
 func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
-	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	db, proxy := newProxiedStore(t)
+	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
 	defer cancel()
 	err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := count(ctx, tx)
-		proxy.Lose(t)
+		proxy.DropSilently(t)
 		return err
 	})
 	if !errors.Is(err, sqlstore.ErrAway) {
 		t.Errorf("a commit that is lost: %v", err)
 	}
-	proxy.Mend(t)
-	comesBack(t, db)
+	proxy.EndFault(t)
+	waitUntilAvailable(t, db)
 	if n, _ := read(t, db); n != 1<<62-1 {
 		t.Errorf("it counted to %d: what was never committed is there", n)
 	}
@@ -120,16 +120,16 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 // A transaction that is lost while it waits does not get the lock, so it can't hold the lock against others.
 func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
+	db, proxy := newProxiedStore(t)
 	const many = 12
 	begun, wg := make(chan struct{}), sync.WaitGroup{}
-	ctx, cancel := context.WithTimeout(t.Context(), asks)
+	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
 	defer cancel()
 	wg.Go(func() {
 		err := db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 			close(begun)
 			awaitWaiters(ctx, t, tx, many)
-			proxy.Lose(t)
+			proxy.DropSilently(t)
 			return count(ctx, tx)
 		})
 		if !errors.Is(err, sqlstore.ErrAway) {
@@ -145,8 +145,8 @@ func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	proxy.Mend(t)
-	comesBack(t, db)
+	proxy.EndFault(t)
+	waitUntilAvailable(t, db)
 }
 
 // awaitWaiters returns when the given number of transactions waits for a lock in this database.
@@ -166,12 +166,12 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 // repetition finds that out.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
-	proxy.LoseCommits(t)
-	if err := ask(t, db); !errors.Is(err, sqlstore.ErrAway) {
+	db, proxy := newProxiedStore(t)
+	proxy.DropCommitResponses(t)
+	if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrAway) {
 		t.Errorf("told %v", err)
 	}
-	proxy.Mend(t)
+	proxy.EndFault(t)
 	if n, _ := read(t, db); n != 1<<62-1 {
 		t.Errorf("it counted to %d", n)
 	}
@@ -180,7 +180,7 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 // If unused connections were lost, they are not all tried one after the other.
 func TestDo_ReplacesLostConnections(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
+	db, proxy := newProxiedStore(t)
 	const many = 16
 	var ready, wg sync.WaitGroup
 	ready.Add(many)
@@ -197,9 +197,9 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 	}
 	wg.Wait()
 	<-time.After(1500 * time.Millisecond) // all connections are unused for longer than stale
-	proxy.Lose(t)
-	proxy.Mend(t)
-	comesBack(t, db)
+	proxy.DropSilently(t)
+	proxy.EndFault(t)
+	waitUntilAvailable(t, db)
 }
 
 // There are more callers than connections, and no connection gets an answer. When the network works again,
@@ -208,27 +208,27 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
 		"silent":  func(p *network.Proxy) { p.Silence(t) },
-		"lost":    func(p *network.Proxy) { p.Lose(t) },
+		"lost":    func(p *network.Proxy) { p.DropSilently(t) },
 		"refused": func(p *network.Proxy) { p.Refuse(t) },
 		"reset":   func(p *network.Proxy) { p.Reset(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, proxy := distant(t)
+			db, proxy := newProxiedStore(t)
 			fail(proxy)
 			var wg sync.WaitGroup
 			begin := time.Now()
 			for range 50 {
 				wg.Go(func() {
-					if err := ask(t, db); !errors.Is(err, sqlstore.ErrAway) {
+					if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrAway) {
 						t.Errorf("while it is away: %v", err)
 					}
 				})
 			}
 			wg.Wait()
 			t.Logf("told after %v", time.Since(begin).Round(time.Millisecond))
-			proxy.Mend(t)
-			comesBack(t, db)
+			proxy.EndFault(t)
+			waitUntilAvailable(t, db)
 		})
 	}
 }
@@ -237,7 +237,7 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 // until its own deadline.
 func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	t.Parallel()
-	db, _ := distant(t)
+	db, _ := newProxiedStore(t)
 	const many = 60
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -263,22 +263,22 @@ func TestDo_WaitsForOtherTransactions(t *testing.T) {
 // A store whose every answer is late does not count as unavailable because a transaction has many queries.
 func TestDo_AcceptsSlowStore(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
+	db, proxy := newProxiedStore(t)
 	if err := db.Do(t.Context(), count); err != nil { // an unused connection is tested first, which has a shorter timeout
 		t.Fatal(err)
 	}
-	proxy.Slow(t, 350*time.Millisecond)
+	proxy.Delay(t, 350*time.Millisecond)
 	// Beginning the transaction takes three answers, the change one, and the commit one.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}
-	proxy.Mend(t)
+	proxy.EndFault(t)
 }
 
 // A caller without a deadline gets an error after a while, and its connection is free again.
 func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	t.Parallel()
-	db, proxy := distant(t)
+	db, proxy := newProxiedStore(t)
 	proxy.Silence(t)
 	told := make(chan error, 1)
 	go func() { told <- db.Do(t.Context(), count) }()
@@ -290,6 +290,6 @@ func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("nobody is told anything")
 	}
-	proxy.Mend(t)
-	comesBack(t, db)
+	proxy.EndFault(t)
+	waitUntilAvailable(t, db)
 }

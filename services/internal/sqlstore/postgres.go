@@ -14,18 +14,18 @@ const (
 	maxOpen = 16
 	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
-	// connectTime is how long opening a connection may take if the address has no connect_timeout. The pool itself
+	// connectTimeout is how long opening a connection may take if the address has no connect_timeout. The pool itself
 	// opens some connections for waiting callers. Without a limit, an attempt without an answer would block forever.
-	connectTime = 2 * time.Second
-	// stale is how long a connection may be unused before it is tested. pingTime is how long the test may take. Many
+	connectTimeout = 2 * time.Second
+	// testAfter is how long a connection may be unused before it is tested. pingTime is how long the test may take. Many
 	// connections may be lost without a notice, and callers wait for their tests.
-	stale    = time.Second
-	pingTime = 500 * time.Millisecond
-	// answerTime is how long the store may take for each answer until a transaction has begun. No transaction waits
+	testAfter   = time.Second
+	pingTimeout = 500 * time.Millisecond
+	// answerTimeout is how long the store may take for each answer until a transaction has begun. No transaction waits
 	// for another one for longer than patience, so a store that takes longer counts as unavailable.
-	answerTime = 2 * time.Second
-	// transactionTime is how long a transaction may take.
-	transactionTime = time.Minute
+	answerTimeout = 2 * time.Second
+	// transactionTimeout is how long a transaction may take.
+	transactionTimeout = time.Minute
 )
 
 // openPostgres creates a pool of connections. It does not open a connection yet.
@@ -35,22 +35,22 @@ func openPostgres(source string) (*sql.DB, error) {
 		return nil, err // err wraps a cause that contains the password
 	}
 	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTime
+		cfg.ConnectTimeout = connectTimeout
 	}
-	db := sql.OpenDB(&connector{Connector: stdlib.GetConnector(*cfg, stdlib.OptionShouldPing(works))})
+	db := sql.OpenDB(&connector{Connector: stdlib.GetConnector(*cfg, stdlib.OptionShouldPing(shouldPing))})
 	db.SetMaxOpenConns(maxOpen)
 	db.SetMaxIdleConns(maxOpen)
 	db.SetConnMaxIdleTime(idle)
 	return db, nil
 }
 
-// works tests a connection that was unused for longer than stale, and reports whether the pool must ping it again. If
+// shouldPing tests a connection that was unused for longer than stale, and reports whether the pool must ping it again. If
 // the test times out, it has closed the connection, so the ping fails immediately.
-func works(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
-	if p.IdleDuration <= stale {
+func shouldPing(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
+	if p.IdleDuration <= testAfter {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingTime)
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	return p.Conn.PgConn().Ping(ctx) != nil
 }

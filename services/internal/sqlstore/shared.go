@@ -22,15 +22,15 @@ func isName(name string) bool { return nameGrammar.MatchString(name) }
 // versionTable returns the name of the table that contains the version of a role's tables in PostgreSQL.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
-// isOurs reports whether the current schema contains the shared table and all tables of the role's first migration.
+// ownsTables reports whether the current schema contains the shared table and all tables of the role's first migration.
 // Other schemas on the search path don't count, so another application's table of versions is not changed.
-const isOurs = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
+const ownsTables = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adopt renames an earlier release's table of versions if it belongs to the role's tables. Copying it would not be
+// adoptVersionTable renames an earlier release's table of versions if it belongs to the role's tables. Copying it would not be
 // enough. A program of the earlier release would still read the old table, and would not notice that the tables are
 // newer.
-func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
+func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
 		return err
 	}
 	var ours bool
-	err = tx.QueryRowContext(ctx, isOurs, versionTable(cfg), sharedTable, strings.Fields(cfg.Marker)).Scan(&ours)
+	err = tx.QueryRowContext(ctx, ownsTables, versionTable(cfg), sharedTable, strings.Fields(cfg.Marker)).Scan(&ours)
 	if err != nil || !ours {
 		return err
 	}

@@ -29,8 +29,8 @@ func toolbox(source string) sqlstore.Config {
 	return sqlstore.Config{Source: source, Name: "toolbox", Marker: "tools"}
 }
 
-// works checks that a store accepts changes.
-func works(t *testing.T, db *sqlstore.DB, statement string) {
+// checkWrite checks that a store accepts changes.
+func checkWrite(t *testing.T, db *sqlstore.DB, statement string) {
 	t.Helper()
 	err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, statement)
@@ -44,11 +44,11 @@ func works(t *testing.T, db *sqlstore.DB, statement string) {
 func TestOpen_RolesShareADatabase(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
-	works(t, open(t, fruits(source), fruit, ripe), "INSERT INTO fruit (name, ripe) VALUES ('apple', 1)")
-	works(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
-	works(t, open(t, fruits(source), fruit, ripe, eaten), "UPDATE fruit SET eaten = 1")
-	works(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('axe')")
-	if _, err := try(t, fruits(source), fruit); err == nil || !strings.Contains(err.Error(), "run the newer program") {
+	checkWrite(t, open(t, fruits(source), fruit, ripe), "INSERT INTO fruit (name, ripe) VALUES ('apple', 1)")
+	checkWrite(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
+	checkWrite(t, open(t, fruits(source), fruit, ripe, eaten), "UPDATE fruit SET eaten = 1")
+	checkWrite(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('axe')")
+	if _, err := openStore(t, fruits(source), fruit); err == nil || !strings.Contains(err.Error(), "run the newer program") {
 		t.Errorf("an older program opens newer tables: %v", err)
 	}
 }
@@ -63,7 +63,7 @@ func TestOpen_RolesThatStartTogetherOnAnEmptyDatabase(t *testing.T) {
 			texts []string
 		}{{fruits(source), []string{fruit, ripe}}, {toolbox(source), []string{tools}}} {
 			group.Go(func() {
-				if _, err := try(t, role.cfg, role.texts...); err != nil {
+				if _, err := openStore(t, role.cfg, role.texts...); err != nil {
 					t.Errorf("%s: %v", role.cfg.Name, err)
 				}
 			})
@@ -72,8 +72,8 @@ func TestOpen_RolesThatStartTogetherOnAnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// earlier migrates a database like a release in which all roles used the same table of versions.
-func earlier(t *testing.T, source string, texts ...string) error {
+// migrateEarlier migrates a database like a release in which all roles used the same table of versions.
+func migrateEarlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)
 	if err != nil {
@@ -92,23 +92,23 @@ func TestOpen_DatabaseOfAnEarlierReleaseGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(t *testing.T, source string){
 		"its own role first": func(t *testing.T, source string) {
-			works(t, open(t, fruits(source), fruit, ripe, eaten), "INSERT INTO fruit (name, ripe, eaten) VALUES ('apple', 1, 1)")
-			works(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
+			checkWrite(t, open(t, fruits(source), fruit, ripe, eaten), "INSERT INTO fruit (name, ripe, eaten) VALUES ('apple', 1, 1)")
+			checkWrite(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
 		},
 		"another role first": func(t *testing.T, source string) {
-			works(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
-			works(t, open(t, fruits(source), fruit, ripe, eaten), "INSERT INTO fruit (name, ripe, eaten) VALUES ('apple', 1, 1)")
+			checkWrite(t, open(t, toolbox(source), tools), "INSERT INTO tools (name) VALUES ('saw')")
+			checkWrite(t, open(t, fruits(source), fruit, ripe, eaten), "INSERT INTO fruit (name, ripe, eaten) VALUES ('apple', 1, 1)")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			source := sqlstoretest.Postgres(t)
-			if err := earlier(t, source, fruit, ripe); err != nil {
+			if err := migrateEarlier(t, source, fruit, ripe); err != nil {
 				t.Fatal(err)
 			}
 			first(t, source)
-			works(t, open(t, fruits(source), fruit, ripe, eaten), "UPDATE fruit SET eaten = 2")
-			if err := earlier(t, source, fruit, ripe); err == nil {
+			checkWrite(t, open(t, fruits(source), fruit, ripe, eaten), "UPDATE fruit SET eaten = 2")
+			if err := migrateEarlier(t, source, fruit, ripe); err == nil {
 				t.Error("a program of the earlier release opens newer tables")
 			}
 		})
@@ -118,10 +118,10 @@ func TestOpen_DatabaseOfAnEarlierReleaseGoesOn(t *testing.T) {
 func TestOpen_NewerDatabaseOfAnEarlierReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
-	if err := earlier(t, source, fruit, ripe, eaten); err != nil {
+	if err := migrateEarlier(t, source, fruit, ripe, eaten); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := try(t, fruits(source), fruit, ripe); err == nil || !strings.Contains(err.Error(), "run the newer program") {
+	if _, err := openStore(t, fruits(source), fruit, ripe); err == nil || !strings.Contains(err.Error(), "run the newer program") {
 		t.Errorf("opened: %v", err)
 	}
 }

@@ -53,9 +53,9 @@ type DB struct {
 	sql   *sql.DB
 	queue string           // SQL that waits for earlier transactions; empty for none
 	now   func() time.Time // if nil, the database's clock is used
-	// working has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one
+	// slots has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one
 	// connection.
-	working chan struct{}
+	slots chan struct{}
 }
 
 // Open opens a store and applies the missing migrations. The caller must close the store. The error names the source
@@ -69,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, err
 	}
 	if err := migrate(ctx, db.sql, dialect, cfg); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store %s: %w", name(cfg), err), db.Close())
+		return nil, errors.Join(fmt.Errorf("open the store %s: %w", sourceName(cfg), err), db.Close())
 	}
 	return db, nil
 }
@@ -77,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 func open(cfg Config) (*DB, goose.Dialect, error) {
 	switch {
 	case cfg.Source == SQLite && cfg.File != "":
-		if err := private(cfg.File); err != nil {
+		if err := createPrivate(cfg.File); err != nil {
 			return nil, "", err
 		}
 		// SQLite has only one writer, so one connection is enough, and reads never fail because the database is busy.
@@ -86,7 +86,7 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&_pragma=busy_timeout(5000)"
 		db, err := sql.Open("sqlite", dsn)
 		if err != nil {
-			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)
+			return nil, "", fmt.Errorf("open the store %s: %w", sourceName(cfg), err)
 		}
 		db.SetMaxOpenConns(1)
 		now := cfg.Now
@@ -97,21 +97,21 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	case strings.HasPrefix(cfg.Source, "postgres://"), strings.HasPrefix(cfg.Source, "postgresql://"):
 		db, err := openPostgres(cfg.Source)
 		if err != nil {
-			return nil, "", fmt.Errorf("open the store %s: %w", name(cfg), err)
+			return nil, "", fmt.Errorf("open the store %s: %w", sourceName(cfg), err)
 		}
-		found := &DB{sql: db, working: make(chan struct{}, maxOpen)}
+		found := &DB{sql: db, slots: make(chan struct{}, maxOpen)}
 		if cfg.Queue != "" {
 			found.queue = queueFor(cfg.Queue)
 		}
 		return found, goose.DialectPostgres, nil
 	default:
-		return nil, "", fmt.Errorf("sqlstore: no store is called %q: write `sqlite`, or `postgres://USER:PASSWORD@HOST/DATABASE`", name(cfg))
+		return nil, "", fmt.Errorf("sqlstore: no store is called %q: write `sqlite`, or `postgres://USER:PASSWORD@HOST/DATABASE`", sourceName(cfg))
 	}
 }
 
-// private creates the file if it does not exist, with access only for this user. Otherwise SQLite would let every
+// createPrivate creates the file if it does not exist, with access only for this user. Otherwise SQLite would let every
 // user read the file who has access to the folder. SQLite creates its other files with the same mode.
-func private(file string) error {
+func createPrivate(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
@@ -129,8 +129,8 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 			return err
 		}
 		opts = append(opts, goose.WithSessionLocker(locker), goose.WithTableName(versionTable(cfg)))
-		if err := adopt(ctx, db, cfg); err != nil {
-			return away(err)
+		if err := adoptVersionTable(ctx, db, cfg); err != nil {
+			return wrapUnavailable(err)
 		}
 	}
 	provider, err := goose.NewProvider(dialect, db, cfg.Migrations, opts...)
@@ -139,19 +139,19 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 	}
 	have, target, err := provider.GetVersions(ctx)
 	if err != nil {
-		return away(err)
+		return wrapUnavailable(err)
 	}
 	if have > target {
 		return fmt.Errorf("its tables are of version %d and this program knows %d: run the newer program", have, target)
 	}
 	if _, err := provider.Up(ctx); err != nil {
-		return away(err)
+		return wrapUnavailable(err)
 	}
 	return nil
 }
 
-// name returns the source for error messages, without credentials.
-func name(cfg Config) string {
+// sourceName returns the source for error messages, without credentials.
+func sourceName(cfg Config) string {
 	if u, err := url.Parse(cfg.Source); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host + u.Path
 	}

@@ -31,8 +31,8 @@ func migrations(texts ...string) fs.FS {
 	return out
 }
 
-// each runs a test on every kind of store, with the configuration of a new store.
-func each(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
+// eachStore runs a test on every kind of store, with the configuration of a new store.
+func eachStore(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
 	t.Helper()
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -47,14 +47,14 @@ func each(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
 
 func open(t *testing.T, cfg sqlstore.Config, texts ...string) *sqlstore.DB {
 	t.Helper()
-	db, err := try(t, cfg, texts...)
+	db, err := openStore(t, cfg, texts...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return db
 }
 
-func try(t *testing.T, cfg sqlstore.Config, texts ...string) (*sqlstore.DB, error) {
+func openStore(t *testing.T, cfg sqlstore.Config, texts ...string) (*sqlstore.DB, error) {
 	t.Helper()
 	cfg.Name, cfg.Marker = cmp.Or(cfg.Name, "counting"), cmp.Or(cfg.Marker, "counters")
 	cfg.Migrations, cfg.Log = migrations(texts...), slog.New(slog.DiscardHandler)
@@ -82,7 +82,7 @@ func insert(ctx context.Context, tx *sqlstore.Tx) error {
 }
 
 func TestDo_CommitsDurably(t *testing.T) {
-	each(t, func(t *testing.T, cfg sqlstore.Config) {
+	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
 		if err := db.Do(t.Context(), insert); err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 // If a transaction reads a value and writes a result of it, no change is lost, with many concurrent callers on
 // several connections to one store.
 func TestDo_IsSerializable(t *testing.T) {
-	each(t, func(t *testing.T, cfg sqlstore.Config) {
+	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
 		other := db
 		if cfg.File == "" {
@@ -202,7 +202,7 @@ func TestDo_QueuePreventsCollisions(t *testing.T) {
 }
 
 func TestOpen_MigratesForwardOnly(t *testing.T) {
-	each(t, func(t *testing.T, cfg sqlstore.Config) {
+	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		const more = "-- +goose Up\nALTER TABLE counters ADD COLUMN more TEXT NOT NULL DEFAULT 'x';\n"
 		old := open(t, cfg, counters)
 		if err := old.Do(t.Context(), insert); err != nil {
@@ -214,10 +214,10 @@ func TestOpen_MigratesForwardOnly(t *testing.T) {
 		if n, _ := read(t, open(t, cfg, counters, more)); n != 1<<62 {
 			t.Errorf("after the second migration: %d", n)
 		}
-		if _, err := try(t, cfg, counters); err == nil || !strings.Contains(err.Error(), "run the newer program") {
+		if _, err := openStore(t, cfg, counters); err == nil || !strings.Contains(err.Error(), "run the newer program") {
 			t.Errorf("an older program opens newer tables: %v", err)
 		}
-		if _, err := try(t, cfg, counters, more, "-- +goose Up\nnonsense;\n"); err == nil || strings.Contains(err.Error(), "run the newer program") {
+		if _, err := openStore(t, cfg, counters, more, "-- +goose Up\nnonsense;\n"); err == nil || strings.Contains(err.Error(), "run the newer program") {
 			t.Errorf("a broken migration: %v", err)
 		}
 	})
@@ -229,7 +229,7 @@ func TestOpen_ConcurrentProcessesMigrateOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			if _, err := try(t, cfg, counters); err != nil {
+			if _, err := openStore(t, cfg, counters); err != nil {
 				t.Error(err)
 			}
 		})
@@ -238,7 +238,7 @@ func TestOpen_ConcurrentProcessesMigrateOnce(t *testing.T) {
 }
 
 func TestTx_NowIsClockOfStore(t *testing.T) {
-	each(t, func(t *testing.T, cfg sqlstore.Config) {
+	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		at := time.Date(2030, 1, 2, 3, 4, 5, 678901234, time.UTC)
 		if cfg.File != "" {
 			cfg.Now = func() time.Time { return at }
@@ -295,7 +295,7 @@ func TestOpen_RefusesInvalidSources(t *testing.T) {
 		"postgres://u:secret@h:port/d":      "invalid port",
 		"postgres:secret":                   "no store is called",
 	} {
-		_, err := try(t, sqlstore.Config{Source: source}, counters)
+		_, err := openStore(t, sqlstore.Config{Source: source}, counters)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", source, err)
 		}

@@ -45,8 +45,8 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 // patience is how long a transaction waits in the queue before it returns to the end of the queue. A process that the
 // network has lost therefore does not hold up others for long.
 const (
-	silence  = "2000"
-	patience = "1000"
+	silenceTimeout = "2000"
+	lockTimeout    = "1000"
 )
 
 // These bound the pause between two attempts, which is random.
@@ -71,9 +71,9 @@ func (d *DB) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) erro
 
 func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := d.once(ctx, queue, fn)
+		err := d.runOnce(ctx, queue, fn)
 		if !collided(err) {
-			return away(err)
+			return wrapUnavailable(err)
 		}
 		queue = d.queue
 		select {
@@ -84,30 +84,30 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 	}
 }
 
-// begin waits for a free connection until ctx ends. It has no shorter timeout, because the connections are in use, so
+// acquire waits for a free connection until ctx ends. It has no shorter timeout, because the connections are in use, so
 // the store is available. The caller must call end after the use.
-func (d *DB) begin(ctx context.Context) (end func(), err error) {
-	if d.working == nil {
+func (d *DB) acquire(ctx context.Context) (end func(), err error) {
+	if d.slots == nil {
 		return func() {}, nil
 	}
 	select {
-	case d.working <- struct{}{}:
-		return func() { <-d.working }, nil
+	case d.slots <- struct{}{}:
+		return func() { <-d.slots }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// once runs fn in a transaction. The transaction begins with the SQL in queue.
-func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
-	end, err := d.begin(ctx)
+// runOnce runs fn in a transaction. The transaction begins with the SQL in queue.
+func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
+	end, err := d.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
-	ctx, giveUp := context.WithTimeout(ctx, transactionTime)
+	ctx, giveUp := context.WithTimeout(ctx, transactionTimeout)
 	defer giveUp()
-	answer := time.AfterFunc(answerTime, giveUp)
+	answer := time.AfterFunc(answerTimeout, giveUp)
 	defer answer.Stop()
 	if d.now != nil { // SQLite begins a transaction only when earlier ones have ended
 		answer.Stop()
@@ -119,12 +119,12 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	defer inner.Rollback() //nolint:errcheck // after Commit there is nothing to roll back
 	tx := &Tx{Tx: inner}
 	if queue != "" {
-		answer.Reset(answerTime)
+		answer.Reset(answerTimeout)
 		if _, err := inner.ExecContext(ctx, queue); err != nil {
 			return err
 		}
 	}
-	answer.Reset(answerTime)
+	answer.Reset(answerTimeout)
 	if tx.Now, err = d.clock(ctx, inner); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	}
 	var micros int64
 	err := tx.QueryRowContext(ctx, `SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-		FROM set_config('idle_in_transaction_session_timeout', $1, true)`, silence).Scan(&micros)
+		FROM set_config('idle_in_transaction_session_timeout', $1, true)`, silenceTimeout).Scan(&micros)
 	return Time(micros), err
 }
 
@@ -176,14 +176,14 @@ func collided(err error) bool {
 // the transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier ones. The timeout for silence is
 // set before the wait, because the process may be lost when the wait ends.
 func queueFor(table string) string {
-	return "SET LOCAL idle_in_transaction_session_timeout = " + silence + "; SET LOCAL lock_timeout = " + patience +
+	return "SET LOCAL idle_in_transaction_session_timeout = " + silenceTimeout + "; SET LOCAL lock_timeout = " + lockTimeout +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// away wraps errors which mean that the store is unavailable in [ErrAway]. The store could not be reached, did not
+// wrapUnavailable wraps errors which mean that the store is unavailable in [ErrAway]. The store could not be reached, did not
 // answer, is shutting down (class 57), has too many connections (class 53), or has ended the transaction of a silent
 // process (25P03).
-func away(err error) error {
+func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrAway) {
 		return err
 	}

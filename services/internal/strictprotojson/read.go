@@ -37,14 +37,14 @@ func Read(text []byte, m protoreflect.Message) error {
 		return err
 	}
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return wrong("", "something follows the object")
+		return errorAt("", "something follows the object")
 	}
 	return nil
 }
 
 type reader struct{ dec *jsontext.Decoder }
 
-func wrong(at, why string, args ...any) error {
+func errorAt(at, why string, args ...any) error {
 	return &Error{At: "/" + strings.TrimPrefix(at, "/"), Why: fmt.Sprintf(why, args...)}
 }
 
@@ -59,37 +59,37 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 		}
 		text, err := r.dec.ReadValue()
 		if err != nil {
-			return wrong(at, "%v", err)
+			return errorAt(at, "%v", err)
 		}
 		if m.Descriptor().FullName() == "google.protobuf.Any" { // the members of Any have other names
-			return wrong(at, "is not offered")
+			return errorAt(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
-			return wrong(at, "is no %s", m.Descriptor().Name())
+			return errorAt(at, "is no %s", m.Descriptor().Name())
 		}
 		return nil
 	}
 	if r.dec.PeekKind() != '{' {
-		return wrong(at, "is to be an object")
+		return errorAt(at, "is to be an object")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
-		return wrong(at, "%v", err)
+		return errorAt(at, "%v", err)
 	}
 	fields := m.Descriptor().Fields()
 	given := make(map[protoreflect.FieldNumber]bool)
 	for r.dec.PeekKind() != '}' {
 		key, err := r.dec.ReadToken()
 		if err != nil {
-			return wrong(at, "%v", err)
+			return errorAt(at, "%v", err)
 		}
 		name := key.String()
-		inside := at + "/" + pointer(name)
+		inside := at + "/" + escapePointer(name)
 		fd := fields.ByJSONName(name)
 		if fd == nil || IsProgress(fd) {
-			return wrong(inside, "is not known; known are %s", known(fields))
+			return errorAt(inside, "is not known; known are %s", fieldNames(fields))
 		}
 		if other := fd.ContainingOneof(); other != nil && !other.IsSynthetic() && m.WhichOneof(other) != nil {
-			return wrong(inside, "is one of two that exclude each other")
+			return errorAt(inside, "is one of two that exclude each other")
 		}
 		given[fd.Number()] = true
 		if err := r.field(m, fd, inside); err != nil {
@@ -97,18 +97,18 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 		}
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
-		return wrong(at, "%v", err)
+		return errorAt(at, "%v", err)
 	}
 	for i := range fields.Len() {
 		if fd := fields.Get(i); Rules(fd).GetRequired() && !given[fd.Number()] {
-			return wrong(at+"/"+pointer(fd.JSONName()), "is missing")
+			return errorAt(at+"/"+escapePointer(fd.JSONName()), "is missing")
 		}
 	}
 	return nil
 }
 
-// known returns the names of the fields, for error messages.
-func known(fields protoreflect.FieldDescriptors) string {
+// fieldNames returns the names of the fields, for error messages.
+func fieldNames(fields protoreflect.FieldDescriptors) string {
 	var names []string
 	for i := range fields.Len() {
 		if fd := fields.Get(i); !IsProgress(fd) {
@@ -121,8 +121,10 @@ func known(fields protoreflect.FieldDescriptors) string {
 	return strings.Join(names, ", ")
 }
 
-// pointer returns a name as a reference token of a JSON Pointer.
-func pointer(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
+// escapePointer returns a name as a reference token of a JSON Pointer.
+func escapePointer(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
 
 func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
 	switch {
@@ -143,10 +145,10 @@ func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 
 func (r *reader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, at string) error {
 	if r.dec.PeekKind() != '[' {
-		return wrong(at, "is to be an array")
+		return errorAt(at, "is to be an array")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
-		return wrong(at, "%v", err)
+		return errorAt(at, "%v", err)
 	}
 	for i := 0; r.dec.PeekKind() != ']'; i++ {
 		inside := at + "/" + strconv.Itoa(i)
@@ -168,21 +170,21 @@ func (r *reader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, a
 
 func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescriptor, at string) error {
 	if fd.MapKey().Kind() != protoreflect.StringKind {
-		return wrong(at, "has keys that are not strings, which tools can't accept")
+		return errorAt(at, "has keys that are not strings, which tools can't accept")
 	}
 	if r.dec.PeekKind() != '{' {
-		return wrong(at, "is to be an object")
+		return errorAt(at, "is to be an object")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
-		return wrong(at, "%v", err)
+		return errorAt(at, "%v", err)
 	}
 	for r.dec.PeekKind() != '}' {
 		token, err := r.dec.ReadToken()
 		if err != nil {
-			return wrong(at, "%v", err)
+			return errorAt(at, "%v", err)
 		}
 		name := token.String()
-		key, inside := protoreflect.ValueOfString(name).MapKey(), at+"/"+pointer(name)
+		key, inside := protoreflect.ValueOfString(name).MapKey(), at+"/"+escapePointer(name)
 		if fd.MapValue().Message() != nil {
 			v := entries.NewValue()
 			if err := r.message(v.Message(), inside); err != nil {
@@ -205,24 +207,24 @@ func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescript
 func (r *reader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
 	raw, err := r.dec.ReadValue()
 	if err != nil {
-		return protoreflect.Value{}, wrong(at, "%v", err)
+		return protoreflect.Value{}, errorAt(at, "%v", err)
 	}
 	v, err := scalarOf(fd, raw)
 	if err != nil {
-		return protoreflect.Value{}, wrong(at, "%v", err)
+		return protoreflect.Value{}, errorAt(at, "%v", err)
 	}
 	return v, nil
 }
 
 var (
-	errNoText   = errors.New("is to be a string")
-	errNoObject = errors.New("is to be an object")
+	errNotString = errors.New("is to be a string")
+	errNotObject = errors.New("is to be an object")
 )
 
 func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect.Value, error) {
 	if IsJSON(fd) {
 		if raw.Kind() != '{' {
-			return protoreflect.Value{}, errNoObject
+			return protoreflect.Value{}, errNotObject
 		}
 		return protoreflect.ValueOfString(string(raw)), nil // the text of the object is not changed
 	}
@@ -233,16 +235,16 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		}
 		return protoreflect.ValueOfBool(raw.Kind() == 't'), nil
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
-		n, err := whole(raw, '0', 32)
+		n, err := parseInt(raw, '0', 32)
 		return protoreflect.ValueOfInt32(int32(n)), err
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
-		n, err := whole(raw, '"', 64)
+		n, err := parseInt(raw, '"', 64)
 		return protoreflect.ValueOfInt64(n), err
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		n, err := natural(raw, '0', 32)
+		n, err := parseUint(raw, '0', 32)
 		return protoreflect.ValueOfUint32(uint32(n)), err
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		n, err := natural(raw, '"', 64)
+		n, err := parseUint(raw, '"', 64)
 		return protoreflect.ValueOfUint64(n), err
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		if raw.Kind() != '0' {
@@ -263,7 +265,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if raw.Kind() != '"' || err != nil {
-		return protoreflect.Value{}, errNoText
+		return protoreflect.Value{}, errNotString
 	}
 	switch fd.Kind() { //nolint:exhaustive // values of other kinds are handled above
 	case protoreflect.BytesKind:
@@ -273,13 +275,13 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		}
 		return protoreflect.ValueOfBytes(b), nil
 	case protoreflect.EnumKind:
-		return valueOf(fd.Enum(), string(text))
+		return enumValueOf(fd.Enum(), string(text))
 	}
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// whole reads an integer. It is a JSON number for 32 bits, and a JSON string for 64 bits.
-func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
+// parseInt reads an integer. It is a JSON number for 32 bits, and a JSON string for 64 bits.
+func parseInt(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
 		return 0, err
@@ -291,7 +293,7 @@ func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	return n, nil
 }
 
-func natural(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
+func parseUint(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
 		return 0, err
@@ -318,8 +320,8 @@ func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	return text, nil
 }
 
-// valueOf returns the value of an enum with the given name.
-func valueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
+// enumValueOf returns the value of an enum with the given name.
+func enumValueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
 	var names []string
 	for i := range values.Values().Len() {
 		v := values.Values().Get(i)

@@ -48,7 +48,7 @@ func (w *writer) message(out []byte, m protoreflect.Message) (_ []byte, err erro
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
-		if IsProgress(fd) || fd.HasPresence() && !m.Has(fd) || fd.Kind() == protoreflect.EnumKind && !fd.IsList() && !fd.IsMap() && saysNothing(fd, m.Get(fd)) {
+		if IsProgress(fd) || fd.HasPresence() && !m.Has(fd) || fd.Kind() == protoreflect.EnumKind && !fd.IsList() && !fd.IsMap() && isUnspecifiedValue(fd, m.Get(fd)) {
 			continue
 		}
 		if !first {
@@ -66,7 +66,7 @@ func (w *writer) message(out []byte, m protoreflect.Message) (_ []byte, err erro
 	return append(out, '}'), nil
 }
 
-func saysNothing(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+func isUnspecifiedValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 	value := fd.Enum().Values().ByNumber(v.Enum())
 	return value != nil && IsUnspecified(value)
 }

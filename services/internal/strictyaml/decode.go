@@ -42,8 +42,8 @@ func (s *Source) Decode(into any) error {
 		return nil
 	}
 	d := decoder{reader: reader{file: s.file}, fields: make(map[reflect.Type][]field)}
-	d.survey(spot{value: s.root}, nil)
-	d.decode(spot{value: s.root}, nil, v.Elem())
+	d.checkSyntax(location{value: s.root}, nil)
+	d.decode(location{value: s.root}, nil, v.Elem())
 	return d.problems.Err()
 }
 
@@ -53,7 +53,7 @@ type decoder struct {
 	fields map[reflect.Type][]field
 }
 
-func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decode(at location, path *valuePath, v reflect.Value) {
 	n := at.value
 	switch {
 	case len(d.problems) >= maxProblems: // no more problems are reported
@@ -79,7 +79,7 @@ func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
 }
 
 // decodeItself calls the decoding method of the value's type, and reports whether there is one.
-func (d *decoder) decodeItself(at spot, path *trail, v reflect.Value) bool {
+func (d *decoder) decodeItself(at location, path *valuePath, v reflect.Value) bool {
 	var err error
 	switch target := v.Addr().Interface().(type) {
 	case yaml.Unmarshaler:
@@ -101,7 +101,7 @@ func (d *decoder) decodeItself(at spot, path *trail, v reflect.Value) bool {
 	return true
 }
 
-func (d *decoder) decodeKind(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeKind(at location, path *valuePath, v reflect.Value) {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		d.decodeDuration(at, path, v)
 		return
@@ -122,7 +122,7 @@ func (d *decoder) decodeKind(at spot, path *trail, v reflect.Value) {
 	}
 }
 
-func (d *decoder) decodeStruct(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeStruct(at location, path *valuePath, v reflect.Value) {
 	if at.value.Kind != yaml.MappingNode {
 		d.report(at, path, "wanted a mapping, found "+kindOf(at.value), "")
 		return
@@ -135,10 +135,10 @@ func (d *decoder) decodeStruct(at spot, path *trail, v reflect.Value) {
 		}
 		if i < 0 {
 			message, suggestion := d.unknown(key.Value, v)
-			d.report(spot{value: key}, path, message, suggestion)
+			d.report(location{value: key}, path, message, suggestion)
 			continue
 		}
-		d.decode(spot{key, value}, path.toKey(key.Value), v.FieldByIndex(fields[i].index))
+		d.decode(location{key, value}, path.toKey(key.Value), v.FieldByIndex(fields[i].index))
 	}
 }
 
@@ -155,7 +155,7 @@ func (d *decoder) unknown(key string, v reflect.Value) (message, suggestion stri
 	return "unknown key " + quote(key), Suggest(key, known)
 }
 
-func (d *decoder) decodeMap(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeMap(at location, path *valuePath, v reflect.Value) {
 	if v.Type().Key().Kind() != reflect.String {
 		panic(fmt.Sprintf("strictyaml: the keys of %s are not text", v.Type()))
 	}
@@ -168,12 +168,12 @@ func (d *decoder) decodeMap(at spot, path *trail, v reflect.Value) {
 	}
 	for key, value := range pairs(at.value) {
 		item := reflect.New(v.Type().Elem()).Elem()
-		d.decode(spot{key, value}, path.toKey(key.Value), item)
+		d.decode(location{key, value}, path.toKey(key.Value), item)
 		v.SetMapIndex(reflect.ValueOf(key.Value).Convert(v.Type().Key()), item)
 	}
 }
 
-func (d *decoder) decodeSlice(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeSlice(at location, path *valuePath, v reflect.Value) {
 	if at.value.Kind != yaml.SequenceNode {
 		if _, ok := reflect.TypeAssert[interface{ oneOrMany() }](v); !ok {
 			d.report(at, path, "wanted a list, found "+kindOf(at.value), "put it in [ ]")
@@ -186,7 +186,7 @@ func (d *decoder) decodeSlice(at spot, path *trail, v reflect.Value) {
 	}
 	items := reflect.MakeSlice(v.Type(), len(at.value.Content), len(at.value.Content))
 	for i, item := range at.value.Content {
-		d.decode(spot{value: item}, path.toItem(i), items.Index(i))
+		d.decode(location{value: item}, path.toItem(i), items.Index(i))
 	}
 	v.Set(items)
 }

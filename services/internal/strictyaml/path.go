@@ -16,7 +16,7 @@ const maxShown = 64
 // would make a path ambiguous is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
-	case !plain(key):
+	case !isPlainKey(key):
 		return path + "[" + quote(key) + "]"
 	case path == "":
 		return key
@@ -30,8 +30,8 @@ func Index(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }
 
-// plain reports whether a key needs no quotes in a path.
-func plain(key string) bool {
+// isPlainKey reports whether a key needs no quotes in a path.
+func isPlainKey(key string) bool {
 	special := func(r rune) bool {
 		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(`.[]"`, r)
 	}
@@ -48,18 +48,18 @@ func quote(text string) string {
 
 // A trail is the path to a value while a document is walked. Its text is made only when there is a problem. The nil
 // trail is the whole document.
-type trail struct {
-	up    *trail
+type valuePath struct {
+	up    *valuePath
 	key   string
 	index int // the index in a list if item is true
 	item  bool
 }
 
-func (t *trail) toKey(key string) *trail { return &trail{up: t, key: key} }
+func (t *valuePath) toKey(key string) *valuePath { return &valuePath{up: t, key: key} }
 
-func (t *trail) toItem(i int) *trail { return &trail{up: t, index: i, item: true} }
+func (t *valuePath) toItem(i int) *valuePath { return &valuePath{up: t, index: i, item: true} }
 
-func (t *trail) String() string {
+func (t *valuePath) String() string {
 	switch {
 	case t == nil:
 		return ""
@@ -71,11 +71,11 @@ func (t *trail) String() string {
 }
 
 // A spot is a value in a document. If the value is in a mapping, the spot also contains the key.
-type spot struct{ key, value *yaml.Node }
+type location struct{ key, value *yaml.Node }
 
 // find returns the value at path below at, or its nearest existing ancestor. It also returns the path as it is in the
 // document: an item that is written without a list has no index.
-func find(at spot, walked, path string) (spot, string) {
+func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
 	}
@@ -96,18 +96,18 @@ func find(at spot, walked, path string) (spot, string) {
 }
 
 // children yields each child of n with its name in a path.
-func children(n *yaml.Node) iter.Seq2[string, spot] {
-	return func(yield func(string, spot) bool) {
+func children(n *yaml.Node) iter.Seq2[string, location] {
+	return func(yield func(string, location) bool) {
 		switch n.Kind { //nolint:exhaustive // nodes of other kinds have no children with paths
 		case yaml.MappingNode:
 			for i := 0; i+1 < len(n.Content); i += 2 {
-				if !yield(Key("", n.Content[i].Value), spot{n.Content[i], n.Content[i+1]}) {
+				if !yield(Key("", n.Content[i].Value), location{n.Content[i], n.Content[i+1]}) {
 					return
 				}
 			}
 		case yaml.SequenceNode:
 			for i, item := range n.Content {
-				if !yield(Index("", i), spot{value: item}) {
+				if !yield(Index("", i), location{value: item}) {
 					return
 				}
 			}
@@ -117,7 +117,7 @@ func children(n *yaml.Node) iter.Seq2[string, spot] {
 
 // position returns the line and column of a spot. A scalar that is written out has its own position. All other values
 // have the position of their key, where people look for a mapping or a list.
-func (s spot) position() (line, column int) {
+func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {
 		n = s.key

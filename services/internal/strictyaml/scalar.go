@@ -19,7 +19,7 @@ var (
 
 // decodeText sets v to a scalar that is text. It reports whether the scalar is text. A problem does not show the
 // value, because text may be a secret.
-func (d *decoder) decodeText(at spot, path *trail, v reflect.Value) bool {
+func (d *decoder) decodeText(at location, path *valuePath, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
 		v.SetString(n.Value)
@@ -33,7 +33,7 @@ func (d *decoder) decodeText(at spot, path *trail, v reflect.Value) bool {
 	return false
 }
 
-func (d *decoder) decodeDuration(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeDuration(at location, path *valuePath, v reflect.Value) {
 	const wanted = `a duration such as "30s"`
 	n := at.value
 	if n.Kind != yaml.ScalarNode || n.Tag != strTag {
@@ -41,35 +41,35 @@ func (d *decoder) decodeDuration(at spot, path *trail, v reflect.Value) {
 		if n.Tag == intTag && wholeNumber.MatchString(n.Value) {
 			suggestion = "write the unit too, for example " + n.Value + "s"
 		}
-		d.report(at, path, "wanted "+wanted+", found "+shown(n), suggestion)
+		d.report(at, path, "wanted "+wanted+", found "+describe(n), suggestion)
 		return
 	}
 	duration, err := time.ParseDuration(n.Value)
 	if err != nil {
-		d.report(at, path, "wanted "+wanted+", found "+shown(n), "units are ms, s, m and h")
+		d.report(at, path, "wanted "+wanted+", found "+describe(n), "units are ms, s, m and h")
 		return
 	}
 	v.SetInt(int64(duration))
 }
 
-func (d *decoder) decodeBool(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeBool(at location, path *valuePath, v reflect.Value) {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == boolTag {
-		v.SetBool(truth(n))
+		v.SetBool(boolValue(n))
 		return
 	}
 	suggestion := ""
 	if b, known := looseBool[n.Value]; known && n.Kind == yaml.ScalarNode {
 		suggestion = fmt.Sprintf("write %t", b)
 	}
-	d.report(at, path, "wanted true or false, found "+shown(n), suggestion)
+	d.report(at, path, "wanted true or false, found "+describe(n), suggestion)
 }
 
-// truth returns the value of a scalar that YAML resolves to a boolean: true, True or TRUE, or false in one of these
+// boolValue returns the value of a scalar that YAML resolves to a boolean: true, True or TRUE, or false in one of these
 // forms.
-func truth(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
+func boolValue(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
 
-func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
+func (d *decoder) decodeNumber(at location, path *valuePath, v reflect.Value) {
 	form, wanted := wholeNumber, wholeRange(v.Type())
 	var err error
 	switch {
@@ -88,7 +88,7 @@ func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
 		v.SetFloat(x)
 	}
 	if err != nil {
-		d.report(at, path, "wanted "+wanted+", found "+shown(at.value), numberHint(at.value, form))
+		d.report(at, path, "wanted "+wanted+", found "+describe(at.value), numberHint(at.value, form))
 	}
 }
 
@@ -155,8 +155,8 @@ func kindOf(n *yaml.Node) string {
 	}
 }
 
-// shown returns the kind of a node. For a scalar it adds the value.
-func shown(n *yaml.Node) string {
+// describe returns the kind of a node. For a scalar it adds the value.
+func describe(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == nullTag {
 		return kindOf(n)
 	}
@@ -194,7 +194,7 @@ func untypedScalar(n *yaml.Node) any {
 	case nullTag:
 		return nil
 	case boolTag:
-		return truth(n)
+		return boolValue(n)
 	}
 	if i, err := strconv.ParseInt(number(n, wholeNumber), 10, 64); err == nil {
 		return i

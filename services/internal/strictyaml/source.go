@@ -43,7 +43,7 @@ func Parse(file string, data []byte) (*Source, error) {
 	if len(data) > MaxBytes {
 		return nil, s.refuse(0, 0, fmt.Sprintf("larger than %d bytes", MaxBytes))
 	}
-	if line, column, message := badText(data); message != "" {
+	if line, column, message := findBadText(data); message != "" {
 		return nil, s.refuse(line, column, message)
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithV4Defaults(),
@@ -82,7 +82,7 @@ func (s *Source) Empty() bool { return s.root == nil }
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {
-		at, walked := find(spot{value: s.root}, "", path)
+		at, walked := find(location{value: s.root}, "", path)
 		p.Line, p.Column = at.position()
 		p.Path = walked
 	}
@@ -111,9 +111,9 @@ func (s *Source) explain(err error) error {
 	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
 }
 
-// badText finds the first character that no document may contain. These are invalid UTF-8, control characters, and
+// findBadText finds the first character that no document may contain. These are invalid UTF-8, control characters, and
 // line breaks that YAML parsers treat differently.
-func badText(data []byte) (line, column int, message string) {
+func findBadText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {
 		r, width := utf8.DecodeRune(data[i:])

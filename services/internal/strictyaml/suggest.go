@@ -25,7 +25,7 @@ func Closest(word string, known []string) (string, bool) {
 	}
 	best, distance := "", len(word)+1
 	for _, candidate := range known {
-		d := editDistance(fold(word), fold(candidate))
+		d := editDistance(foldCase(word), foldCase(candidate))
 		if d < distance && d <= max(1, len(candidate)/3) && d < len(candidate) {
 			best, distance = candidate, d
 		}
@@ -33,7 +33,7 @@ func Closest(word string, known []string) (string, bool) {
 	return best, best != ""
 }
 
-func fold(word string) string {
+func foldCase(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 

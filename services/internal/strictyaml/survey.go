@@ -12,7 +12,7 @@ type reader struct {
 	problems Errors
 }
 
-func (r *reader) report(at spot, path *trail, message, suggestion string) {
+func (r *reader) report(at location, path *valuePath, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
 	}
@@ -22,42 +22,42 @@ func (r *reader) report(at spot, path *trail, message, suggestion string) {
 	})
 }
 
-// survey reports everything that no document may contain, whatever the target is.
-func (r *reader) survey(at spot, path *trail) {
+// checkSyntax reports everything that no document may contain, whatever the target is.
+func (r *reader) checkSyntax(at location, path *valuePath) {
 	n := at.value
 	switch {
 	case len(r.problems) >= maxProblems:
 		return // no more problems are reported
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		r.report(spot{value: n}, path, noAnchors, "write the value out in each place")
+		r.report(location{value: n}, path, noAnchors, "write the value out in each place")
 		return
 	case n.Style&yaml.TaggedStyle != 0 || n.Tag == "!":
-		r.report(spot{value: n}, path, "tags are not supported", "quote the value if it is text")
+		r.report(location{value: n}, path, "tags are not supported", "quote the value if it is text")
 		return
 	}
 	if n.Kind == yaml.SequenceNode {
 		for i, item := range n.Content {
-			r.survey(spot{value: item}, path.toItem(i))
+			r.checkSyntax(location{value: item}, path.toItem(i))
 		}
 		return
 	}
 	seen := make(map[string]bool, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		if !r.surveyKey(key, path) {
+		if !r.checkKey(key, path) {
 			continue
 		}
 		if seen[key.Value] {
-			r.report(spot{value: key}, path, "the key "+quote(key.Value)+" stands here twice", "keep one of them")
+			r.report(location{value: key}, path, "the key "+quote(key.Value)+" stands here twice", "keep one of them")
 		}
 		seen[key.Value] = true
-		r.survey(spot{key, value}, path.toKey(key.Value))
+		r.checkSyntax(location{key, value}, path.toKey(key.Value))
 	}
 }
 
-// surveyKey reports whether a key is allowed. If not, it reports a problem.
-func (r *reader) surveyKey(key *yaml.Node, path *trail) bool {
-	at := spot{value: key}
+// checkKey reports whether a key is allowed. If not, it reports a problem.
+func (r *reader) checkKey(key *yaml.Node, path *valuePath) bool {
+	at := location{value: key}
 	switch {
 	case key.Kind == yaml.AliasNode || key.Anchor != "":
 		r.report(at, path, noAnchors, "write the key out")

@@ -35,22 +35,22 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	}
 	provider := sdkmetric.NewMeterProvider(
 		sdkmetric.WithResource(process),
-		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(&wanted{Exporter: exporter})),
+		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(&optionalExporter{Exporter: exporter})),
 	)
 	t.Meters, t.flush = provider, append(t.flush, provider.Shutdown)
 	return countGoroutines(provider)
 }
 
-// wanted exports metrics to a collector that may accept only spans, for example Jaeger. In that case it returns only
+// optionalExporter exports metrics to a collector that may accept only spans, for example Jaeger. In that case it returns only
 // the first error, which is logged.
-type wanted struct {
+type optionalExporter struct {
 	sdkmetric.Exporter
 
 	said atomic.Bool
 }
 
 // Export implements [sdkmetric.Exporter].
-func (w *wanted) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
+func (w *optionalExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	err := w.Exporter.Export(ctx, m)
 	if status.Code(err) == codes.Unimplemented && w.said.Swap(true) {
 		return nil

@@ -99,7 +99,7 @@ func (s *Server) callers(t *testing.T) []caller {
 		})
 		if authn.Signs(role) {
 			out = append(out, caller{
-				name: authn.RoleName(role) + " for somebody", conn: s.roles[role], behalf: somebody(),
+				name: authn.RoleName(role) + " for somebody", conn: s.roles[role], behalf: testPrincipal(),
 				refusal: func(c *authv1.Callers) codes.Code { return refusal(c, true) },
 			})
 		}
@@ -125,8 +125,8 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "a stranger", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// somebody returns a principal on whose behalf every role may call that signs principals.
-func somebody() *identityv1.Principal {
+// testPrincipal returns a principal on whose behalf every role may call that signs principals.
+func testPrincipal() *identityv1.Principal {
 	p := Principal("default", "agent:default/1")
 	p.Chain = []*identityv1.Principal{Principal("default", "creator")}
 	return p

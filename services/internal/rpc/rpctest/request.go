@@ -40,14 +40,14 @@ func fill(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		rules, ok := proto.GetExtension(fields.Get(i).Options(), validatev1.E_Field).(*validatev1.FieldRules)
-		if ok && needed(fields.Get(i), rules) {
+		if ok && isZeroRefused(fields.Get(i), rules) {
 			set(m, fields.Get(i), rules)
 		}
 	}
 }
 
-// needed reports whether the zero value of a field violates its rules.
-func needed(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bool {
+// isZeroRefused reports whether the zero value of a field violates its rules.
+func isZeroRefused(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bool {
 	if field.IsList() {
 		return rules.GetRepeated().GetMinItems() > 0
 	}

@@ -17,11 +17,11 @@ import (
 type Witness struct {
 	grpc.ClientConnInterface
 	mu   sync.Mutex
-	seen []memory
+	seen []recordedMessage
 }
 
 // A memory is a message and its original encoding.
-type memory struct {
+type recordedMessage struct {
 	method string
 	what   string
 	now    proto.Message
@@ -66,7 +66,7 @@ func (w *Witness) remember(method, what string, message any) {
 	m := message.(proto.Message)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.seen = append(w.seen, memory{method, what, m, encode(m)})
+	w.seen = append(w.seen, recordedMessage{method, what, m, encode(m)})
 }
 
 // changed returns descriptions of the messages that were changed.
