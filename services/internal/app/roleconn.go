@@ -21,7 +21,7 @@ const drainTimeout = 30 * time.Second
 
 // roleConn is the connection to a role, made with this role's present certificate. It is replaced when that certificate
 // changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
-// carries them. A line is safe for concurrent use.
+// carries them. A roleConn is safe for concurrent use.
 type roleConn struct {
 	target string
 	to     authv1.Role

@@ -88,7 +88,7 @@ func newPoller() *netPoller {
 	return b
 }
 
-// wait writes a byte and waits until the byte has been read. It returns false if the bell is broken.
+// wait writes a byte and waits until the byte has been read. It returns false if the pipe is broken.
 func (b *netPoller) wait() bool {
 	heard := new(sync.Mutex)
 	heard.Lock()
@@ -119,7 +119,7 @@ func (b *netPoller) listen() {
 	}
 }
 
-// heard wakes all waiting goroutines.
+// wake wakes all waiting goroutines.
 func (b *netPoller) heard(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting

@@ -83,7 +83,7 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 
 // removeRecorded removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be removed. If
 // it removed later segments, the chain would have a gap, and the next start would refuse the chain. The caller must
-// hold writing.
+// hold writeMu.
 func (c *chain) removeRecorded(ctx context.Context) error {
 	for {
 		oldest, ok := c.takeRecorded()

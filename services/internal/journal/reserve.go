@@ -45,7 +45,7 @@ func (c *chain) reserve() {
 }
 
 // releaseReserve releases the reserved space of the active segment, to which no more records are written. The caller must
-// hold writing.
+// hold writeMu.
 func (c *chain) releaseReserve() {
 	if c.reserved > c.size {
 		_ = c.file.Truncate(c.size) // if this fails, only space is wasted

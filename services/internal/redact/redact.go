@@ -16,7 +16,7 @@ import (
 const (
 	// redacted replaces a secret. It needs no escapes in JSON.
 	redacted = "[redacted]"
-	// minLoggedLen and minAnswered are the minimum lengths, in bytes, of secrets that are removed from logs and from
+	// minLoggedLen and minAnsweredLen are the minimum lengths, in bytes, of secrets that are removed from logs and from
 	// answers. Shorter secrets occur in ordinary text, and answers must not be changed by mistake.
 	minLoggedLen, minAnsweredLen = 6, 8
 )

@@ -72,11 +72,11 @@ type callUsage struct {
 	key    quotaKey
 	caller *callerUsage
 	// uses counts the call itself and its unread answers. The call is in flight until the last of these ends.
-	// shares.mu guards it.
+	// callQuotas.mu guards it.
 	uses int
 }
 
-// enter counts a call against its caller's quota until [portion.leave].
+// enter counts a call against its caller's quota until [callUsage.leave].
 func (s *callQuotas) enter(own quotaKey) (*callUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -192,7 +192,7 @@ type clientStream struct {
 	answersReceived uint64
 }
 
-// waiter is a caller that waits for an answer, at most until ends.
+// waiter is a caller that waits for an answer, at most until deadline.
 type waiter struct {
 	done     chan<- *meshv1.CarriedAnswer
 	deadline time.Time

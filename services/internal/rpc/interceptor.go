@@ -141,7 +141,7 @@ func withUnaryDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota until [portion.leave]. tap has admitted calls over the network.
+// enter counts a call against its caller's quota until [callUsage.leave]. tap has admitted calls over the network.
 // enter admits calls inside the process, which their clients bound.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
 	if netPeerOf(ctx) == nil {

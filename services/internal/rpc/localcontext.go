@@ -18,12 +18,12 @@ import (
 // metadata, and the client's span as a remote parent. It does not have the client's values, which a server over the
 // network would not see either. Most handlers never wait, so the timer starts only when a handler calls Done.
 type localContext struct {
-	client, values context.Context //nolint:containedctx // inside is itself a context
+	client, values context.Context //nolint:containedctx // localContext is itself a context
 	end            time.Time
 
 	mu sync.Mutex
 	// deadlineCtx ends when the call must end. It is nil until Done is called.
-	deadlineCtx context.Context //nolint:containedctx // inside is itself a context
+	deadlineCtx context.Context //nolint:containedctx // localContext is itself a context
 	stop        func()
 	// err is the first error that Err has returned. It does not change any more.
 	err error

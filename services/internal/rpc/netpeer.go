@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time. strangerTime is how long each
+	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time. unauthenticatedTimeout is how long each
 	// may take, including sending its answer. Unauthenticated callers may only call the health service.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
@@ -35,7 +35,7 @@ type netPeer struct {
 	credentials.AuthInfo
 	conn   *connlimit.Conn
 	unread unreadAnswers
-	// from is the role in the client's certificate, unless wrong says why there is none. ends is when the certificate
+	// from is the role in the client's certificate, unless roleErr says why there is none. notAfter is when the certificate
 	// expires; zero if there is no certificate.
 	from     authn.Peer
 	roleErr  error

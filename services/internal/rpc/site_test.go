@@ -79,7 +79,7 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A way is one of a role's connections to the site. speaks reports whether the connection signs principals.
+// A testPath is one of a role's connections to the site. speaks reports whether the connection signs principals.
 type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface

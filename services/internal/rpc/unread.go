@@ -20,7 +20,7 @@ const (
 	// bytes, it gets another second.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. tracked is the minimum capacity of
+	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum capacity of
 	// a buffer that gRPC releases at all.
 	pieceSize   = 64 << 10
 	minReleased = 2 << 10
@@ -41,7 +41,7 @@ type answer struct {
 	portion *callUsage
 	size    int
 
-	// The line's lock guards the following fields. since is when the answer was sent, and read is line.read at that
+	// The lock of to.unread guards the following fields. since is when the answer was sent, and read is to.unread.read at that
 	// time. left is the number of pieces that gRPC has not released.
 	since time.Time
 	read  int64
@@ -175,7 +175,7 @@ func (b buffers) put(buf *[]byte) {
 	}
 }
 
-// A line contains the answers on one connection that the client has not read. The zero line is empty. A line is safe
+// unreadAnswers contains the answers on one connection that the client has not read. The zero value is empty. unreadAnswers is safe
 // for concurrent use.
 type unreadAnswers struct {
 	// closeConn closes the connection.
@@ -185,7 +185,7 @@ type unreadAnswers struct {
 	unread map[*answer]struct{}
 	// read is the number of bytes that gRPC has released.
 	read int64
-	// clock calls look while there are unread answers.
+	// clock calls closeIfSlow while there are unread answers.
 	clock   *time.Timer
 	running bool
 }
@@ -264,7 +264,7 @@ func (l *unreadAnswers) end() {
 	}
 }
 
-// countedConn is a connection that calls [line.end] when it is closed.
+// countedConn is a connection that calls [unreadAnswers.end] when it is closed.
 type countedConn struct {
 	net.Conn
 	line *unreadAnswers

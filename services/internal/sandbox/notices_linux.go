@@ -23,7 +23,7 @@ const maxInotify = 32
 
 // inotifyHub contains the only inotify instance for all programs that this process starts, because a user may have few
 // instances (fs.inotify.max_user_instances). Launchers add watches to the instance, and each is woken by a pipe. The
-// zero value creates the instance when it is first needed. notices is safe for concurrent use.
+// zero value creates the instance when it is first needed. inotifyHub is safe for concurrent use.
 type inotifyHub struct {
 	mu       sync.Mutex
 	instance *os.File

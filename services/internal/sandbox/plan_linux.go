@@ -28,7 +28,7 @@ type plan struct {
 	expected []string
 	// watched lists paths that may later refer to another file.
 	watched []watched
-	// replaceableLinks lists links on the paths to hidden files that could be replaced. shared lists hidden files in folders to
+	// replaceableLinks lists links on the paths to hidden files that could be replaced. inSharedFolders lists hidden files in folders to
 	// which a program may write. A replacement of such a file is accessible for a moment.
 	replaceableLinks, inSharedFolders []string
 	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
@@ -114,7 +114,7 @@ func nearest(path string) string {
 }
 
 // hideOwnFolders hides a whole folder if all its contents are hidden, so that files that are created in it later are hidden too.
-// Hidden files in folders with other contents are added to shared.
+// Hidden files in folders with other contents are added to inSharedFolders.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)

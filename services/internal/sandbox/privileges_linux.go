@@ -10,7 +10,7 @@ import (
 const keptCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
 // dropPrivileges removes privileges from this thread and from the programs that it starts. It removes all privileges except
-// those in kept, the ways to gain others, and core dumps, which would contain memory.
+// those in keptCapabilities, the ways to gain others, and core dumps, which would contain memory.
 func dropPrivileges(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)

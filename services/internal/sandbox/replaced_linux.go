@@ -39,7 +39,7 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// look comes first, so that changes during the check wake the launcher. A folder may be new.
+		// watchFolders comes first, so that changes during the check wake the launcher. A folder may be new.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}

@@ -44,7 +44,7 @@ func countOnce(t *testing.T, db *sqlstore.DB) error {
 	return db.Do(ctx, count)
 }
 
-// waitUntilAvailable calls ask until it succeeds.
+// waitUntilAvailable calls countOnce until it succeeds.
 func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 	t.Helper()
 	begin := time.Now()
@@ -196,7 +196,7 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	<-time.After(1500 * time.Millisecond) // all connections are unused for longer than stale
+	<-time.After(1500 * time.Millisecond) // all connections are unused for longer than testAfter
 	proxy.DropSilently(t)
 	proxy.EndFault(t)
 	waitUntilAvailable(t, db)

@@ -39,10 +39,10 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // These are timeouts of PostgreSQL, in milliseconds.
 //
-// silence is how long a process may be silent during a transaction. It equals the time for which callers wait for an
+// silenceTimeout is how long a process may be silent during a transaction. It equals the time for which callers wait for an
 // answer.
 //
-// patience is how long a transaction waits in the queue before it returns to the end of the queue. A process that the
+// lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. A process that the
 // network has lost therefore does not hold up others for long.
 const (
 	silenceTimeout = "2000"

@@ -47,7 +47,7 @@ func (s *Source) Decode(into any) error {
 	return d.problems.Err()
 }
 
-// A decoder sets Go values from nodes. It does not report again what survey has reported.
+// A decoder sets Go values from nodes. It does not report again what checkSyntax has reported.
 type decoder struct {
 	reader
 	fields map[reflect.Type][]field

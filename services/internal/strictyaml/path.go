@@ -46,8 +46,8 @@ func quote(text string) string {
 	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
 }
 
-// A trail is the path to a value while a document is walked. Its text is made only when there is a problem. The nil
-// trail is the whole document.
+// A valuePath is the path to a value while a document is walked. Its text is made only when there is a problem. The nil
+// valuePath is the whole document.
 type valuePath struct {
 	up    *valuePath
 	key   string
@@ -70,7 +70,7 @@ func (t *valuePath) String() string {
 	}
 }
 
-// A spot is a value in a document. If the value is in a mapping, the spot also contains the key.
+// A location is a value in a document. If the value is in a mapping, the spot also contains the key.
 type location struct{ key, value *yaml.Node }
 
 // find returns the value at path below at, or its nearest existing ancestor. It also returns the path as it is in the
@@ -115,7 +115,7 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a spot. A scalar that is written out has its own position. All other values
+// position returns the line and column of a location. A scalar that is written out has its own position. All other values
 // have the position of their key, where people look for a mapping or a list.
 func (s location) position() (line, column int) {
 	n := s.value

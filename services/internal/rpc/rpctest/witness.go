@@ -20,7 +20,7 @@ type Witness struct {
 	seen []recordedMessage
 }
 
-// A memory is a message and its original encoding.
+// A recordedMessage is a message and its original encoding.
 type recordedMessage struct {
 	method string
 	what   string
