@@ -63,36 +63,36 @@ ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/te
 
 .PHONY: kill
 kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run
-	cd services && SLUICE_KILLS=100 go test ./e2e -run 'TestKilledGatewayLosesNothing|TestA2KilledMeshRunsNoApprovedCallTwice' -count=1 -v -timeout 20m
+	cd services && SLUICE_KILLS=100 go test ./e2e -run 'TestKill_JournalHasEveryCall|TestKill_NoApprovedCallRunsTwice' -count=1 -v -timeout 20m
 
 .PHONY: patience
 patience: npm ## Let official clients wait 90 s for a person, beyond the time that calls are held (PATIENCE=90s)
-	cd services && SLUICE_PATIENCE=$(PATIENCE) go test ./e2e -run 'TestClientsWithATicketCallAgain' -count=1 -v -timeout 20m
+	cd services && SLUICE_PATIENCE=$(PATIENCE) go test ./e2e -run 'TestClients_RepeatTheCallAfterATicket' -count=1 -v -timeout 20m
 
 PATIENCE ?= 90s
 
 .PHONY: waits
 waits: ## Let an agent wait for its approval for WAITS, through progress reports of the gateway (WAITS=35s)
-	cd services && SLUICE_APPROVAL_WAIT=$(WAITS) go test ./e2e -run 'TestAgents_ApprovedLongAfterThePrompt' -count=1 -v -timeout 30m
+	cd services && SLUICE_APPROVAL_WAIT=$(WAITS) go test ./e2e -run 'TestAgents_CallRunsOnceWhenApprovedLongAfterThePrompt' -count=1 -v -timeout 30m
 
 WAITS ?= 35s
 
 .PHONY: soak
 soak: ## Call servers that work for SOAK in SESSIONS sessions, while one hangs and one dies every second (SOAK=10m SESSIONS=1000)
-	cd services && SLUICE_SOAK=$(SOAK) SLUICE_SESSIONS=$(SESSIONS) go test ./e2e -run TestServersThatFail -count=1 -v -timeout 2h
+	cd services && SLUICE_SOAK=$(SOAK) SLUICE_SESSIONS=$(SESSIONS) go test ./e2e -run TestSoak_ -count=1 -v -timeout 2h
 
 SOAK     ?= 10m
 SESSIONS ?= 1000
 
 .PHONY: away
 away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AWAY=60s)
-	cd services && SLUICE_AWAY=$(AWAY) go test ./e2e -run 'TestApprovalsOutliveTheirNetwork' -count=1 -v -timeout 30m
+	cd services && SLUICE_AWAY=$(AWAY) go test ./e2e -run 'TestApprovals_SurviveDatabaseNetworkFaults' -count=1 -v -timeout 30m
 
 AWAY ?= 60s
 
 .PHONY: changes
 changes: ## Change what is known of tools 1,000 times under load, with roles that stand still or are killed, and hold each call to it (CHANGES=1000)
-	cd services && SLUICE_CHANGES=$(CHANGES) go test ./e2e -run 'TestNoCallIsJudgedByWhatWasBeforeAChange' -count=1 -v -timeout 30m
+	cd services && SLUICE_CHANGES=$(CHANGES) go test ./e2e -run 'TestCatalogChanges_NoLaterCallIsDecidedByTheOldState' -count=1 -v -timeout 30m
 
 CHANGES ?= 1000
 
@@ -102,11 +102,11 @@ asked: build ## Run the stories with policy asked about every call: by itself, a
 	cd services && E2E_SLUICE_TELEMETRY_SAMPLE=1 go test ./e2e -skip '$(SAMPLES)' -count=1 -timeout 60m
 
 # What says itself how many traces are sampled.
-SAMPLES := ^(TestWithoutSamplingTheTraceStillHasAName|TestBadConfigurations)$$
+SAMPLES := ^(TestTrace_UnsampledTraceHasAnID|TestConfig_InvalidConfigurationsAreReportedWithPosition)$$
 
 .PHONY: hidden
 hidden: ## Time 10,000 pairs of calls, of hidden tools and of tools that are not there
-	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestX9TimesTellNothing$$' -count=1 -v
+	cd services && SLUICE_PAIRS=10000 go test ./e2e -run 'TestHiddenTool_ResponseTimeDoesNotRevealIt$$' -count=1 -v
 
 .PHONY: neighbours
 neighbours: ## Let guests that behave work beside such that do not, and time their turns (NEIGHBOURS=2s for each of 18 stretches)
@@ -117,7 +117,7 @@ NEIGHBOURS ?= 2s
 
 .PHONY: servers
 servers: ## List many servers of a hundred tools each, show a page, decide by category, and start anew (SERVERS=1000)
-	cd services && SLUICE_SERVERS=$(SERVERS) go test ./e2e -run 'TestManyServers$$' -count=1 -v -timeout 30m
+	cd services && SLUICE_SERVERS=$(SERVERS) go test ./e2e -run 'TestManyServers_AreListedAndCallsAreDecidedByClass$$' -count=1 -v -timeout 30m
 
 SERVERS ?= 1000
 
@@ -138,7 +138,7 @@ SEED  ?= 1
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))
 	@echo "each seed is a line of $(REPORT); $(REPORT).log has what was said"
-	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./e2e -run 'TestA2KilledAtAFailpoint$$' -count=1 -timeout 6h -v >>$(REPORT).log 2>&1 || came=$$?; \
+	@cd services && { SLUICE_SEEDS=$(SEEDS) SLUICE_REPORT=$(REPORT) go test ./e2e -run 'TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint$$' -count=1 -timeout 6h -v >>$(REPORT).log 2>&1 || came=$$?; \
 		tail -n 1 $(REPORT); exit $${came:-0}; }
 
 SEEDS  ?= 200
@@ -153,12 +153,12 @@ ATTACKS ?=
 
 .PHONY: matrix
 matrix: npm build ## Let every real client meet every real server (make test tries a quarter of the pairs)
-	cd services && SLUICE_MATRIX=all go test ./e2e -run 'TestClientsMeetServers$$' -count=1 -v -timeout 60m
+	cd services && SLUICE_MATRIX=all go test ./e2e -run 'TestMatrix_ClientsUseServers$$' -count=1 -v -timeout 60m
 
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
 	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./e2e \
-		-run 'TestA2AnApprovedCallIsClaimedOnce|TestA2TwoHundredRetriesReachTheServerOnce' -count=1 -v -timeout 30m
+		-run 'TestA2AnApprovedCallIsClaimedOnce|TestRetries_ApprovedCallReachesTheServerOnce' -count=1 -v -timeout 30m
 
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache

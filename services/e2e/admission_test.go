@@ -19,10 +19,10 @@ import (
 )
 
 // tools is the tool list of most servers in the tests of this package.
-var tools = listOf("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
+var tools = toolListJSON("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
 
-// listOf returns a tool list with tools of these names, as a JSON array.
-func listOf(names ...string) string {
+// toolListJSON returns a tool list with tools of these names, as a JSON array.
+func toolListJSON(names ...string) string {
 	list := make([]string, len(names))
 	for i, name := range names {
 		list[i] = fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name)
@@ -36,13 +36,13 @@ const openPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {
 // fixture is a mesh with one server, which records every request that it receives.
 type fixture struct {
 	*stack.Stack
-	up *rawmcp.Server
+	upstream *rawmcp.Server
 }
 
 func newFixture(t *testing.T, policy string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
-	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+	return &fixture{upstream: up, Stack: stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy,
 	})}
 }
@@ -57,11 +57,11 @@ func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	return listed(ctx, t, gatewayv1.NewGatewayServiceClient(f.Operator(t)))
+	return listRecords(ctx, t, gatewayv1.NewGatewayServiceClient(f.Operator(t)))
 }
 
-// listed returns all records of a gateway, oldest first.
-func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceClient) (out []*gatewayv1.Record) {
+// listRecords returns all records of a gateway, oldest first.
+func listRecords(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceClient) (out []*gatewayv1.Record) {
 	t.Helper()
 	req := &gatewayv1.ListDecisionsRequest{PageSize: 1000}
 	for more := true; more; more = req.GetPageToken() != "" {
@@ -75,8 +75,8 @@ func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceC
 	return out
 }
 
-// call returns a tools/call request with these params.
-func call(params string) string {
+// callRequest returns a tools/call request with these params.
+func callRequest(params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
 }
 
@@ -85,19 +85,19 @@ func call(params string) string {
 var admissionCases = []struct {
 	id, name, body, code string
 }{
-	{"P1", "two names", call(`{"name":"safe","name":"danger"}`), "json_duplicate_key"},
-	{"P1", "two names, one escaped", call(`{"name":"safe","\u006eame":"danger"}`), "json_duplicate_key"},
+	{"P1", "two names", callRequest(`{"name":"safe","name":"danger"}`), "json_duplicate_key"},
+	{"P1", "two names, one escaped", callRequest(`{"name":"safe","\u006eame":"danger"}`), "json_duplicate_key"},
 	{"P1", "two methods", `{"jsonrpc":"2.0","id":7,"method":"ping","method":"tools/call","params":{"name":"danger"}}`, "json_duplicate_key"},
 	{"P1", "two params", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"},"params":{"name":"danger"}}`, "json_duplicate_key"},
-	{"P2", "two values for an argument", call(`{"name":"safe","arguments":{"path":"/ok","path":"/etc/shadow"}}`), "json_duplicate_key"},
-	{"P2", "two values, deep inside", call(`{"name":"safe","arguments":{"a":[{"b":{"c":1,"\u0063":2}}]}}`), "json_duplicate_key"},
+	{"P2", "two values for an argument", callRequest(`{"name":"safe","arguments":{"path":"/ok","path":"/etc/shadow"}}`), "json_duplicate_key"},
+	{"P2", "two values, deep inside", callRequest(`{"name":"safe","arguments":{"a":[{"b":{"c":1,"\u0063":2}}]}}`), "json_duplicate_key"},
 	{"P3", "another case of method", `{"jsonrpc":"2.0","id":7,"method":"ping","METHOD":"tools/call","params":{}}`, "field_case_variant"},
 	{"P3", "another case of params", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"},"Params":{"name":"danger"}}`, "field_case_variant"},
-	{"P3", "another case of name", call(`{"name":"safe","Name":"danger"}`), "field_case_variant"},
-	{"P3", "the long s for s", call("{\"name\":\"safe\",\"argument\u017f\":{\"x\":1}}"), "field_case_variant"},
-	{"P4", "a second message behind the first", call(`{"name":"safe"}`) + call(`{"name":"danger"}`), "json_trailing"},
-	{"P4", "junk behind the message", call(`{"name":"safe"}`) + " x", "json_trailing"},
-	{"P5", "a batch", "[" + call(`{"name":"safe"}`) + "," + call(`{"name":"danger"}`) + "]", "batch"},
+	{"P3", "another case of name", callRequest(`{"name":"safe","Name":"danger"}`), "field_case_variant"},
+	{"P3", "the long s for s", callRequest("{\"name\":\"safe\",\"argument\u017f\":{\"x\":1}}"), "field_case_variant"},
+	{"P4", "a second message behind the first", callRequest(`{"name":"safe"}`) + callRequest(`{"name":"danger"}`), "json_trailing"},
+	{"P4", "junk behind the message", callRequest(`{"name":"safe"}`) + " x", "json_trailing"},
+	{"P5", "a batch", "[" + callRequest(`{"name":"safe"}`) + "," + callRequest(`{"name":"danger"}`) + "]", "batch"},
 	{"P5", "an empty batch", "[]", "batch"},
 	{"P6", "a fraction as id", `{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
 	{"P6", "minus zero as id", `{"jsonrpc":"2.0","id":-0,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
@@ -107,20 +107,20 @@ var admissionCases = []struct {
 	{"P6", "true as id", `{"jsonrpc":"2.0","id":true,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
 	{"P6", "no id", `{"jsonrpc":"2.0","method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
 	{"P6", "an id beyond 2^53", `{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"safe"}}`, "id_invalid"},
-	{"P7", "an array of arguments", call(`{"name":"safe","arguments":[]}`), "params_invalid"},
-	{"P7", "a string of arguments", call(`{"name":"safe","arguments":"x"}`), "params_invalid"},
-	{"P8", "a number beyond float64", call(`{"name":"safe","arguments":{"n":1e400}}`), "json_number"},
-	{"P8", "an integer of 2^64", call(`{"name":"safe","arguments":{"n":18446744073709551616}}`), "json_number"},
-	{"P11", "65 levels", call(`{"name":"safe","arguments":` + strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 64) + `}`), "json_too_deep"},
-	{"P11", "100,000 keys", call(`{"name":"safe","arguments":{` + manyKeys(100_000) + `}}`), "json_too_many_tokens"},
-	{"P11", "one byte too many", call(`{"name":"safe","arguments":{"x":"` + strings.Repeat("a", 4<<20) + `"}}`), "body_too_large"},
-	{"P12", "invalid UTF-8", call("{\"name\":\"safe\",\"arguments\":{\"x\":\"\xff\"}}"), "json_encoding"},
-	{"P12", "a lone surrogate", call(`{"name":"safe","arguments":{"x":"\ud800"}}`), "json_encoding"},
-	{"P12", "a byte order mark", "\ufeff" + call(`{"name":"safe"}`), "json_encoding"},
-	{"P12", "a raw control byte", call("{\"name\":\"safe\",\"arguments\":{\"x\":\"\x01\"}}"), "json_invalid"},
-	{"P13", "a Cyrillic letter", call("{\"name\":\"saf\u0435\"}"), "tool_name_invalid"},
-	{"P13", "a zero width space", call("{\"name\":\"safe\u200b\"}"), "tool_name_invalid"},
-	{"P13", "a trailing space", call(`{"name":"safe "}`), "tool_name_invalid"},
+	{"P7", "an array of arguments", callRequest(`{"name":"safe","arguments":[]}`), "params_invalid"},
+	{"P7", "a string of arguments", callRequest(`{"name":"safe","arguments":"x"}`), "params_invalid"},
+	{"P8", "a number beyond float64", callRequest(`{"name":"safe","arguments":{"n":1e400}}`), "json_number"},
+	{"P8", "an integer of 2^64", callRequest(`{"name":"safe","arguments":{"n":18446744073709551616}}`), "json_number"},
+	{"P11", "65 levels", callRequest(`{"name":"safe","arguments":` + strings.Repeat(`{"a":`, 64) + `1` + strings.Repeat(`}`, 64) + `}`), "json_too_deep"},
+	{"P11", "100,000 keys", callRequest(`{"name":"safe","arguments":{` + manyKeys(100_000) + `}}`), "json_too_many_tokens"},
+	{"P11", "one byte too many", callRequest(`{"name":"safe","arguments":{"x":"` + strings.Repeat("a", 4<<20) + `"}}`), "body_too_large"},
+	{"P12", "invalid UTF-8", callRequest("{\"name\":\"safe\",\"arguments\":{\"x\":\"\xff\"}}"), "json_encoding"},
+	{"P12", "a lone surrogate", callRequest(`{"name":"safe","arguments":{"x":"\ud800"}}`), "json_encoding"},
+	{"P12", "a byte order mark", "\ufeff" + callRequest(`{"name":"safe"}`), "json_encoding"},
+	{"P12", "a raw control byte", callRequest("{\"name\":\"safe\",\"arguments\":{\"x\":\"\x01\"}}"), "json_invalid"},
+	{"P13", "a Cyrillic letter", callRequest("{\"name\":\"saf\u0435\"}"), "tool_name_invalid"},
+	{"P13", "a zero width space", callRequest("{\"name\":\"safe\u200b\"}"), "tool_name_invalid"},
+	{"P13", "a trailing space", callRequest(`{"name":"safe "}`), "tool_name_invalid"},
 }
 
 func manyKeys(n int) string {
@@ -134,7 +134,7 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-func TestAdmission(t *testing.T) {
+func TestAdmission_InvalidMessagesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
@@ -152,7 +152,7 @@ func TestAdmission(t *testing.T) {
 			if d.Code != tt.code {
 				t.Errorf("refused as %q, want %q: %s", d.Code, tt.code, resp.Body)
 			}
-			if calls := f.up.Calls(); len(calls) != 0 {
+			if calls := f.upstream.Calls(); len(calls) != 0 {
 				t.Errorf("%d calls reached the server: %s", len(calls), calls[0].Body)
 			}
 			records := f.records(t)
@@ -171,23 +171,23 @@ func TestAdmission(t *testing.T) {
 }
 
 // Case P5. Checks that a batch is refused in every protocol revision.
-func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
+func TestAdmission_BatchIsRefusedInEveryRevision(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
 	for _, version := range []string{"", "2025-03-26", "2025-06-18", "2025-11-25"} {
 		c.Version = version
-		if resp := c.Post("[" + call(`{"name":"danger"}`) + "]"); resp.Decision(t).Code != "batch" {
+		if resp := c.Post("[" + callRequest(`{"name":"danger"}`) + "]"); resp.Decision(t).Code != "batch" {
 			t.Errorf("version %q: %d %s", version, resp.Status, resp.Body)
 		}
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case P7. Checks that null arguments count as absent.
-func TestP7NullArgumentsAreAbsent(t *testing.T) {
+func TestAdmission_NullArgumentsCountAsAbsent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	if resp := f.connect(t).Call("safe", "null"); resp.Status != http.StatusOK || resp.IsError(t) {
@@ -196,7 +196,7 @@ func TestP7NullArgumentsAreAbsent(t *testing.T) {
 }
 
 // Case P11. Checks that a compressed body is refused before it is read.
-func TestP11CompressedBodyIsRefused(t *testing.T) {
+func TestAdmission_CompressedBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
@@ -215,13 +215,13 @@ func TestP11CompressedBodyIsRefused(t *testing.T) {
 	if resp.Status != http.StatusUnsupportedMediaType || resp.Decision(t).Code != "media_type" {
 		t.Errorf("%d %s", resp.Status, resp.Body)
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case N1. Checks that requests with a foreign Host or Origin header, or another content type, are refused.
-func TestN1ForeignSitesAreRefused(t *testing.T) {
+func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	tests := []struct {
@@ -250,13 +250,13 @@ func TestN1ForeignSitesAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case H2. Checks that repeated header lines are refused if two readers could understand them differently.
-func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
+func TestAdmission_RepeatedHeadersAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
@@ -275,7 +275,7 @@ func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
 			t.Errorf("%v: %d %s", header, resp.Status, resp.Body)
 		}
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }

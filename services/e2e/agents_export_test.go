@@ -15,7 +15,7 @@ import (
 // the client requests with wasm_agent_export instead of wasm_agent_archive_part counts as another export.
 func TestAgentsExport_CountsOnceWithAllItsParts(t *testing.T) {
 	t.Parallel()
-	s := stack.Start(t, stack.Write(t, stack.Options{
+	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: "  agents: {grpc: {target: wasmagent}}",
 		Policy: "version: 1\nname: p\ndefault: allow\ntools:\n  wasm_agent_export: {rate_limit: {max: 2, window: 1h}}\n" +
 			"  wasm_agent_archive_part: {rate_limit: {max: 630, window: 60}}\n",

@@ -15,7 +15,7 @@ import (
 // Case I6. Checks that agents, and the agents that they create, share the limits of the caller at the root of their
 // chain: limits per principal, per tool and per session, and limits of rules that match only agents. Another caller has
 // limits of its own.
-func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
+func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit string
@@ -33,7 +33,7 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 			if rules, entry, split := strings.Cut(policy, "tools:\n"); split {
 				policy = strings.Replace(rules, "rules:\n", "tools:\n"+entry+"rules:\n", 1)
 			}
-			s := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: policy}))
+			s := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: policy}))
 			const rights = `{"server":"raw","tool":"limited"}`
 			prompt := func(c *stack.Client, id, input string) string {
 				return c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input)).Text(t)
@@ -72,11 +72,11 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 
 // Case I6. Checks that a limit per owner covers all agents of a person that have no chain, and the tokens that this
 // person owns.
-func TestI6TheOwnersLimitHolds_ForAgentsWithoutAChain(t *testing.T) {
+func TestAgents_WithoutChainShareTheLimitOfTheirOwner(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
 	const bot = "test-bot-of-the-operator-A1b2C3d4E5f6"
-	s := stack.Start(t, stack.Write(t, stack.Options{
+	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), GRPC: stack.FreeAddr(t),
 		Tokens: fmt.Sprintf("    - {name: bot, token: %q, role: agent, owner: operator}\n", bot),
 		Policy: "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: limited, match: {tool: limited}, action: allow, rate_limit: {max: 2, window: 1h, per: [owner]}}\n",

@@ -22,29 +22,29 @@ import (
 // Checks that agents continue when one of two meshes that share them in PostgreSQL is killed under load. No call is
 // sent twice, no acknowledged call is missing, and all agents continue at the other mesh, including the agent that
 // waits for an approval.
-func TestOneOfTwoMeshesIsKilled(t *testing.T) {
+func TestAgents_ContinueAtTheOtherMeshWhenOneIsKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
 	server, states := sqlstoretest.Start(t), t.TempDir()
 	approvals, kept := server.Database(t), server.Database(t)
-	start := func() (*stack.Process, *actor) {
-		p := stack.Start(t, stack.Write(t, stack.Options{
-			Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: actPolicy,
+	start := func() (*stack.Process, *agentMesh) {
+		p := stack.Start(t, stack.WriteConfig(t, stack.Options{
+			Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL), Policy: agentCallsPolicy,
 			Extra: fmt.Sprintf("approvals: {hold: 0s}\nstores: {approval: %q, agents: %q, agent_states: %q}", approvals, kept, "file://"+states+"?metadata=skip&no_tmp_dir=true"),
 		}))
-		return p, &actor{Stack: p.Stack, up: up, person: func(authv1.Role) *grpc.ClientConn { return p.Operator(t) }}
+		return p, &agentMesh{Stack: p.Stack, upstream: up, dialRole: func(authv1.Role) *grpc.ClientConn { return p.Operator(t) }}
 	}
 	killed, one := start()
 	_, two := start()
 
 	create := func() string {
-		return textBetween(t, one.agents(t, "create", `{"maxTurns":10000,"manifest":{"tools":[{"server":"raw","tool":"pay"},{"server":"raw","tool":"safe"}]}}`), `"id":"`, `"`)
+		return textBetween(t, one.callAgentTool(t, "create", `{"maxTurns":10000,"manifest":{"tools":[{"server":"raw","tool":"pay"},{"server":"raw","tool":"safe"}]}}`), `"id":"`, `"`)
 	}
 	prompt := func(id, input string) string { return fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input) }
 	agent := func(id string) string { return fmt.Sprintf(`{"agentId":%q}`, id) }
 	parked := create()
-	one.agents(t, "prompt", prompt(parked, "tool raw safe {\"q\":\"parked\"}\ntool raw pay {\"sum\":12.5}\nsay after"))
-	if state := two.agents(t, "state", agent(parked)); !strings.Contains(state, `"waitingFor":"approval"`) {
+	one.callAgentTool(t, "prompt", prompt(parked, "tool raw safe {\"q\":\"parked\"}\ntool raw pay {\"sum\":12.5}\nsay after"))
+	if state := two.callAgentTool(t, "state", agent(parked)); !strings.Contains(state, `"waitingFor":"approval"`) {
 		t.Fatalf("the agent's state is %s", state)
 	}
 
@@ -60,7 +60,7 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 		callers.Go(func() {
 			for n := 0; load.Err() == nil; n++ {
 				key := fmt.Sprintf("%d-%d", i, n)
-				resp, err := clients[n%2].Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wasm_agent_prompt","arguments":` + prompt(ids[i], fmt.Sprintf("tool raw safe {\"q\":%q}", key)) + `}}`))
+				resp, err := clients[n%2].TryPost([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wasm_agent_prompt","arguments":` + prompt(ids[i], fmt.Sprintf("tool raw safe {\"q\":%q}", key)) + `}}`))
 				if err == nil && strings.Contains(string(resp.Body), `"response":"ran"`) {
 					acknowledged.Store(key, true)
 					by[n%2].Add(1)
@@ -79,21 +79,21 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log("the last response:", said)
-			t.Log("the events of the parked agent:", two.agents(t, "events", agent(parked)))
+			t.Log("the events of the parked agent:", two.callAgentTool(t, "events", agent(parked)))
 		}
 	})
 	eventually.Within(t, time.Minute, "the agents answer at the other mesh", func() bool {
 		for _, id := range ids {
-			if said = two.agents(t, "prompt", prompt(id, "say here")); !strings.Contains(said, "here") {
+			if said = two.callAgentTool(t, "prompt", prompt(id, "say here")); !strings.Contains(said, "here") {
 				return false
 			}
 		}
-		said = two.agents(t, "state", agent(parked))
+		said = two.callAgentTool(t, "state", agent(parked))
 		return strings.Contains(said, `"waitingFor":"approval"`)
 	})
 	two.approveAll(t)
 	eventually.Holds(t, "the parked agent continues", func() bool {
-		said = two.agents(t, "state", agent(parked))
+		said = two.callAgentTool(t, "state", agent(parked))
 		return strings.Contains(said, `ran\nafter`)
 	})
 
@@ -124,7 +124,7 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 		t.Errorf("pay ran %d times", pay)
 	}
 	for _, id := range append(ids[:], parked) {
-		if proof := two.agents(t, "verify", agent(id)); !strings.Contains(proof, `"verification":"matches"`) {
+		if proof := two.callAgentTool(t, "verify", agent(id)); !strings.Contains(proof, `"verification":"matches"`) {
 			t.Errorf("the verification reports %s", proof)
 		}
 	}

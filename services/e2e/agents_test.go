@@ -14,9 +14,9 @@ import (
 // Checks the tools of agents in a mesh without configuration, under its starter policy. The client is the official SDK,
 // which validates every result against the tool's output schema. An agent is created, prompted, read and exported.
 // Policy limits exports to ten per minute and does not let this caller terminate the agent.
-func TestAgentsWithoutConfiguration(t *testing.T) {
+func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	t.Parallel()
-	p := stack.StartBare(t)
+	p := stack.StartWithoutConfig(t)
 	client := npmtest.StartClient(t, p.MCP("agents"), generatedToken(t, p, "agent"))
 	names := client.ListTools().ToolNames(t)
 	for _, want := range []string{"wasm_agent_export", "wasm_agent_todos", "wasm_agent_is_stopped"} {
@@ -28,7 +28,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 		Success bool
 		Agent   struct{ ID, State string }
 	}
-	structuredOf(t, callAgents(t, client, "create", map[string]any{"instructions": "be brief", "maxTurns": 3}), &made)
+	decodeToolResult(t, callAgentToolWithSDK(t, client, "create", map[string]any{"instructions": "be brief", "maxTurns": 3}), &made)
 	id := made.Agent.ID
 	if !made.Success || made.Agent.State != "idle" {
 		t.Errorf("the agent is created as %+v", made)
@@ -41,7 +41,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 		TurnCount int
 		IsStopped bool
 	}
-	structuredOf(t, reply.ToolResult(t), &said)
+	decodeToolResult(t, reply.ToolResult(t), &said)
 	if said.Response != "hello" || said.TurnCount != 1 || said.IsStopped {
 		t.Errorf("the agent answers %+v", said)
 	}
@@ -51,7 +51,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	var todos struct {
 		Todos []struct{ Content, Status string }
 	}
-	structuredOf(t, callAgents(t, client, "todos", map[string]any{"agentId": id}), &todos)
+	decodeToolResult(t, callAgentToolWithSDK(t, client, "todos", map[string]any{"agentId": id}), &todos)
 	if len(todos.Todos) != 1 || todos.Todos[0].Status != "pending" {
 		t.Errorf("the agent's todos are %+v", todos)
 	}
@@ -59,33 +59,33 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 		"is_stopped": {"agentId": id}, "turn_count": {"agentId": id}, "files": {"agentId": id}, "tools": {"agentId": id}, "state": {"agentId": id}, "list": {},
 		"tool": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"path": "a.txt"}},
 	} {
-		if got := callAgents(t, client, name, args); got.IsError {
+		if got := callAgentToolWithSDK(t, client, name, args); got.IsError {
 			t.Errorf("wasm_agent_%s answers %s", name, got.Text())
 		}
 	}
 	for i := range 11 {
-		got := callAgents(t, client, "export", map[string]any{"agentId": id})
+		got := callAgentToolWithSDK(t, client, "export", map[string]any{"agentId": id})
 		if d := decisionOf(t, got); (i < 10) == got.IsError || i == 10 && (d.Code != "rate_limited" || !strings.Contains(got.Text(), "at most 10 calls in 1m0s")) {
 			t.Errorf("export %d answers %s, %+v", i+1, got.Text(), d)
 		}
 	}
-	if d := decisionOf(t, callAgents(t, client, "terminate", map[string]any{"agentId": id})); d.Code != "denied_by_rule" {
+	if d := decisionOf(t, callAgentToolWithSDK(t, client, "terminate", map[string]any{"agentId": id})); d.Code != "denied_by_rule" {
 		t.Errorf("the decision on its termination is %+v", d)
 	}
 	var status struct {
 		IsStopped bool
 		State     string
 	}
-	structuredOf(t, callAgents(t, client, "is_stopped", map[string]any{"agentId": id}), &status)
+	decodeToolResult(t, callAgentToolWithSDK(t, client, "is_stopped", map[string]any{"agentId": id}), &status)
 	if status.IsStopped || status.State != "idle" {
 		t.Errorf("after the refused termination its status is %+v", status)
 	}
 	// Case T5. Neither another tool name in the input nor another spelling of an argument is accepted.
 	for text, args := range map[string]map[string]any{
-		"the field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
-		"/agent_id: is not known":   {"agent_id": id, "toolName": "list_files"},
+		"the field is not known":  {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
+		"/agent_id: is not known": {"agent_id": id, "toolName": "list_files"},
 	} {
-		if got := callAgents(t, client, "tool", args); !got.IsError || !strings.Contains(got.Text(), text) {
+		if got := callAgentToolWithSDK(t, client, "tool", args); !got.IsError || !strings.Contains(got.Text(), text) {
 			t.Errorf("%v answers %s, want %q", args, got.Text(), text)
 		}
 	}
@@ -94,14 +94,14 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// callAgents calls the tool wasm_agent_NAME.
-func callAgents(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
+// callAgentToolWithSDK calls the tool wasm_agent_NAME.
+func callAgentToolWithSDK(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
 	t.Helper()
 	return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
 }
 
-// structuredOf decodes the text of a tool's result, which is JSON. The test fails if the result is an error.
-func structuredOf(t *testing.T, r npmtest.ToolResult, into any) {
+// decodeToolResult decodes the text of a tool's result, which is JSON. The test fails if the result is an error.
+func decodeToolResult(t *testing.T, r npmtest.ToolResult, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.Text()), into); err != nil || r.IsError {
 		t.Fatalf("%s: %v", r.Text(), err)

@@ -11,14 +11,14 @@ import (
 
 // Checks that commands accept the first characters of an approval's id. If they do not identify one approval, the error
 // says what to do.
-func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
+func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	f.connect(t).Call("send", `{"to":"ana"}`)
-	id := f.pendingOne(t)
+	id := f.awaitOnePending(t)
 	for _, given := range []string{id, id[:8], strings.ToUpper(id[:12])} {
-		ran := f.words(t, anaToken, "show", given)
-		holds(t, ran, 0, ran.Stdout, "approval       "+id+": pending\n", `"to": "ana"`)
+		ran := f.runApprovals(t, anaToken, "show", given)
+		checkCommand(t, ran, 0, ran.Stdout, "approval       "+id+": pending\n", `"to": "ana"`)
 	}
 	const all = "`sluice approvals list --all` prints the ids"
 	for given, tt := range map[string]struct {
@@ -31,91 +31,91 @@ func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 		"00000000-0000-4000-8000-000000000000": {1, ": " + all[:len(all)-len("the ids")] + "the approvals that exist"},
 	} {
 		for _, command := range []string{"show", "approve", "cancel"} {
-			ran := f.words(t, stack.OperatorToken, command, given)
-			holds(t, ran, tt.code, ran.Stderr, tt.want)
+			ran := f.runApprovals(t, stack.OperatorToken, command, given)
+			checkCommand(t, ran, tt.code, ran.Stderr, tt.want)
 		}
 	}
-	ran := f.words(t, anaToken, "deny", id[:9], "-m", "not today")
-	holds(t, ran, 0, ran.Stdout, id+" is denied\n")
+	ran := f.runApprovals(t, anaToken, "deny", id[:9], "-m", "not today")
+	checkCommand(t, ran, 0, ran.Stdout, id+" is denied\n")
 }
 
 // Checks the output for votes that come too late. The output for a second vote of the same person has the time of the
 // first vote, and the output for a vote on a decided approval has the decision.
-func TestWhatVotesAreAnswered(t *testing.T) {
+func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	f.connect(t).Call("pay", `{}`)
-	id := f.pendingOne(t)
-	first := f.words(t, anaToken, "approve", id, "-m", "as we agreed")
-	holds(t, first, 0, first.Stdout, id+" is pending: 1 more people must approve it\n")
-	again := f.words(t, anaToken, "approve", id)
-	holds(t, again, 0, again.Stdout, id+" is pending: you had already approved it at ", "; 1 more people must approve it\n")
-	shown := f.words(t, benToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "  pending  ana  approved by ana: as we agreed\n")
-	denied := f.words(t, benToken, "deny", id, "-m", "not today")
-	holds(t, denied, 0, denied.Stdout, id+" is denied\n")
-	shown = f.words(t, benToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "  denied  ben  not today\n")
+	id := f.awaitOnePending(t)
+	first := f.runApprovals(t, anaToken, "approve", id, "-m", "as we agreed")
+	checkCommand(t, first, 0, first.Stdout, id+" is pending: 1 more people must approve it\n")
+	again := f.runApprovals(t, anaToken, "approve", id)
+	checkCommand(t, again, 0, again.Stdout, id+" is pending: you had already approved it at ", "; 1 more people must approve it\n")
+	shown := f.runApprovals(t, benToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "  pending  ana  approved by ana: as we agreed\n")
+	denied := f.runApprovals(t, benToken, "deny", id, "-m", "not today")
+	checkCommand(t, denied, 0, denied.Stdout, id+" is denied\n")
+	shown = f.runApprovals(t, benToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "  denied  ben  not today\n")
 	for _, vote := range []string{"approve", "deny"} {
 		for _, more := range [][]string{nil, {"-o", "json"}} {
-			late := f.words(t, benToken, append([]string{vote, id}, more...)...)
-			holds(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" is denied since ")
+			late := f.runApprovals(t, benToken, append([]string{vote, id}, more...)...)
+			checkCommand(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" is denied since ")
 		}
 	}
 }
 
 // Checks that the error names the reason if a person may not decide on a call because the person owns its agent.
-func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
+func TestApprovalsCLI_VoteOfTheAgentsOwnerIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
 	up := rawmcp.Start(t, tools)
-	f := &fixture{up: up, Stack: stack.Up(t, stack.Options{
+	f := &fixture{upstream: up, Stack: stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: payPolicy, Extra: "approvals: {hold: 0s}",
 		Tokens: financePeople + fmt.Sprintf("\n    - {name: laptop, token: %q, agent: dev, role: agent, owner: ana}", laptop),
 	})}
 	stack.Connect(t, f.MCP("raw"), laptop).Call("pay", `{}`)
-	id := f.pendingOne(t)
+	id := f.awaitOnePending(t)
 	for _, vote := range []string{"approve", "deny"} {
-		ran := f.words(t, anaToken, vote, id)
-		holds(t, ran, 1, ran.Stderr, "sluice: you own the agent that made the call (laptop): another person must decide, unless approvals.owner_may_approve is set\n")
+		ran := f.runApprovals(t, anaToken, vote, id)
+		checkCommand(t, ran, 1, ran.Stderr, "sluice: you own the agent that made the call (laptop): another person must decide, unless approvals.owner_may_approve is set\n")
 	}
-	holds(t, f.words(t, benToken, "approve", id), 0, "")
+	checkCommand(t, f.runApprovals(t, benToken, "approve", id), 0, "")
 }
 
 // Checks that a view of more than a megabyte, which the service sends in parts, is shown completely and approved as a
 // whole.
-func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
+func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	c := f.connect(t)
 	arguments := `{"text":"` + strings.Repeat("m", 3<<20) + `","z":"the end"}`
 	if d := c.Call("send", arguments).Decision(t); d.Code != "approval_pending" {
 		t.Fatalf("the call is answered %+v", d)
 	}
-	id := f.pendingOne(t)
-	ran := f.words(t, anaToken, "show", id)
-	holds(t, ran, 0, ran.Stdout[len(ran.Stdout)-min(len(ran.Stdout), 1000):], `"z": "the end"`)
+	id := f.awaitOnePending(t)
+	ran := f.runApprovals(t, anaToken, "show", id)
+	checkCommand(t, ran, 0, ran.Stdout[len(ran.Stdout)-min(len(ran.Stdout), 1000):], `"z": "the end"`)
 	if n := strings.Count(ran.Stdout, "m"); n < 3<<20 {
 		t.Errorf("%d characters of the text are shown, want all %d", n, 3<<20)
 	}
-	approved := f.words(t, anaToken, "approve", id)
+	approved := f.runApprovals(t, anaToken, "approve", id)
 	if approved.Code != 0 || !strings.Contains(approved.Stdout, id+" is approved: the call runs once, when its caller makes it again or still waits for it, before ") {
 		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
 	}
-	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.up.Calls("send")) != 1 {
-		t.Errorf("the call ran %d times", len(f.up.Calls("send")))
+	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.upstream.Calls("send")) != 1 {
+		t.Errorf("the call ran %d times", len(f.upstream.Calls("send")))
 	}
 }
 
 // Checks the error for a caller whose role may not run a command. It names the roles that may run the command, and the
 // variable or file that holds the token.
-func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
+func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	f.connect(t).Call("send", `{}`)
-	id := f.pendingOne(t)
-	holds(t, f.words(t, stack.OperatorToken, "deny", id), 0, "")
-	sluice := func(token string, args ...string) stack.Ran {
+	id := f.awaitOnePending(t)
+	checkCommand(t, f.runApprovals(t, stack.OperatorToken, "deny", id), 0, "")
+	sluice := func(token string, args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append(args, "--addr", f.GRPC), Env: []string{"SLUICE_TOKEN=" + token, "SLUICE_URL=" + f.URL}})
 	}
 	const agent = `; SLUICE_TOKEN is that of "agent", an agent`
@@ -133,27 +133,27 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	} {
 		if tt.args == nil {
 			f.connect(t).Call("sync", `{}`)
-			tt.args = []string{"approvals", "deny", f.pendingOne(t)}
+			tt.args = []string{"approvals", "deny", f.awaitOnePending(t)}
 		}
 		ran := sluice(tt.token, append(tt.args, "--data", t.TempDir())...)
-		holds(t, ran, 1, ran.Stderr, "sluice: ", tt.want)
+		checkCommand(t, ran, 1, ran.Stderr, "sluice: ", tt.want)
 		if strings.Contains(ran.Stderr, "/sluice.") || strings.Contains(ran.Stderr, "stays so") {
 			t.Errorf("%v: the error shows internal names: %s", tt.args, ran.Stderr)
 		}
 	}
-	holds(t, sluice(stack.AgentToken, "tools", "raw"), 0, "")
+	checkCommand(t, sluice(stack.AgentToken, "tools", "raw"), 0, "")
 	wrong := sluice("a-text-that-is-no-token-of-this-mesh", "status")
-	holds(t, wrong, 1, wrong.Stderr, "sluice: the token (SLUICE_TOKEN) is not accepted: ")
+	checkCommand(t, wrong, 1, wrong.Stderr, "sluice: the token (SLUICE_TOKEN) is not accepted: ")
 }
 
 // Checks that the error for an invalid address says what is invalid, and that the error for an address without a server
 // names the address and the options that set it.
-func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
+func TestCLI_InvalidOrUnreachableAddressIsReported(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	edge := strings.TrimPrefix(f.URL, "http://")
 	free := stack.FreeAddr(t)
-	file := folder(t, map[string]string{"other.yaml": "grpc: " + free + "\n"}) + "/other.yaml"
+	file := writeFolder(t, map[string]string{"other.yaml": "grpc: " + free + "\n"}) + "/other.yaml"
 	const other = ": is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG ("
 	for _, tt := range []struct {
 		name string
@@ -173,7 +173,7 @@ func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			ran := stack.Run(t, stack.Command{Args: tt.args, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken, tt.env}})
-			holds(t, ran, tt.code, ran.Stderr, tt.want)
+			checkCommand(t, ran, tt.code, ran.Stderr, tt.want)
 		})
 	}
 }

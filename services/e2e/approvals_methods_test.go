@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// keptNote is the URI of a resource, with a secret in its query.
-	keptNote  = "note://team/plan?key=secret-1"
-	otherNote = "note://team/plan?key=secret-2"
+	// noteURI is the URI of a resource, with a secret in its query.
+	noteURI      = "note://team/plan?key=secret-1"
+	otherNoteURI = "note://team/plan?key=secret-2"
 
-	keptPolicy = `version: 1
+	readApprovalPolicy = `version: 1
 name: kept
 server: kept
 default: deny
@@ -34,9 +34,9 @@ rules:
 `
 )
 
-// keptFixture returns a mesh with a server of the official SDK that has a prompt and three resources. Most of them need
+// newReadApprovalFixture returns a mesh with a server of the official SDK that has a prompt and three resources. Most of them need
 // approval. got counts the prompts and resources that the server has delivered.
-func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
+func newReadApprovalFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)
 	s := mcp.NewServer(&mcp.Implementation{Name: "kept", Version: "1"}, nil)
@@ -44,7 +44,7 @@ func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 		got.Add(1)
 		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "written"}}}}, nil
 	})
-	for _, uri := range []string{keptNote, otherNote, "note://board/plan"} {
+	for _, uri := range []string{noteURI, otherNoteURI, "note://board/plan"} {
 		s.AddResource(&mcp.Resource{Name: "x", URI: uri}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 			got.Add(1)
 			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "read"}}}, nil
@@ -52,46 +52,46 @@ func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	}
 	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
 	t.Cleanup(web.Close)
-	return &fixture{Stack: stack.Up(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: keptPolicy, Extra: extra})}, got
+	return &fixture{Stack: stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: readApprovalPolicy, Extra: extra})}, got
 }
 
-// reading returns a resources/read request.
-func reading(uri string) string {
+// readRequest returns a resources/read request.
+func readRequest(uri string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 }
 
 // Cases A1, A2. Checks that after an approval the resource is read once, however many callers race, and that no other
 // resource is read. A denial also refuses later requests for a while.
-func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
+func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	t.Parallel()
-	f, got := keptFixture(t, "approvals: {hold: 0s}")
+	f, got := newReadApprovalFixture(t, "approvals: {hold: 0s}")
 	c := stack.Connect(t, f.MCP("kept"), stack.AgentToken)
-	first := c.Post(reading(keptNote))
+	first := c.Post(readRequest(noteURI))
 	if d := first.Decision(t); first.ErrorCode(t) != -31403 || d.Code != "approval_pending" || !d.Retryable || !strings.Contains(first.Text(t), "notes are the team's") || !strings.Contains(first.Text(t), "Make the same request again later") {
 		t.Fatalf("the ticket is %s", first.Body)
 	}
-	id := f.pendingOne(t)
-	if diff := cmp.Diff([]waiting{{id, "pending", "kept", "note://team/plan"}}, f.waiting(t)); diff != "" {
+	id := f.awaitOnePending(t)
+	if diff := cmp.Diff([]listedApproval{{id, "pending", "kept", "note://team/plan"}}, f.listApprovals(t)); diff != "" {
 		t.Errorf("pending approvals (-want +got):\n%s", diff)
 	}
-	if ran := f.words(t, stack.OperatorToken, "list"); !strings.Contains(ran.Stdout, "kept resources/read note://team/plan ") || strings.Contains(ran.Stdout, "secret") {
+	if ran := f.runApprovals(t, stack.OperatorToken, "list"); !strings.Contains(ran.Stdout, "kept resources/read note://team/plan ") || strings.Contains(ran.Stdout, "secret") {
 		t.Errorf("the list of approvals has %s", ran.Stdout)
 	}
-	if ran := f.words(t, stack.OperatorToken, "show", id); !strings.Contains(ran.Stdout, "call           kept resources/read note://team/plan\n") || !strings.Contains(ran.Stdout, `"uri": "`+keptNote+`"`) {
+	if ran := f.runApprovals(t, stack.OperatorToken, "show", id); !strings.Contains(ran.Stdout, "call           kept resources/read note://team/plan\n") || !strings.Contains(ran.Stdout, `"uri": "`+noteURI+`"`) {
 		t.Errorf("the view of the approval has %s", ran.Stdout)
 	}
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-	if d := c.Post(reading(otherNote)).Decision(t); d.Code != "approval_pending" || got.Load() != 0 {
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
+	if d := c.Post(readRequest(otherNoteURI)).Decision(t); d.Code != "approval_pending" || got.Load() != 0 {
 		t.Errorf("another resource: %+v, and %d were read", d, got.Load())
 	}
-	if d := c.Post(reading("note://board/plan")).Decision(t); d.Code != "method_denied" {
+	if d := c.Post(readRequest("note://board/plan")).Decision(t); d.Code != "method_denied" {
 		t.Errorf("a resource that no rule allows: %+v", d)
 	}
 	var racing sync.WaitGroup
 	var had atomic.Int32
 	for range 10 {
 		racing.Go(func() {
-			if resp, err := c.Try([]byte(reading(keptNote))); err == nil && strings.Contains(string(resp.Body), `"text":"read"`) {
+			if resp, err := c.TryPost([]byte(readRequest(noteURI))); err == nil && strings.Contains(string(resp.Body), `"text":"read"`) {
 				had.Add(1)
 			}
 		})
@@ -100,13 +100,13 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	if had.Load() != 1 || got.Load() != 1 {
 		t.Errorf("%d callers received the resource, and it was read %d times", had.Load(), got.Load())
 	}
-	f.becomes(t, id, "done")
-	c.Post(reading(keptNote)) // another approval request, unless one of the racing callers has made it already
-	for _, a := range f.waiting(t, "--state", "pending") {
-		holds(t, f.approvals(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
+	f.awaitState(t, id, "done")
+	c.Post(readRequest(noteURI)) // another approval request, unless one of the racing callers has made it already
+	for _, a := range f.listApprovals(t, "--state", "pending") {
+		checkCommand(t, f.runApprovalsJSON(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
 	}
-	for _, uri := range []string{keptNote, otherNote} {
-		if resp := c.Post(strings.Replace(reading(uri), `"uri"`, `"other":1,"uri"`, 1)); resp.Decision(t).Code != "approval_denied" || !strings.Contains(resp.Text(t), "denied by operator: not today") {
+	for _, uri := range []string{noteURI, otherNoteURI} {
+		if resp := c.Post(strings.Replace(readRequest(uri), `"uri"`, `"other":1,"uri"`, 1)); resp.Decision(t).Code != "approval_denied" || !strings.Contains(resp.Text(t), "denied by operator: not today") {
 			t.Errorf("denied: %s", resp.Body)
 		}
 	}
@@ -117,7 +117,7 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 
 // Checks that an approved read is cancelled if policy now allows or denies the request without an approval. The votes
 // count for no later read.
-func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
+func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
 		code, state string
@@ -125,18 +125,18 @@ func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 	}{"allow": {"", "cancelled", 1}, "deny": {"denied_by_rule", "cancelled", 0}} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
-			f, got := keptFixture(t, "approvals: {hold: 0s}")
+			f, got := newReadApprovalFixture(t, "approvals: {hold: 0s}")
 			c := stack.Connect(t, f.MCP("kept"), stack.AgentToken)
-			c.Post(reading(keptNote))
-			id := f.pendingOne(t)
-			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-			f.judges(t, c, strings.Replace(keptPolicy, "action: require_approval, reason", "action: "+action+", reason", 1)+"tools:\n")
-			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != want.code || got.Load() != want.got {
+			c.Post(readRequest(noteURI))
+			id := f.awaitOnePending(t)
+			checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
+			f.changePolicy(t, c, strings.Replace(readApprovalPolicy, "action: require_approval, reason", "action: "+action+", reason", 1)+"tools:\n")
+			if resp := c.Post(readRequest(noteURI)); resp.Decision(t).Code != want.code || got.Load() != want.got {
 				t.Errorf("under the changed policy the response is %s, after %d reads", resp.Body, got.Load())
 			}
-			f.becomes(t, id, want.state)
-			f.judges(t, c, keptPolicy+"tools:\n")
-			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != "approval_pending" || f.pendingOne(t) == id || got.Load() != want.got {
+			f.awaitState(t, id, want.state)
+			f.changePolicy(t, c, readApprovalPolicy+"tools:\n")
+			if resp := c.Post(readRequest(noteURI)); resp.Decision(t).Code != "approval_pending" || f.awaitOnePending(t) == id || got.Load() != want.got {
 				t.Errorf("once policy requires an approval again the response is %s, after %d reads", resp.Body, got.Load())
 			}
 		})
@@ -146,7 +146,7 @@ func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 // Checks that clients of the official SDK receive the prompts and resources that they request after the approval: in a
 // session, at the URL for all servers, and without a session. Without a session the clients wait in several round
 // trips.
-func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
+func TestApprovals_OfficialClientsWaitForPromptsAndResources(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		url  func(*testing.T, *stack.Stack) string
@@ -155,24 +155,24 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 		prompt, uri string
 		version     string
 	}{
-		"in a session at all servers":      {func(t *testing.T, s *stack.Stack) string { t.Helper(); return older(t, allOf(s)) }, "60s", "kept__", "mcp.kept+", "2025-11-25"},
-		"without a session at all servers": {func(_ *testing.T, s *stack.Stack) string { return allOf(s) }, "5s", "kept__", "mcp.kept+", "2026-07-28"},
+		"in a session at all servers":      {func(t *testing.T, s *stack.Stack) string { t.Helper(); return sessionsOnlyProxy(t, allServersURL(s)) }, "60s", "kept__", "mcp.kept+", "2025-11-25"},
+		"without a session at all servers": {func(_ *testing.T, s *stack.Stack) string { return allServersURL(s) }, "5s", "kept__", "mcp.kept+", "2026-07-28"},
 		"without a session":                {func(_ *testing.T, s *stack.Stack) string { return s.MCP("kept") }, "5s", "", "", "2026-07-28"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, got := keptFixture(t, "approvals: {hold: "+tt.hold+"}")
-			c, _ := attending(t, listening(tt.url(t, f.Stack)))
+			f, got := newReadApprovalFixture(t, "approvals: {hold: "+tt.hold+"}")
+			c, _ := connectInteractive(t, streamingTransport(tt.url(t, f.Stack)))
 			t.Cleanup(func() { _ = c.Close() }) // a request may be under way if the test has failed
 			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
 				t.Fatalf("the client uses protocol version %s", v)
 			}
 			ctx := context.WithoutCancel(t.Context())
 			if list, err := c.ListResources(ctx, nil); err != nil || len(list.Resources) != 2 {
-				t.Errorf("the resources that need approval are listed as %s, %v", said(list), err)
+				t.Errorf("the resources that need approval are listed as %s, %v", resultJSON(list), err)
 			}
 			for what, ask := range map[string]func() (any, error){
-				"read":    func() (any, error) { return c.ReadResource(ctx, &mcp.ReadResourceParams{URI: tt.uri + keptNote}) },
+				"read":    func() (any, error) { return c.ReadResource(ctx, &mcp.ReadResourceParams{URI: tt.uri + noteURI}) },
 				"written": func() (any, error) { return c.GetPrompt(ctx, &mcp.GetPromptParams{Name: tt.prompt + "letter"}) },
 			} {
 				type answer struct {
@@ -188,17 +188,17 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 					return time.Now()
 				}
 				before, asked := got.Load(), begin()
-				id := f.pendingOne(t)
+				id := f.awaitOnePending(t)
 				<-time.After(time.Until(asked.Add(6 * time.Second))) // during the second round trip
 				if got.Load() != before {
 					t.Errorf("%s: the server received the request before the approval", what)
 				}
-				holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-				if a := <-answered; a.err != nil || !strings.Contains(said(a.got), `"text":"`+what+`"`) || got.Load() != before+1 {
+				checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
+				if a := <-answered; a.err != nil || !strings.Contains(resultJSON(a.got), `"text":"`+what+`"`) || got.Load() != before+1 {
 					t.Errorf("%s: after the approval the response is %v, %v", what, a.got, a.err)
 				}
 				begin()
-				holds(t, f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"), 0, "")
+				checkCommand(t, f.runApprovalsJSON(t, "deny", f.awaitOnePending(t), "--yes", "-m", "too much"), 0, "")
 				if a := <-answered; a.err == nil || !strings.Contains(a.err.Error(), "denied by operator: too much") || got.Load() != before+1 {
 					t.Errorf("%s: after the denial the response is %v, %v", what, a.got, a.err)
 				}
@@ -207,8 +207,8 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 	}
 }
 
-// said returns a result as JSON, or the text of the marshal error.
-func said(answer any) string {
+// resultJSON returns a result as JSON, or the text of the marshal error.
+func resultJSON(answer any) string {
 	raw, err := json.Marshal(answer)
 	if err != nil {
 		return err.Error()

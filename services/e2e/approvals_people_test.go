@@ -12,60 +12,60 @@ import (
 
 // Checks that the mesh does not start if a rule requires more approvers than there are. `config check` and `policy
 // lint` report the rule.
-func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
+func TestApprovals_UnreachableQuorumIsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	const (
 		refused = "policy.yaml:7:3: tools.pay: can never be approved: it asks for 2 operators or approvers of finance, and there is 1; " +
 			"that is ana: give more people a token with role approver or operator, in one of these groups"
 		groups = "groups: {finance: [ana, ben], ghosts: [nobody]}\n"
 	)
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: rulesPolicy, Tokens: financePeople, Extra: groups,
 	})
-	config := func(args ...string) stack.Ran {
+	config := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append(args, "--config", s.Config), Dir: s.Dir})
 	}
 	check := config("config", "check")
-	holds(t, check, 0, check.Stdout, "group         finance: ana, ben", "group         ghosts: nobody (no token)")
+	checkCommand(t, check, 0, check.Stdout, "group         finance: ana, ben", "group         ghosts: nobody (no token)")
 	lint := config("policy", "lint", "policy.yaml")
-	holds(t, lint, 0, lint.Stdout, "1 document(s) load")
-	rewrite(t, s.Config, "[ana, ben]", "[ana]")
+	checkCommand(t, lint, 0, lint.Stdout, "1 document(s) load")
+	replaceInFile(t, s.Config, "[ana, ben]", "[ana]")
 	for _, command := range [][]string{{"up"}, {"config", "check"}} {
 		ran := config(command...)
-		holds(t, ran, 1, ran.Stderr, refused)
+		checkCommand(t, ran, 1, ran.Stderr, refused)
 	}
 	lint = config("policy", "lint", "policy.yaml")
-	holds(t, lint, 1, lint.Stdout, "policy.yaml:7:3: error: tools.pay: can never be approved")
+	checkCommand(t, lint, 1, lint.Stdout, "policy.yaml:7:3: error: tools.pay: can never be approved")
 	alone := stack.Run(t, stack.Command{Args: []string{"policy", "lint", s.Policy}})
-	holds(t, alone, 0, alone.Stdout, "1 document(s) load")
+	checkCommand(t, alone, 0, alone.Stdout, "1 document(s) load")
 }
 
 // Checks that a quorum counts the operator that `sluice up` generates for a configuration without tokens.
-func TestTheGeneratedOperatorMayApprove(t *testing.T) {
+func TestApprovals_QuorumCountsTheGeneratedOperator(t *testing.T) {
 	t.Parallel()
 	const asks = "version: 1\ntools: {pay: {action: require_approval}}\n"
-	dir := folder(t, map[string]string{"sluice.yaml": "policies: [policy.yaml]\n", "policy.yaml": asks, "two.yaml": strings.Replace(asks, "approval}", "approval, quorum: 2}", 1)})
-	run := func(args ...string) stack.Ran {
+	dir := writeFolder(t, map[string]string{"sluice.yaml": "policies: [policy.yaml]\n", "policy.yaml": asks, "two.yaml": strings.Replace(asks, "approval}", "approval, quorum: 2}", 1)})
+	run := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append(args, "--config", "sluice.yaml"), Dir: dir})
 	}
-	holds(t, run("config", "check"), 0, "")
+	checkCommand(t, run("config", "check"), 0, "")
 	two := run("policy", "lint", "two.yaml")
-	holds(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
+	checkCommand(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
 }
 
 // Checks that `config check` and `sluice up` warn about owner_may_approve.
-func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
+func TestApprovals_OwnerMayApproveIsWarnedAbout(t *testing.T) {
 	t.Parallel()
 	const warning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: payPolicy, Extra: "approvals: {owner_may_approve: true}",
 	})
-	run := func(args ...string) stack.Ran {
+	run := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append([]string{"config", "check", "--config", s.Config}, args...)})
 	}
 	check := run()
-	holds(t, check, 0, check.Stdout, "warning       "+warning)
-	got := decode[struct{ Warnings []string }](t, run("-o", "json"))
+	checkCommand(t, check, 0, check.Stdout, "warning       "+warning)
+	got := decodeOutput[struct{ Warnings []string }](t, run("-o", "json"))
 	if diff := cmp.Diff([]string{warning}, got.Warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -73,16 +73,16 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	if err := p.Stop(t); err != nil || strings.Count(p.Stderr(), warning) != 1 {
 		t.Errorf("%v; the log is %s", err, p.Stderr())
 	}
-	rewrite(t, s.Config, "owner_may_approve: true", "owner_may_approve: false")
-	got = decode[struct{ Warnings []string }](t, run("-o", "json"))
+	replaceInFile(t, s.Config, "owner_may_approve: true", "owner_may_approve: false")
+	got = decodeOutput[struct{ Warnings []string }](t, run("-o", "json"))
 	if len(got.Warnings) != 0 {
 		t.Errorf("without owner_may_approve the warnings are %v", got.Warnings)
 	}
 }
 
-func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
+func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	f.connect(t).Call("safe", "{}") // so that the server is in the catalog
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
@@ -90,7 +90,7 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--args", arguments},
 			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 		})
-		holds(t, ran, 0, ran.Stdout, want...)
+		checkCommand(t, ran, 0, ran.Stdout, want...)
 	}
 	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
 	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
@@ -104,40 +104,40 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 }
 
 // Checks that the vote of a person does not count if the person has left the group before the call is made.
-func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
+func TestApprovals_VoteOfAFormerGroupMemberDoesNotCount(t *testing.T) {
 	t.Parallel()
-	f, p := rules(t, "")
+	f, p := newRulesFixture(t, "")
 	c := f.connect(t)
 	c.Call("pay", `{}`)
-	id := f.pendingOne(t)
-	ran := f.approvals(t, "approve", id, "--yes")
-	holds(t, ran, 1, ran.Stderr, "the rule names groups that decide, and the voter is in none of them")
+	id := f.awaitOnePending(t)
+	ran := f.runApprovalsJSON(t, "approve", id, "--yes")
+	checkCommand(t, ran, 1, ran.Stderr, "the rule names groups that decide, and the voter is in none of them")
 	for _, token := range []string{anaToken, benToken} {
-		holds(t, f.approvalsAs(t, token, "approve", id, "--yes"), 0, "")
+		checkCommand(t, f.runApprovalsJSONAs(t, token, "approve", id, "--yes"), 0, "")
 	}
-	f.becomes(t, id, "approved")
+	f.awaitState(t, id, "approved")
 	if err := p.Stop(t); err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, f.Config, "finance: [ana, ben]", "finance: [ana, operator]")
+	replaceInFile(t, f.Config, "finance: [ana, ben]", "finance: [ana, operator]")
 	p = stack.Start(t, p.Stack)
-	f = &fixture{up: f.up, Stack: p.Stack}
+	f = &fixture{upstream: f.upstream, Stack: p.Stack}
 	c = f.connect(t)
-	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("pay")) != 0 {
-		t.Errorf("after ben has left the group: %+v after %d calls", d, len(f.up.Calls("pay")))
+	if d := c.Call("pay", `{}`).Decision(t); d.Code != "approval_pending" || len(f.upstream.Calls("pay")) != 0 {
+		t.Errorf("after ben has left the group: %+v after %d calls", d, len(f.upstream.Calls("pay")))
 	}
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-	if resp := c.Call("pay", `{}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
+	if resp := c.Call("pay", `{}`); resp.IsError(t) || len(f.upstream.Calls("pay")) != 1 {
 		t.Errorf("after the operator's vote: %s", resp.Body)
 	}
 }
 
-// rewrite replaces text in a file of the test.
-func rewrite(t *testing.T, file, old, with string) {
+// replaceInFile replaces text in a file of the test.
+func replaceInFile(t *testing.T, file, old, with string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(raw), old) {
 		t.Fatalf("%q is not in %s: %v", old, file, err)
 	}
-	write(t, file, strings.ReplaceAll(string(raw), old, with))
+	writeFile(t, file, strings.ReplaceAll(string(raw), old, with))
 }

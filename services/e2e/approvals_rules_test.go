@@ -36,37 +36,37 @@ tools:
 `
 )
 
-// rules starts a mesh with rulesPolicy in a separate process. The timeout of its server is 1 s.
-func rules(t *testing.T, more string) (*fixture, *stack.Process) {
+// newRulesFixture starts a mesh with rulesPolicy in a separate process. The timeout of its server is 1 s.
+func newRulesFixture(t *testing.T, more string) (*fixture, *stack.Process) {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}, timeout: 1s}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
 		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\n" + more,
 	}))
-	return &fixture{up: up, Stack: p.Stack}, p
+	return &fixture{upstream: up, Stack: p.Stack}, p
 }
 
-// hangs makes a tool leave its calls without a response until the test ends.
-func (f *fixture) hangs(t *testing.T, tool string) {
+// leaveUnanswered makes a tool leave its calls without a response until the test ends.
+func (f *fixture) leaveUnanswered(t *testing.T, tool string) {
 	t.Helper()
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
-	f.up.On(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
+	f.upstream.SetAnswer(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
 }
 
-// words runs `sluice approvals` with a token. The output is for people, unlike that of approvals.
-func (f *fixture) words(t *testing.T, token string, args ...string) stack.Ran {
+// runApprovals runs `sluice approvals` with a token. The output is for people, unlike that of approvals.
+func (f *fixture) runApprovals(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", f.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
 }
 
-// becomes waits until an approval is in a state.
-func (f *fixture) becomes(t *testing.T, id, state string) {
+// awaitState waits until an approval is in a state.
+func (f *fixture) awaitState(t *testing.T, id, state string) {
 	t.Helper()
-	var found []waiting
+	var found []listedApproval
 	for range 100 {
-		found = f.waiting(t, "--all")
+		found = f.listApprovals(t, "--all")
 		for _, a := range found {
 			if a.ID == id && a.State == state {
 				return
@@ -77,46 +77,46 @@ func (f *fixture) becomes(t *testing.T, id, state string) {
 	t.Fatalf("%s is not %s: %+v", id, state, found)
 }
 
-// unknown makes an approved call whose outcome is unknown, and returns the id of the approval.
-func (f *fixture) unknown(t *testing.T, c *stack.Client, tool, arguments string) string {
+// makeUnknownOutcome makes an approved call whose outcome is unknown, and returns the id of the approval.
+func (f *fixture) makeUnknownOutcome(t *testing.T, c *stack.Client, tool, arguments string) string {
 	t.Helper()
 	c.Call(tool, arguments)
-	id := f.pendingOne(t)
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	id := f.awaitOnePending(t)
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
 	if d := c.Call(tool, arguments).Decision(t); d.Code != "outcome_unknown" && d.Code != "upstream_timeout" {
 		t.Fatalf("a call without a response: %+v", d)
 	}
-	f.becomes(t, id, "outcome_unknown")
+	f.awaitState(t, id, "outcome_unknown")
 	return id
 }
 
-func TestAnUnknownOutcomeIsResolvedOnTheCommandLine(t *testing.T) {
+func TestApprovalsCLI_ResolvesUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
-	f.hangs(t, "send")
+	f, _ := newRulesFixture(t, "")
+	f.leaveUnanswered(t, "send")
 	c := f.connect(t)
-	id := f.unknown(t, c, "send", `{"n":1}`)
-	ran := f.words(t, anaToken, "resolve", id, "--done", "-m", "seen at the server")
-	holds(t, ran, 1, ran.Stderr, "sluice: ") // an approver is not an operator
-	f.becomes(t, id, "outcome_unknown")
-	ran = f.words(t, stack.OperatorToken, "resolve", id, "--done", "-m", "seen at the server")
-	holds(t, ran, 0, ran.Stdout, "call           raw send", id+" is done\n")
-	again := f.words(t, stack.OperatorToken, "resolve", id, "--failed", "-m", "no", "--yes")
-	holds(t, again, 1, again.Stderr, id+" is done: only an approval in outcome_unknown can be resolved")
-	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "done  operator  seen at the server")
-	other := f.unknown(t, c, "send", `{"n":2}`)
-	if got := decode[waiting](t, f.approvals(t, "resolve", other, "--failed", "-m", "not there")); got != (waiting{other, "failed", "raw", "send"}) {
+	id := f.makeUnknownOutcome(t, c, "send", `{"n":1}`)
+	ran := f.runApprovals(t, anaToken, "resolve", id, "--done", "-m", "seen at the server")
+	checkCommand(t, ran, 1, ran.Stderr, "sluice: ") // an approver is not an operator
+	f.awaitState(t, id, "outcome_unknown")
+	ran = f.runApprovals(t, stack.OperatorToken, "resolve", id, "--done", "-m", "seen at the server")
+	checkCommand(t, ran, 0, ran.Stdout, "call           raw send", id+" is done\n")
+	again := f.runApprovals(t, stack.OperatorToken, "resolve", id, "--failed", "-m", "no", "--yes")
+	checkCommand(t, again, 1, again.Stderr, id+" is done: only an approval in outcome_unknown can be resolved")
+	shown := f.runApprovals(t, stack.OperatorToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "done  operator  seen at the server")
+	other := f.makeUnknownOutcome(t, c, "send", `{"n":2}`)
+	if got := decodeOutput[listedApproval](t, f.runApprovalsJSON(t, "resolve", other, "--failed", "-m", "not there")); got != (listedApproval{other, "failed", "raw", "send"}) {
 		t.Errorf("resolved %+v", got)
 	}
-	if n := len(f.up.Calls("send")); n != 2 {
+	if n := len(f.upstream.Calls("send")); n != 2 {
 		t.Errorf("%d calls were sent", n)
 	}
 }
 
-func TestResolveRefusesWhatSaysTooLittle(t *testing.T) {
+func TestApprovalsCLI_ResolveRefusesMissingArguments(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	for name, tt := range map[string]struct {
 		args []string
 		want string
@@ -126,47 +126,47 @@ func TestResolveRefusesWhatSaysTooLittle(t *testing.T) {
 		"no word why": {[]string{"x", "--done"}, `required flag(s) "comment" not set`},
 		"no approval": {[]string{"--done", "-m", "y"}, "accepts 1 arg(s), received 0"},
 	} {
-		ran := f.words(t, stack.OperatorToken, append([]string{"resolve"}, tt.args...)...)
-		if holds(t, ran, 2, ran.Stderr, tt.want); t.Failed() {
+		ran := f.runApprovals(t, stack.OperatorToken, append([]string{"resolve"}, tt.args...)...)
+		if checkCommand(t, ran, 2, ran.Stderr, tt.want); t.Failed() {
 			t.Fatal(name)
 		}
 	}
-	ran := f.words(t, stack.OperatorToken, "resolve", "nowhere", "--done", "-m", "y")
-	holds(t, ran, 1, ran.Stderr, "sluice: ")
+	ran := f.runApprovals(t, stack.OperatorToken, "resolve", "nowhere", "--done", "-m", "y")
+	checkCommand(t, ran, 1, ran.Stderr, "sluice: ")
 }
 
-func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
+func TestApprovalsCLI_CancelsApproval(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	c := f.connect(t)
 	c.Call("sync", `{"n":1}`)
-	id := f.pendingOne(t)
+	id := f.awaitOnePending(t)
 	complete := stack.Run(t, stack.Command{Args: []string{"__complete", "--addr", f.GRPC, "approvals", "cancel", ""}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
-	holds(t, complete, 0, complete.Stdout, id+"\traw sync, pending\n")
-	ran := f.words(t, stack.OperatorToken, "resolve", id, "--done", "-m", "x")
-	holds(t, ran, 1, ran.Stderr, id+" is pending: only an approval in outcome_unknown can be resolved")
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
-	ran = f.words(t, stack.OperatorToken, "cancel", id, "-m", "no longer needed")
-	holds(t, ran, 0, ran.Stdout, id+" is cancelled\n")
-	if got := decode[waiting](t, f.approvals(t, "cancel", id)); got.State != "cancelled" {
+	checkCommand(t, complete, 0, complete.Stdout, id+"\traw sync, pending\n")
+	ran := f.runApprovals(t, stack.OperatorToken, "resolve", id, "--done", "-m", "x")
+	checkCommand(t, ran, 1, ran.Stderr, id+" is pending: only an approval in outcome_unknown can be resolved")
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
+	ran = f.runApprovals(t, stack.OperatorToken, "cancel", id, "-m", "no longer needed")
+	checkCommand(t, ran, 0, ran.Stdout, id+" is cancelled\n")
+	if got := decodeOutput[listedApproval](t, f.runApprovalsJSON(t, "cancel", id)); got.State != "cancelled" {
 		t.Errorf("the second cancellation: %+v", got)
 	}
-	if d := c.Call("sync", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("sync")) != 0 {
-		t.Errorf("the next call: %+v after %d", d, len(f.up.Calls("sync")))
+	if d := c.Call("sync", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.upstream.Calls("sync")) != 0 {
+		t.Errorf("the next call: %+v after %d", d, len(f.upstream.Calls("sync")))
 	}
-	next := f.pendingOne(t)
-	holds(t, f.approvals(t, "deny", next, "--yes"), 0, "")
-	ran = f.words(t, stack.OperatorToken, "cancel", next)
-	holds(t, ran, 1, ran.Stderr, next+" is denied and stays so: the approval has ended")
-	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
+	next := f.awaitOnePending(t)
+	checkCommand(t, f.runApprovalsJSON(t, "deny", next, "--yes"), 0, "")
+	ran = f.runApprovals(t, stack.OperatorToken, "cancel", next)
+	checkCommand(t, ran, 1, ran.Stderr, next+" is denied and stays so: the approval has ended")
+	shown := f.runApprovals(t, stack.OperatorToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
 // Checks that one approval covers three calls of a tool. The fourth call needs another approval, and so does a call
 // after the grant was revoked.
-func TestAGrantCoversSoManyCalls(t *testing.T) {
+func TestApprovals_GrantCoversALimitedNumberOfCalls(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	c := f.connect(t)
 	post := func(n int) string { return c.Call("post", fmt.Sprintf(`{"n":%d}`, n)).Decision(t).Code }
 	runs := func(n int) {
@@ -178,52 +178,52 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	if code := post(1); code != "approval_pending" {
 		t.Fatal(code)
 	}
-	id := f.pendingOne(t)
-	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "This allows up to 3 calls within 1h0m0s, not only this one.")
-	list := f.words(t, stack.OperatorToken, "list")
-	holds(t, list, 0, list.Stdout, "for 3 calls")
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	id := f.awaitOnePending(t)
+	shown := f.runApprovals(t, stack.OperatorToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "This allows up to 3 calls within 1h0m0s, not only this one.")
+	list := f.runApprovals(t, stack.OperatorToken, "list")
+	checkCommand(t, list, 0, list.Stdout, "for 3 calls")
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
 	for n := 1; n <= 3; n++ {
 		runs(n)
 	}
 	if code := post(4); code != "approval_pending" {
 		t.Errorf("the fourth call: %s", code)
 	}
-	list = f.words(t, stack.OperatorToken, "list", "--all")
-	holds(t, list, 0, list.Stdout, "by grant "+id, "grant, 3 of 3 used", "for 3 calls")
-	shown = f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "grant          3 of 3 calls used, until ")
-	next := f.pendingOne(t)
-	holds(t, f.approvals(t, "approve", next, "--yes"), 0, "")
+	list = f.runApprovals(t, stack.OperatorToken, "list", "--all")
+	checkCommand(t, list, 0, list.Stdout, "by grant "+id, "grant, 3 of 3 used", "for 3 calls")
+	shown = f.runApprovals(t, stack.OperatorToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "grant          3 of 3 calls used, until ")
+	next := f.awaitOnePending(t)
+	checkCommand(t, f.runApprovalsJSON(t, "approve", next, "--yes"), 0, "")
 	runs(4)
 	runs(5)
-	covered := decode[[]struct{ ID, GrantedBy string }](t, f.approvals(t, "list", "--all", "-n", "1"))
-	shown = f.words(t, stack.OperatorToken, "show", covered[0].ID)
-	holds(t, shown, 0, shown.Stdout, "covered by     the grant of approval "+next)
-	f.becomes(t, next, "done")
-	ran := f.words(t, stack.OperatorToken, "cancel", next, "-m", "enough")
-	holds(t, ran, 0, ran.Stdout, next+" is done: its grant was cancelled\n")
-	if code := post(6); code != "approval_pending" || len(f.up.Calls("post")) != 5 {
-		t.Errorf("after the grant was revoked: %s, and %d calls were sent", code, len(f.up.Calls("post")))
+	covered := decodeOutput[[]struct{ ID, GrantedBy string }](t, f.runApprovalsJSON(t, "list", "--all", "-n", "1"))
+	shown = f.runApprovals(t, stack.OperatorToken, "show", covered[0].ID)
+	checkCommand(t, shown, 0, shown.Stdout, "covered by     the grant of approval "+next)
+	f.awaitState(t, next, "done")
+	ran := f.runApprovals(t, stack.OperatorToken, "cancel", next, "-m", "enough")
+	checkCommand(t, ran, 0, ran.Stdout, next+" is done: its grant was cancelled\n")
+	if code := post(6); code != "approval_pending" || len(f.upstream.Calls("post")) != 5 {
+		t.Errorf("after the grant was revoked: %s, and %d calls were sent", code, len(f.upstream.Calls("post")))
 	}
 }
 
 // Checks that a grant with a condition covers the calls that meet the condition, which compares exact numbers. Every
 // other call needs an approval that covers only that call.
-func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
+func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	c := f.connect(t)
 	refund := func(amount string) string { return c.Call("refund", `{"amount":`+amount+`}`).Decision(t).Code }
 	if code := refund("5"); code != "approval_pending" {
 		t.Fatal(code)
 	}
-	id := f.pendingOne(t)
-	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet these conditions, not only this one.\n",
+	id := f.awaitOnePending(t)
+	shown := f.runApprovals(t, stack.OperatorToken, "show", id)
+	checkCommand(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet these conditions, not only this one.\n",
 		`careful        Each such call meets: decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`+"\n")
-	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	checkCommand(t, f.runApprovalsJSON(t, "approve", id, "--yes"), 0, "")
 	for _, amount := range []string{"5", "100", "1e2", "100.00", "0.005", `"12.50"`} {
 		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
 			t.Errorf("%s: %s", amount, resp.Body)
@@ -235,12 +235,12 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 			t.Errorf("%s: %s", amount, code)
 		}
 	}
-	for _, a := range f.waiting(t) {
-		shown := f.words(t, stack.OperatorToken, "show", a.ID)
+	for _, a := range f.listApprovals(t) {
+		shown := f.runApprovals(t, stack.OperatorToken, "show", a.ID)
 		if strings.Contains(shown.Stdout, "This allows") {
 			t.Errorf("a call that the grant does not cover offers one: %s", shown.Stdout)
 		}
-		holds(t, f.approvals(t, "approve", a.ID, "--yes"), 0, "")
+		checkCommand(t, f.runApprovalsJSON(t, "approve", a.ID, "--yes"), 0, "")
 	}
 	for _, amount := range others {
 		if resp := c.Call("refund", `{"amount":`+amount+`}`); resp.IsError(t) {
@@ -250,35 +250,35 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	if code := refund("101.5"); code != "approval_pending" {
 		t.Errorf("another amount: %s", code)
 	}
-	if n := len(f.up.Calls("refund")); n != 6+len(others) {
+	if n := len(f.upstream.Calls("refund")); n != 6+len(others) {
 		t.Errorf("%d calls were sent", n)
 	}
 }
 
 // Checks that a call is sent again after an unknown outcome if policy calls its tool idempotent, and is not sent again
 // otherwise.
-func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
+func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	f, _ := rules(t, "")
-	f.hangs(t, "sync")
+	f, _ := newRulesFixture(t, "")
+	f.leaveUnanswered(t, "sync")
 	c := f.connect(t)
-	id := f.unknown(t, c, "sync", `{"n":1}`)
-	f.up.On("sync", rawmcp.Result(`{"content":[{"type":"text","text":"ran"}]}`))
-	if resp := c.Call("sync", `{"n":1}`); resp.IsError(t) || len(f.up.Calls("sync")) != 2 {
-		t.Errorf("the same call: %s, and %d were sent", resp.Body, len(f.up.Calls("sync")))
+	id := f.makeUnknownOutcome(t, c, "sync", `{"n":1}`)
+	f.upstream.SetAnswer("sync", rawmcp.Result(`{"content":[{"type":"text","text":"ran"}]}`))
+	if resp := c.Call("sync", `{"n":1}`); resp.IsError(t) || len(f.upstream.Calls("sync")) != 2 {
+		t.Errorf("the same call: %s, and %d were sent", resp.Body, len(f.upstream.Calls("sync")))
 	}
-	f.becomes(t, id, "done")
-	f.hangs(t, "send")
-	f.unknown(t, c, "send", `{"n":1}`)
-	f.up.On("send", rawmcp.Result(`{"content":[]}`))
-	if d := c.Call("send", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.up.Calls("send")) != 1 {
-		t.Errorf("another tool: %+v, and %d were sent", d, len(f.up.Calls("send")))
+	f.awaitState(t, id, "done")
+	f.leaveUnanswered(t, "send")
+	f.makeUnknownOutcome(t, c, "send", `{"n":1}`)
+	f.upstream.SetAnswer("send", rawmcp.Result(`{"content":[]}`))
+	if d := c.Call("send", `{"n":1}`).Decision(t); d.Code != "approval_pending" || len(f.upstream.Calls("send")) != 1 {
+		t.Errorf("another tool: %+v, and %d were sent", d, len(f.upstream.Calls("send")))
 	}
 }
 
-// elicited calls a tool as a client that responds to the elicitation with result. It returns the params of the
+// callWithElicitation calls a tool as a client that responds to the elicitation with result. It returns the params of the
 // elicitation, and the response to the call.
-func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer string) {
+func (f *fixture) callWithElicitation(t *testing.T, tool, result string) (question, answer string) {
 	t.Helper()
 	var session string
 	post := func(body string) *http.Response {
@@ -304,7 +304,7 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	opened := post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"asking","version":"1"}}}`)
 	session = opened.Header.Get("Mcp-Session-Id")
 	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	lines := bufio.NewScanner(post(call(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
+	lines := bufio.NewScanner(post(callRequest(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		ok = ok && data != "" // an empty event opens a stream
@@ -329,31 +329,31 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 
 // Checks that the user of the agent confirms a call if the rule asks for it, and declines it by accepting the
 // elicitation with run=false.
-func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
+func TestApprovals_CallIsConfirmedByElicitation(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")
 	for _, tt := range []struct{ name, result, answer, note string }{
 		{"confirmed", `{"action":"accept","content":{"run":true}}`, `"text":"ran"`, "confirmed at the agent"},
 		{"declined", `{"action":"accept","content":{"run":false}}`, "approval_denied", "-   "},
 	} {
-		question, answer := f.elicited(t, "note", tt.result)
+		question, answer := f.callWithElicitation(t, "note", tt.result)
 		if !strings.Contains(question, "a\\\\u202eb") || !strings.Contains(answer, tt.answer) {
 			t.Errorf("%s: the elicitation is %s, the response %s", tt.name, question, answer)
 		}
-		found := decode[[]struct {
+		found := decodeOutput[[]struct {
 			ID, State   string
 			SelfConfirm bool
 			Votes       []struct{ Subject, Channel string }
-		}](t, f.approvals(t, "list", "--all", "-n", "1"))
+		}](t, f.runApprovalsJSON(t, "list", "--all", "-n", "1"))
 		if len(found) != 1 || !found[0].SelfConfirm || len(found[0].Votes) != 1 || found[0].Votes[0] != (struct{ Subject, Channel string }{"agent", "elicitation"}) {
 			t.Errorf("%s: %+v", tt.name, found)
 		}
-		list := f.words(t, stack.OperatorToken, "list", "--all", "-n", "1")
-		holds(t, list, 0, list.Stdout, "  "+tt.note+"  "+found[0].ID+"\n")
-		shown := f.words(t, stack.OperatorToken, "show", found[0].ID)
-		holds(t, shown, 0, shown.Stdout, "  agent  "+tt.name+" at the agent\n")
+		list := f.runApprovals(t, stack.OperatorToken, "list", "--all", "-n", "1")
+		checkCommand(t, list, 0, list.Stdout, "  "+tt.note+"  "+found[0].ID+"\n")
+		shown := f.runApprovals(t, stack.OperatorToken, "show", found[0].ID)
+		checkCommand(t, shown, 0, shown.Stdout, "  agent  "+tt.name+" at the agent\n")
 	}
-	if n := len(f.up.Calls("note")); n != 1 {
+	if n := len(f.upstream.Calls("note")); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// atTerminal runs `sluice approvals` in a pseudoterminal and types the text types when the command asks a question.
+// runAtTerminal runs `sluice approvals` in a pseudoterminal and types the text types when the command asks a question.
 // Stderr of the result is the text on the terminal, and Stdout is the standard output.
-func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.Ran {
+func (f *fixture) runAtTerminal(t *testing.T, types string, args ...string) stack.CommandResult {
 	t.Helper()
 	program := stack.Program(t, "sluice")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -59,40 +59,40 @@ func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.R
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	return stack.Ran{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
+	return stack.CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
 }
 
 // Checks that the question at a terminal names the action, and that only the text "yes" performs the action.
-func TestAPersonAtATerminalIsAsked(t *testing.T) {
+func TestApprovalsCLI_AsksForConfirmationAtATerminal(t *testing.T) {
 	t.Parallel()
 	const ctrlC, ctrlD = "\x03", "\x04"
-	f, _ := rules(t, "")
+	f, _ := newRulesFixture(t, "")
 	c := f.connect(t)
 	c.Call("send", `{"to":"ana"}`)
-	id := f.pendingOne(t)
+	id := f.awaitOnePending(t)
 	for name, types := range map[string]string{"no": "no\n", "an empty line": "\n", "nearly yes": "yes please\n", "Ctrl-C": ctrlC, "Ctrl-D": ctrlD} {
 		for command, question := range map[string]string{"approve": "Approve this call?", "deny": "Deny this call?", "cancel": "Cancel this approval?"} {
-			ran := f.atTerminal(t, types, command, id)
-			holds(t, ran, 1, ran.Stderr, question+" Type yes: ", "\nsluice: nothing was decided\n")
+			ran := f.runAtTerminal(t, types, command, id)
+			checkCommand(t, ran, 1, ran.Stderr, question+" Type yes: ", "\nsluice: nothing was decided\n")
 			if !strings.Contains(ran.Stdout, `"to": "ana"`) || strings.Contains(ran.Stderr, "context canceled") {
 				t.Errorf("%s at %s: %+v", name, command, ran)
 			}
 		}
 	}
-	f.becomes(t, id, "pending")
-	json := f.atTerminal(t, "no\n", "approve", id, "-o", "json")
-	holds(t, json, 1, json.Stderr, `"to": "ana"`, "Approve this call? Type yes: ", "\nsluice: nothing was decided\n")
+	f.awaitState(t, id, "pending")
+	json := f.runAtTerminal(t, "no\n", "approve", id, "-o", "json")
+	checkCommand(t, json, 1, json.Stderr, `"to": "ana"`, "Approve this call? Type yes: ", "\nsluice: nothing was decided\n")
 	if json.Stdout != "" {
 		t.Errorf("the JSON output is %q", json.Stdout)
 	}
-	f.becomes(t, id, "pending")
-	json = f.atTerminal(t, "yes\n", "approve", id, "-o", "json")
-	holds(t, json, 0, json.Stderr, "Approve this call? Type yes: ")
-	if a := decode[waiting](t, json); a.State != "approved" {
+	f.awaitState(t, id, "pending")
+	json = f.runAtTerminal(t, "yes\n", "approve", id, "-o", "json")
+	checkCommand(t, json, 0, json.Stderr, "Approve this call? Type yes: ")
+	if a := decodeOutput[listedApproval](t, json); a.State != "approved" {
 		t.Errorf("the approval is %+v", a)
 	}
-	sure := f.atTerminal(t, "", "cancel", id, "--yes")
-	holds(t, sure, 0, sure.Stdout, id+" is cancelled\n")
+	sure := f.runAtTerminal(t, "", "cancel", id, "--yes")
+	checkCommand(t, sure, 0, sure.Stdout, id+" is cancelled\n")
 	if strings.Contains(sure.Stderr, "Type yes") {
 		t.Errorf("with --yes the command asks: %s", sure.Stderr)
 	}

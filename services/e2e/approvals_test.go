@@ -31,37 +31,37 @@ tools:
   limited: {action: require_approval, rate_limit: {max: 1, window: 60}}
 `
 
-// waiting holds the fields of an approval in `sluice approvals list`.
-type waiting struct{ ID, State, Server, Tool string }
+// listedApproval holds the fields of an approval in `sluice approvals list`.
+type listedApproval struct{ ID, State, Server, Tool string }
 
-// approvals runs `sluice approvals` as the operator.
-func (f *fixture) approvals(t *testing.T, args ...string) stack.Ran {
+// runApprovalsJSON runs `sluice approvals` as the operator.
+func (f *fixture) runApprovalsJSON(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
-	return f.approvalsAs(t, stack.OperatorToken, args...)
+	return f.runApprovalsJSONAs(t, stack.OperatorToken, args...)
 }
 
-func (f *fixture) approvalsAs(t *testing.T, token string, args ...string) stack.Ran {
+func (f *fixture) runApprovalsJSONAs(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{
 		Args: append([]string{"approvals", "--addr", f.GRPC, "--output", "json"}, args...), Env: []string{"SLUICE_TOKEN=" + token},
 	})
 }
 
-func (f *fixture) waiting(t *testing.T, args ...string) []waiting {
+func (f *fixture) listApprovals(t *testing.T, args ...string) []listedApproval {
 	t.Helper()
-	ran := f.approvals(t, append([]string{"list"}, args...)...)
-	var out []waiting
+	ran := f.runApprovalsJSON(t, append([]string{"list"}, args...)...)
+	var out []listedApproval
 	if err := json.Unmarshal([]byte(ran.Stdout), &out); err != nil {
 		t.Fatalf("%v: %+v", err, ran)
 	}
 	return out
 }
 
-// pendingOne waits until exactly one approval is pending and returns its id.
-func (f *fixture) pendingOne(t *testing.T) string {
+// awaitOnePending waits until exactly one approval is pending and returns its id.
+func (f *fixture) awaitOnePending(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		if found := f.waiting(t, "--state", "pending"); len(found) == 1 {
+		if found := f.listApprovals(t, "--state", "pending"); len(found) == 1 {
 			return found[0].ID
 		}
 		<-time.After(50 * time.Millisecond)
@@ -71,34 +71,34 @@ func (f *fixture) pendingOne(t *testing.T) string {
 }
 
 // Checks that a held call runs once after it was approved from another terminal, with the approved arguments.
-func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
+func TestApprovals_HeldCallRunsOnceAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
 	answered := make(chan stack.Response, 1)
 	c := f.connect(t)
 	go func() { answered <- c.Call("pay", `{"sum":12.50}`) }()
-	id := f.pendingOne(t)
-	if diff := cmp.Diff([]waiting{{id, "pending", "raw", "pay"}}, f.waiting(t)); diff != "" {
+	id := f.awaitOnePending(t)
+	if diff := cmp.Diff([]listedApproval{{id, "pending", "raw", "pay"}}, f.listApprovals(t)); diff != "" {
 		t.Errorf("pending approvals (-want +got):\n%s", diff)
 	}
-	if ran := f.approvalsAs(t, stack.AgentToken, "approve", id, "--yes"); ran.Code == 0 {
+	if ran := f.runApprovalsJSONAs(t, stack.AgentToken, "approve", id, "--yes"); ran.Code == 0 {
 		t.Errorf("an agent's token approves: %+v", ran)
 	}
-	if ran := f.approvals(t, "show", id); ran.Code != 0 || !strings.Contains(ran.Stdout, `12.50`) {
+	if ran := f.runApprovalsJSON(t, "show", id); ran.Code != 0 || !strings.Contains(ran.Stdout, `12.50`) {
 		t.Errorf("the view of the approval is %+v", ran)
 	}
-	if n := len(f.up.Calls("pay")); n != 0 {
+	if n := len(f.upstream.Calls("pay")); n != 0 {
 		t.Fatalf("%d calls reached the server before the approval", n)
 	}
-	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+	if ran := f.runApprovalsJSON(t, "approve", id, "--yes"); ran.Code != 0 {
 		t.Fatalf("approve: %+v", ran)
 	}
 	resp := <-answered
-	calls := f.up.Calls("pay")
+	calls := f.upstream.Calls("pay")
 	if resp.IsError(t) || resp.Text(t) != "ran" || len(calls) != 1 || !strings.Contains(string(calls[0].Body), `{"sum":12.50}`) {
 		t.Errorf("answered %s after %d calls", resp.Body, len(calls))
 	}
-	f.settles(t, "done")
+	f.awaitOnlyState(t, "done")
 	kinds := make(map[gatewayv1.RecordKind]int)
 	var intended *gatewayv1.Record
 	for _, r := range f.records(t) {
@@ -125,12 +125,12 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	}
 }
 
-// settles waits until the mesh has exactly one approval and the approval is in a state.
-func (f *fixture) settles(t *testing.T, state string) {
+// awaitOnlyState waits until the mesh has exactly one approval and the approval is in a state.
+func (f *fixture) awaitOnlyState(t *testing.T, state string) {
 	t.Helper()
-	var found []waiting
+	var found []listedApproval
 	for range 100 {
-		if found = f.waiting(t, "--all"); len(found) == 1 && found[0].State == state {
+		if found = f.listApprovals(t, "--all"); len(found) == 1 && found[0].State == state {
 			return
 		}
 		<-time.After(50 * time.Millisecond)
@@ -139,7 +139,7 @@ func (f *fixture) settles(t *testing.T, state string) {
 }
 
 // Checks that the caller receives a ticket after the hold, and that the same call runs once after its approval.
-func TestATicketAndThenTheSameCall(t *testing.T) {
+func TestApprovals_RepeatedCallRunsOnceAfterATicket(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
 	c := f.connect(t)
@@ -148,35 +148,35 @@ func TestATicketAndThenTheSameCall(t *testing.T) {
 	if !first.IsError(t) || d.Code != "approval_pending" || !d.Retryable || !strings.Contains(first.Text(t), "Call the same tool again later with the same arguments") {
 		t.Fatalf("the ticket is %s", first.Body)
 	}
-	id := f.pendingOne(t)
-	if again := c.Call("pay", `{ "sum" : 15e-1 }`).Decision(t); again.Code != "approval_pending" || f.pendingOne(t) != id {
+	id := f.awaitOnePending(t)
+	if again := c.Call("pay", `{ "sum" : 15e-1 }`).Decision(t); again.Code != "approval_pending" || f.awaitOnePending(t) != id {
 		t.Errorf("the same call before the approval: %+v", again)
 	}
-	if ran := f.approvals(t, "approve", id, "--yes"); ran.Code != 0 {
+	if ran := f.runApprovalsJSON(t, "approve", id, "--yes"); ran.Code != 0 {
 		t.Fatalf("approve: %+v", ran)
 	}
 	if resp := stack.Connect(t, f.MCP("raw"), stack.AgentToken).Call("pay", `{"sum":1.50}`); resp.IsError(t) {
 		t.Errorf("the same call, in another session: %s", resp.Body)
 	}
-	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
+	if sent := string(f.upstream.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
 		t.Errorf("sent %s, want the arguments that were approved", sent)
 	}
-	f.becomes(t, id, "done") // the response waits for that, but only for a limited time
+	f.awaitState(t, id, "done") // the response waits for that, but only for a limited time
 	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
 		t.Errorf("the same call after it ran: %+v", other)
 	}
-	if n := len(f.up.Calls("pay")); n != 1 {
+	if n := len(f.upstream.Calls("pay")); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
 }
 
-func TestADeniedCallNeverRuns(t *testing.T) {
+func TestApprovals_DeniedCallNeverRuns(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
 	answered := make(chan stack.Response, 1)
 	c := f.connect(t)
 	go func() { answered <- c.Call("pay", `{}`) }()
-	if ran := f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"); ran.Code != 0 {
+	if ran := f.runApprovalsJSON(t, "deny", f.awaitOnePending(t), "--yes", "-m", "too much"); ran.Code != 0 {
 		t.Fatalf("deny: %+v", ran)
 	}
 	const says = "Not executed: denied by operator: too much. The same call stays denied for another 10 minutes: do not make it again."
@@ -185,13 +185,13 @@ func TestADeniedCallNeverRuns(t *testing.T) {
 			t.Errorf("%s: answered %s", when, resp.Body)
 		}
 	}
-	if n := len(f.up.Calls("pay")); n != 0 {
+	if n := len(f.upstream.Calls("pay")); n != 0 {
 		t.Errorf("the call ran %d times", n)
 	}
 }
 
 // Case N2. Checks that the refusal of a caller with too many pending calls names the limit, its key and what to do.
-func TestN2TooManyPending(t *testing.T) {
+func TestApprovals_TooManyPendingCallsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
 	c := f.connect(t)
@@ -207,7 +207,7 @@ func TestN2TooManyPending(t *testing.T) {
 
 // Case X8. Checks the refusal of a caller that has requested approvals too often. It names the limit, its key and when
 // to try again. Calls that already have an approval request are not affected.
-func TestX8AskedTooOften(t *testing.T) {
+func TestApprovals_TooManyApprovalRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
 	c := f.connect(t)
@@ -225,12 +225,12 @@ func TestX8AskedTooOften(t *testing.T) {
 }
 
 // Case A1. Checks that a call that differs from the approved call in any way needs another approval.
-func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
+func TestApprovals_DifferentCallNeedsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
 	c := f.connect(t)
 	c.Call("pay", `{"to":"ben","sum":9007199254740992}`)
-	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+	if ran := f.runApprovalsJSON(t, "approve", f.awaitOnePending(t), "--yes"); ran.Code != 0 {
 		t.Fatal(ran)
 	}
 	for _, other := range []string{`{"to":"ben","sum":9007199254740993}`, `{"to":"Ben","sum":9007199254740992}`, `{"to":"ben","sum":"9007199254740992"}`, `{"to":"ben","sum":9007199254740992,"x":null}`} {
@@ -241,41 +241,41 @@ func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	if d := stack.Connect(t, f.MCP("raw"), stack.OtherToken).Call("pay", `{"to":"ben","sum":9007199254740992}`).Decision(t); d.Code != "approval_pending" {
 		t.Errorf("another caller: %+v", d)
 	}
-	if n := len(f.up.Calls("pay")); n != 0 {
+	if n := len(f.upstream.Calls("pay")); n != 0 {
 		t.Fatalf("%d calls ran without an approval", n)
 	}
-	if resp := c.Call("pay", `{"sum":9007199254740992,"to":"ben"}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
+	if resp := c.Call("pay", `{"sum":9007199254740992,"to":"ben"}`); resp.IsError(t) || len(f.upstream.Calls("pay")) != 1 {
 		t.Errorf("the approved call: %s", resp.Body)
 	}
 }
 
 // Cases A2, R1. Checks that one call runs, and that its rate limit is charged once, if 50 callers make the approved
 // call at the same time.
-func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
+func TestApprovals_ApprovedCallRunsOnceWhenCallersRace(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
 	c := f.connect(t)
 	c.Call("limited", `{}`)
-	if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+	if ran := f.runApprovalsJSON(t, "approve", f.awaitOnePending(t), "--yes"); ran.Code != 0 {
 		t.Fatal(ran)
 	}
 	var ran atomic.Int64
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if resp, err := c.Try([]byte(call(`{"name":"limited","arguments":{}}`))); err == nil && !resp.IsError(t) {
+			if resp, err := c.TryPost([]byte(callRequest(`{"name":"limited","arguments":{}}`))); err == nil && !resp.IsError(t) {
 				ran.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	if n := len(f.up.Calls("limited")); n != 1 || ran.Load() != 1 {
+	if n := len(f.upstream.Calls("limited")); n != 1 || ran.Load() != 1 {
 		t.Errorf("the call ran %d times, and %d callers received a result", n, ran.Load())
 	}
 }
 
 // Cases A4, T1, T2. Checks that an approval of a tool's old definition does not allow a call of the changed tool.
-func TestA4AToolThatChangedMeanwhile(t *testing.T) {
+func TestApprovals_ChangedToolInvalidatesTheApproval(t *testing.T) {
 	t.Parallel()
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
 	for _, tt := range []struct{ name, first, then, want string }{
@@ -290,48 +290,48 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 			c := f.connect(t)
 			c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 			c.Call("pay", `{}`)
-			if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+			if ran := f.runApprovalsJSON(t, "approve", f.awaitOnePending(t), "--yes"); ran.Code != 0 {
 				t.Fatal(ran)
 			}
-			f.up.List("[" + tt.then + "]")
-			if d := c.Call("pay", `{}`).Decision(t); d.Code != tt.want || len(f.up.Calls("pay")) != 0 {
-				t.Errorf("the decision is %+v, after %d calls", d, len(f.up.Calls("pay")))
+			f.upstream.SetTools("[" + tt.then + "]")
+			if d := c.Call("pay", `{}`).Decision(t); d.Code != tt.want || len(f.upstream.Calls("pay")) != 0 {
+				t.Errorf("the decision is %+v, after %d calls", d, len(f.upstream.Calls("pay")))
 			}
 			if tt.want == "tool_changed" {
-				f.settles(t, "cancelled")
+				f.awaitOnlyState(t, "cancelled")
 			}
 		})
 	}
 }
 
 // Checks that pending approvals and decisions survive when the mesh is killed.
-func TestAKilledMeshForgetsNoApproval(t *testing.T) {
+func TestApprovals_SurviveAKill(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	s := stack.Write(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}"})
+	s := stack.WriteConfig(t, stack.Options{Servers: "  raw: {http: {url: \"" + up.URL + "\"}}", Policy: payPolicy, Extra: "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}"})
 	p := stack.Start(t, s)
-	f := &fixture{up: up, Stack: p.Stack}
+	f := &fixture{upstream: up, Stack: p.Stack}
 	c := f.connect(t)
 	for _, sum := range []string{"1", "2", "3"} {
 		c.Call("pay", `{"sum":`+sum+`}`)
 	}
-	first := f.waiting(t)
-	if ran := f.approvals(t, "approve", first[2].ID, "--yes"); len(first) != 3 || ran.Code != 0 {
+	first := f.listApprovals(t)
+	if ran := f.runApprovalsJSON(t, "approve", first[2].ID, "--yes"); len(first) != 3 || ran.Code != 0 {
 		t.Fatal(first, ran)
 	}
 	reached, hang := make(chan struct{}), make(chan struct{})
 	defer close(hang)
-	f.up.On("pay", func(http.ResponseWriter, *http.Request, string) { close(reached); <-hang })
-	go func() { _, _ = c.Try([]byte(call(`{"name":"pay","arguments":{"sum":1}}`))) }()
+	f.upstream.SetAnswer("pay", func(http.ResponseWriter, *http.Request, string) { close(reached); <-hang })
+	go func() { _, _ = c.TryPost([]byte(callRequest(`{"name":"pay","arguments":{"sum":1}}`))) }()
 	<-reached
 	p.Kill()
 	_ = p.Wait()
 	p = stack.Start(t, s)
-	f = &fixture{up: up, Stack: p.Stack}
+	f = &fixture{upstream: up, Stack: p.Stack}
 	want := map[string]string{first[0].ID: "pending", first[1].ID: "pending", first[2].ID: "outcome_unknown"}
 	got := make(map[string]string)
 	for range 100 {
-		for _, a := range f.waiting(t, "--all") {
+		for _, a := range f.listApprovals(t, "--all") {
 			got[a.ID] = a.State
 		}
 		if cmp.Equal(want, got) {
@@ -342,10 +342,10 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("after the kill (-want +got):\n%s", diff)
 	}
-	if n := len(f.up.Calls("pay")); n != 1 {
+	if n := len(f.upstream.Calls("pay")); n != 1 {
 		t.Errorf("the call was sent %d times", n)
 	}
-	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).ResolveOutcome(stack.Soon(t), &approvalv1.ResolveOutcomeRequest{
+	if _, err := approvalv1.NewApprovalServiceClient(f.Operator(t)).ResolveOutcome(stack.TimeoutContext(t), &approvalv1.ResolveOutcomeRequest{
 		ApprovalId: first[2].ID, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server",
 	}); err != nil {
 		t.Error(err)
@@ -353,27 +353,27 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 }
 
 // Case A3. Checks that a person can't decide on a call of the same person, also with another token.
-func TestA3WhoAskedDoesNotDecide(t *testing.T) {
+func TestApprovals_RequesterCannotDecideOnItsCall(t *testing.T) {
 	t.Parallel()
 	const second = "test-second-token-of-one-person-9x8c"
 	up := rawmcp.Start(t, tools)
-	f := &fixture{up: up, Stack: stack.Up(t, stack.Options{
+	f := &fixture{upstream: up, Stack: stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: payPolicy, Extra: "approvals: {hold: 0s}",
 		Tokens: fmt.Sprintf("    - {name: second, token: %q, subject: agent, role: operator}", second),
 	})}
 	f.connect(t).Call("pay", `{}`)
-	id := f.pendingOne(t)
-	if ran := f.approvalsAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "the caller, or a principal in its chain, can't decide on the call") {
+	id := f.awaitOnePending(t)
+	if ran := f.runApprovalsJSONAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "the caller, or a principal in its chain, can't decide on the call") {
 		t.Errorf("the requester's second token: %+v", ran)
 	}
-	if got := f.waiting(t); len(got) != 1 || got[0].State != "pending" {
+	if got := f.listApprovals(t); len(got) != 1 || got[0].State != "pending" {
 		t.Errorf("the approvals are %+v", got)
 	}
 }
 
 // Checks that calls that need approval are refused while the database of the approval service is down, and that other
 // calls pass. After the database has restarted, no approval is lost, and no call runs twice.
-func TestApprovalsOutliveTheirStore(t *testing.T) {
+func TestApprovals_SurviveADatabaseRestart(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t)
 	f := newFixtureWith(t, payPolicy, fmt.Sprintf("approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}\nstores: {approval: %q}", database.Database(t)))
@@ -381,8 +381,8 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	for n := range 5 {
 		c.Call("pay", fmt.Sprintf(`{"n":%d}`, n))
 	}
-	before := f.waiting(t)
-	if ran := f.approvals(t, "approve", before[4].ID, "--yes"); len(before) != 5 || ran.Code != 0 {
+	before := f.listApprovals(t)
+	if ran := f.runApprovalsJSON(t, "approve", before[4].ID, "--yes"); len(before) != 5 || ran.Code != 0 {
 		t.Fatal(before, ran)
 	}
 	database.Kill(t)
@@ -393,9 +393,9 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 		t.Errorf("another call: %s", resp.Body)
 	}
 	database.Restart(t)
-	var after []waiting
+	var after []listedApproval
 	for range 100 {
-		if ran := f.approvals(t, "list"); ran.Code == 0 && json.Unmarshal([]byte(ran.Stdout), &after) == nil {
+		if ran := f.runApprovalsJSON(t, "list"); ran.Code == 0 && json.Unmarshal([]byte(ran.Stdout), &after) == nil {
 			break
 		}
 		<-time.After(50 * time.Millisecond)
@@ -404,18 +404,18 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("pending approvals (-before +after):\n%s", diff)
 	}
-	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.up.Calls("pay")) != 1 {
-		t.Errorf("the approved call: %s, after %d calls", resp.Body, len(f.up.Calls("pay")))
+	if resp := c.Call("pay", `{"n":0}`); resp.IsError(t) || len(f.upstream.Calls("pay")) != 1 {
+		t.Errorf("the approved call: %s, after %d calls", resp.Body, len(f.upstream.Calls("pay")))
 	}
 }
 
 // Checks that no decision and no pending approval is lost, and that no call runs twice, when all roles are restarted
 // while 50 approvals are pending. The roles run in separate processes, which are stopped or killed in turn.
-func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
+func TestApprovals_SurviveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50
-	a := newApart(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
-	pay := func(n int) string { return call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)) }
+	a := newDistributedMesh(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
+	pay := func(n int) string { return callRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n)) }
 	c := a.connect(t)
 	for n := range calls {
 		if d := c.Post(pay(n)).Decision(t); d.Code != "approval_pending" {
@@ -423,10 +423,10 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 		}
 	}
 	client := func() approvalv1.ApprovalServiceClient {
-		return approvalv1.NewApprovalServiceClient(a.Person(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
+		return approvalv1.NewApprovalServiceClient(a.DialWithToken(t, authv1.Role_ROLE_APPROVAL, stack.OperatorToken))
 	}
 	list := func() map[string]string {
-		resp, err := client().ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{PageSize: 1000})
+		resp, err := client().ListApprovals(stack.TimeoutContext(t), &approvalv1.ListApprovalsRequest{PageSize: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -438,12 +438,12 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	}
 	decided := list()
 	for id := range decided {
-		view, err := client().GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+		view, err := client().GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(decided) == calls && strings.HasSuffix(decided[id], "PENDING") && view.GetView().GetDigest()[0]%2 == 0 {
-			if _, err := client().DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
+			if _, err := client().DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest()}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -479,7 +479,7 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 			}
 		}
 	}
-	if n := len(a.up.Calls("pay")); approved == 0 || n != approved || int(ran.Load()) != approved {
+	if n := len(a.upstream.Calls("pay")); approved == 0 || n != approved || int(ran.Load()) != approved {
 		t.Errorf("%d were approved, %d ran, %d reached the server", approved, ran.Load(), n)
 	}
 }

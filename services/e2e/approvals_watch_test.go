@@ -18,11 +18,11 @@ import (
 
 // watcher is a running `sluice approvals watch`. out reads its standard output, and said its standard error.
 type watcher struct {
-	cmd       *exec.Cmd
-	out, said *bufio.Scanner
+	cmd          *exec.Cmd
+	rows, stderr *bufio.Scanner
 }
 
-func (f *fixture) watch(t *testing.T, token string, args ...string) *watcher {
+func (f *fixture) startWatch(t *testing.T, token string, args ...string) *watcher {
 	t.Helper()
 	program := stack.Program(t, "sluice")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait for a row that never comes
@@ -37,45 +37,45 @@ func (f *fixture) watch(t *testing.T, token string, args ...string) *watcher {
 	}
 	stdout, outErr := cmd.StdoutPipe()
 	stderr, errErr := cmd.StderrPipe()
-	w := &watcher{cmd: cmd, out: lines(stdout, outErr), said: lines(stderr, errErr)}
+	w := &watcher{cmd: cmd, rows: lines(stdout, outErr), stderr: lines(stderr, errErr)}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// next checks that the next row contains these words.
-func (w *watcher) next(t *testing.T, want ...string) {
+// expectRow checks that the next row contains these words.
+func (w *watcher) expectRow(t *testing.T, want ...string) {
 	t.Helper()
-	if !w.out.Scan() {
-		t.Fatalf("no more rows, want %q: %v", want, w.out.Err())
+	if !w.rows.Scan() {
+		t.Fatalf("no more rows, want %q: %v", want, w.rows.Err())
 	}
 	for _, word := range want {
-		if !strings.Contains(" "+w.out.Text()+" ", " "+word+" ") {
-			t.Errorf("%q is not in the row %q", word, w.out.Text())
+		if !strings.Contains(" "+w.rows.Text()+" ", " "+word+" ") {
+			t.Errorf("%q is not in the row %q", word, w.rows.Text())
 		}
 	}
 }
 
-// says checks the next line on standard error.
-func (w *watcher) says(t *testing.T, want string) {
+// expectStderr checks the next line on standard error.
+func (w *watcher) expectStderr(t *testing.T, want string) {
 	t.Helper()
-	if !w.said.Scan() || w.said.Text() != want {
-		t.Errorf("standard error has %q, want %q: %v", w.said.Text(), want, w.said.Err())
+	if !w.stderr.Scan() || w.stderr.Text() != want {
+		t.Errorf("standard error has %q, want %q: %v", w.stderr.Text(), want, w.stderr.Err())
 	}
 }
 
-// ends stops the watcher as Ctrl-C does, and checks that it prints nothing more.
-func (w *watcher) ends(t *testing.T) {
+// interruptAndCheckEnd stops the watcher as Ctrl-C does, and checks that it prints nothing more.
+func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	for w.out.Scan() {
-		t.Errorf("one more row: %s", w.out.Text())
+	for w.rows.Scan() {
+		t.Errorf("one more row: %s", w.rows.Text())
 	}
-	for w.said.Scan() {
-		t.Errorf("another line on standard error: %s", w.said.Text())
+	for w.stderr.Scan() {
+		t.Errorf("another line on standard error: %s", w.stderr.Text())
 	}
 	if err := w.cmd.Wait(); err != nil {
 		t.Errorf("after Ctrl-C the command ended with %v", err)
@@ -84,34 +84,34 @@ func (w *watcher) ends(t *testing.T) {
 
 // Checks that `sluice approvals watch` shows pending approvals, new ones and their changes, also across a restart of
 // the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
-func TestApprovalsAreWatched(t *testing.T) {
+func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
 		GRPC: stack.FreeAddr(t), Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s}",
 	}))
-	f := &fixture{up: up, Stack: p.Stack}
+	f := &fixture{upstream: up, Stack: p.Stack}
 	c := f.connect(t)
 	c.Call("pay", `{}`)
-	pay := f.pendingOne(t)
-	holds(t, f.words(t, anaToken, "approve", pay), 0, "")
+	pay := f.awaitOnePending(t)
+	checkCommand(t, f.runApprovals(t, anaToken, "approve", pay), 0, "")
 	c.Call("send", `{}`)
-	send := f.waiting(t)[0].ID
+	send := f.listApprovals(t)[0].ID
 
-	all, mine := f.watch(t, anaToken), f.watch(t, anaToken, "--for-me")
+	all, mine := f.startWatch(t, anaToken), f.startWatch(t, anaToken, "--for-me")
 	for _, w := range []*watcher{all, mine} {
-		w.next(t, "ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID")
+		w.expectRow(t, "ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID")
 	}
-	all.next(t, "pending", "agent", "raw pay", "1", pay)
-	all.next(t, "pending", "raw send", send)
-	mine.next(t, "pending", "raw send", send)
+	all.expectRow(t, "pending", "agent", "raw pay", "1", pay)
+	all.expectRow(t, "pending", "raw send", send)
+	mine.expectRow(t, "pending", "raw send", send)
 
-	holds(t, f.words(t, benToken, "approve", pay), 0, "")
-	holds(t, f.words(t, benToken, "deny", send), 0, "")
+	checkCommand(t, f.runApprovals(t, benToken, "approve", pay), 0, "")
+	checkCommand(t, f.runApprovals(t, benToken, "deny", send), 0, "")
 	for _, w := range []*watcher{all, mine} { // both watchers show changes
-		w.next(t, "approved", "raw pay", pay)
-		w.next(t, "denied", "raw send", send)
+		w.expectRow(t, "approved", "raw pay", pay)
+		w.expectRow(t, "denied", "raw send", send)
 	}
 
 	if err := p.Stop(t); err != nil {
@@ -119,14 +119,14 @@ func TestApprovalsAreWatched(t *testing.T) {
 	}
 	<-time.After(3 * time.Second) // longer than the pause of the command between two attempts
 	p = stack.Start(t, p.Stack)
-	f = &fixture{up: up, Stack: p.Stack}
+	f = &fixture{upstream: up, Stack: p.Stack}
 	for _, w := range []*watcher{all, mine} {
-		w.says(t, "sluice: the mesh does not answer; trying again until it does")
-		w.says(t, "sluice: the mesh answers again")
+		w.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
+		w.expectStderr(t, "sluice: the mesh answers again")
 	}
 	f.connect(t).Call("sync", `{}`)
 	for _, w := range []*watcher{all, mine} {
-		w.next(t, "pending", "raw sync")
-		w.ends(t)
+		w.expectRow(t, "pending", "raw sync")
+		w.interruptAndCheckEnd(t)
 	}
 }

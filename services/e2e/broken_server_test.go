@@ -19,30 +19,30 @@ const brokenServers = `  raw: {http: {url: %q}}
 
 // Checks that the tools of a server are listed although other servers are unavailable, end at once or answer without a
 // list.
-func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
+func TestTools_OtherServersAreListedWhenServersAreBroken(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
 	mute := rawmcp.Start(t, `"none"`)
-	s := stack.Write(t, stack.Options{Servers: fmt.Sprintf(brokenServers, up.URL, mute.URL), Policy: openPolicy})
+	s := stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf(brokenServers, up.URL, mute.URL), Policy: openPolicy})
 	p := stack.Start(t, s)
-	list := func(args ...string) stack.Ran {
+	list := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{
 			Args: append([]string{"tools", "--config", s.Config, "--addr", p.GRPC}, args...),
 			Env:  []string{"SLUICE_URL=" + p.URL, "SLUICE_TOKEN=" + stack.AgentToken},
 		})
 	}
 	one := list("raw")
-	holds(t, one, 0, one.Stdout, "SERVER", "raw ")
+	checkCommand(t, one, 0, one.Stdout, "SERVER", "raw ")
 	tokens := t.TempDir()
 	if err := os.Mkdir(filepath.Join(tokens, "tokens"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(tokens, "tokens", "agent"), stack.AgentToken)
-	write(t, filepath.Join(tokens, "tokens", "operator"), stack.OperatorToken)
+	writeFile(t, filepath.Join(tokens, "tokens", "agent"), stack.AgentToken)
+	writeFile(t, filepath.Join(tokens, "tokens", "operator"), stack.OperatorToken)
 	all := stack.Run(t, stack.Command{
 		Args: []string{"tools", "--config", s.Config, "--addr", p.GRPC, "--data", tokens}, Env: []string{"SLUICE_URL=" + p.URL},
 	})
-	holds(t, all, 1, all.Stderr, "sluice: the tools of server away are not listed: ", "sluice: the tools of server ended are not listed: ", "`sluice doctor` finds the problem")
+	checkCommand(t, all, 1, all.Stderr, "sluice: the tools of server away are not listed: ", "sluice: the tools of server ended are not listed: ", "`sluice doctor` finds the problem")
 	if rest, _ := strings.CutPrefix(one.Stdout, "SERVER"); !strings.Contains(all.Stdout, strings.TrimSpace(strings.Split(rest, "\n")[1])) {
 		t.Errorf("the tools of raw are not listed:\n%s", all.Stdout)
 	}
@@ -53,15 +53,15 @@ func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 
 // Checks that `status` and `doctor` report a server as starting until its program answers, and that `doctor` does not
 // exit with 1 because of it.
-func TestDoctor_StartingServerIsNoProblem(t *testing.T) {
+func TestDoctor_StartingServerIsNotAProblem(t *testing.T) {
 	t.Parallel()
-	s := stack.Write(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: openPolicy})
+	s := stack.WriteConfig(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: openPolicy})
 	p := stack.Start(t, s)
 	status := func() string {
 		return stack.Run(t, stack.Command{Args: []string{"status", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 	}
 	eventually.Holds(t, "status says that it is starting", func() bool { return strings.Contains(status(), "; still starting, for ") })
-	code, found := doctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_ADDR="+p.GRPC, "SLUICE_URL="+p.URL, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_AGENT_TOKEN="+stack.AgentToken)
+	code, found := runDoctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_ADDR="+p.GRPC, "SLUICE_URL="+p.URL, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_AGENT_TOKEN="+stack.AgentToken)
 	slow := found["warning server slow"]
 	if code != 0 || !strings.Contains(slow.Found, "its program is still starting, for ") || !strings.Contains(slow.Do, "look again") {
 		t.Errorf("doctor ended with %d: %+v", code, found)

@@ -27,14 +27,14 @@ tools:
   limited: {rate_limit: {max: 10, window: 60}}
 `
 
-func TestWhatWasJudgedIsWhatIsSent(t *testing.T) {
+func TestCall_IsForwardedByteForByte(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
 	body := "{ \"jsonrpc\" : \"2.0\",\n\t\"id\":\"caf\\u00e9\", \"method\":\"tools/call\",\"params\":{\"arguments\":{\"big\":9007199254740993,\"x\":1.0e2,\"\\u0061\":\"\\/\"},\"unknown\":{\"n\":-9223372036854775808},\"name\":\"safe\"}}"
-	f.up.On("safe", rawmcp.Result(`{"content":[{"type":"holo","n":9007199254740993}],"structuredContent":{"n":18446744073709551616,"f":1e999},"extra":{"\u0061":1},"_meta":{"dev.sluice/decision":{"code":"forged"},"keep":1}}`))
+	f.upstream.SetAnswer("safe", rawmcp.Result(`{"content":[{"type":"holo","n":9007199254740993}],"structuredContent":{"n":18446744073709551616,"f":1e999},"extra":{"\u0061":1},"_meta":{"dev.sluice/decision":{"code":"forged"},"keep":1}}`))
 	resp := c.Post(body)
-	calls := f.up.Calls()
+	calls := f.upstream.Calls()
 	if len(calls) != 1 || string(calls[0].Body) != body {
 		t.Fatalf("the server got\n%s\nwant, byte for byte,\n%s", calls[0].Body, body)
 	}
@@ -44,10 +44,10 @@ func TestWhatWasJudgedIsWhatIsSent(t *testing.T) {
 	}
 }
 
-func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
+func TestToolsList_IsForwardedWithoutHiddenTools(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","x-unknown":9007199254740993,"inputSchema":{"type":"object","maximum":1e999}}, {"name":"secret","inputSchema":{}} ,{"name":"other","inputSchema":{}},{"name":"danger","execution":{"taskSupport":"optional"},"inputSchema":{}}]`)
-	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: storyPolicy})
+	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: storyPolicy})
 	resp := stack.Connect(t, s.MCP("raw"), stack.AgentToken).Post(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
 	want := `{"jsonrpc":"2.0","id":3,"result":{"tools":[{"name":"safe","x-unknown":9007199254740993,"inputSchema":{"type":"object","maximum":1e999}}, {"name":"danger","execution":{"taskSupport":"optional"},"inputSchema":{}}]}}`
 	if string(resp.Body) != want {
@@ -59,7 +59,7 @@ func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
 var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // Cases T3, X9. Checks that a refusal is a tool result, and that a hidden tool is refused like a tool that does not exist.
-func TestRefusalsReachTheModelAsResults(t *testing.T) {
+func TestCall_RefusalIsAToolResult(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")
 	c := f.connect(t)
@@ -89,18 +89,18 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 			}
 		})
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case T4. Checks that a request with a method that no rule names is refused with a JSON-RPC error. A notification with
 // an unknown method is answered with 202 and dropped.
-func TestT4OtherMethodsAreRefused(t *testing.T) {
+func TestMethods_WithoutARuleAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
-	before := len(f.up.Requests())
+	before := len(f.upstream.Requests())
 	for _, m := range []string{
 		`"resources/read","params":{"uri":"file:///etc/passwd"}`, `"resources/list"`, `"prompts/get","params":{"name":"x"}`,
 		`"completion/complete","params":{}`, `"logging/setLevel","params":{"level":"debug"}`, `"tasks/get","params":{}`, `"x-unknown/method"`,
@@ -113,13 +113,13 @@ func TestT4OtherMethodsAreRefused(t *testing.T) {
 	if resp := c.Post(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`); resp.Status != http.StatusAccepted {
 		t.Errorf("a refused notification was answered %d", resp.Status)
 	}
-	if got := f.up.Requests(); len(got) != before {
+	if got := f.upstream.Requests(); len(got) != before {
 		t.Errorf("%d requests reached the server: %s", len(got)-before, got[len(got)-1].Body)
 	}
 }
 
 // Case R1. Checks that exactly as many calls of a burst pass as the limit allows.
-func TestR1BurstOfOneThousand(t *testing.T) {
+func TestRateLimit_BurstPassesExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
@@ -144,20 +144,20 @@ func TestR1BurstOfOneThousand(t *testing.T) {
 	}
 	close(gate)
 	wg.Wait()
-	if passed.Load() != 10 || limited.Load() != 990 || len(f.up.Calls()) != 10 {
-		t.Errorf("%d passed, %d were limited, %d reached the server; want 10, 990, 10", passed.Load(), limited.Load(), len(f.up.Calls()))
+	if passed.Load() != 10 || limited.Load() != 990 || len(f.upstream.Calls()) != 10 {
+		t.Errorf("%d passed, %d were limited, %d reached the server; want 10, 990, 10", passed.Load(), limited.Load(), len(f.upstream.Calls()))
 	}
 }
 
 // Case R2. Checks that a call that was sent is counted even if the server answers with an error. No HTTP status proves
 // that a server did not run the tool: a server may answer 429 after it ran the tool, because a backend limits it.
-func TestR2FailingDoesNotRefund(t *testing.T) {
+func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
-	// 400, 401, 403 and 410 may mean that the session is lost; see TestU3Sessions_LostOneEndsWith404.
+	// 400, 401, 403 and 410 may mean that the session is lost; see TestSession_LostUpstreamSessionEndsWith404.
 	for i, status := range []int{500, 402, 406, 405, 413, 415, 429, 503, 302, 200} {
-		f.up.On("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
+		f.upstream.SetAnswer("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
 		resp := c.Call("limited", "{}")
 		if d := resp.Decision(t); d.Code != "outcome_unknown" {
 			t.Fatalf("call %d, answered %d: code %q, want outcome_unknown", i, status, d.Code)
@@ -169,17 +169,17 @@ func TestR2FailingDoesNotRefund(t *testing.T) {
 	if d := c.Call("limited", "{}").Decision(t); d.Code != "rate_limited" {
 		t.Errorf("the eleventh call: %q, want rate_limited", d.Code)
 	}
-	if n := len(f.up.Calls("limited")); n != 10 {
+	if n := len(f.upstream.Calls("limited")); n != 10 {
 		t.Errorf("%d calls reached the server, want 10", n)
 	}
 }
 
 // Checks that a call is not counted if it was not sent, because the server does not accept connections any more.
-func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
+func TestRateLimit_UnsentCallIsNotCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
-	f.up.Stop()
+	f.upstream.Stop()
 	eventually.Holds(t, "the gateway notices that its connections are gone", func() bool {
 		return c.Call("safe", "{}").Decision(t).Code == "upstream_unavailable"
 	})
@@ -192,7 +192,7 @@ func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 
 // Case U1. Checks that messages that a server must not send are dropped or make the outcome unknown, and that the
 // client's session continues.
-func TestU1UpstreamMisbehaves(t *testing.T) {
+func TestUpstream_InvalidMessagesAreDroppedOrRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
@@ -228,7 +228,7 @@ func TestU1UpstreamMisbehaves(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f.up.On("safe", tt.answer)
+			f.upstream.SetAnswer("safe", tt.answer)
 			resp := c.Call("safe", "{}")
 			if resp.Status != http.StatusOK || resp.Decision(t).Code != tt.code {
 				t.Errorf("%d %s, want %q", resp.Status, resp.Body, tt.code)
@@ -240,16 +240,16 @@ func TestU1UpstreamMisbehaves(t *testing.T) {
 	}
 }
 
-func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
+func TestCall_ProgressArrivesBeforeTheResult(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
 	progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1}}`
-	f.up.On("safe", func(w http.ResponseWriter, _ *http.Request, id string) {
+	f.upstream.SetAnswer("safe", func(w http.ResponseWriter, _ *http.Request, id string) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, "id: 1\nevent: message\ndata: %s\n\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":%s,\"result\":{\"content\":[]}}\n\n", progress, id)
 	})
-	resp := c.Post(call(`{"name":"safe","_meta":{"progressToken":"t"}}`))
+	resp := c.Post(callRequest(`{"name":"safe","_meta":{"progressToken":"t"}}`))
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
@@ -259,7 +259,7 @@ func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-func TestNewerRevisionsAreToldWhatIsSupported(t *testing.T) {
+func TestRevisions_UnknownRevisionErrorListsSupportedOnes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := stack.NewClient(t, f.MCP("raw"), stack.AgentToken)
@@ -274,7 +274,7 @@ func TestNewerRevisionsAreToldWhatIsSupported(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
+func TestSession_RequestWithoutSessionIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	resp := stack.NewClient(t, f.MCP("raw"), stack.AgentToken).Call("safe", "{}")
@@ -284,10 +284,10 @@ func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
 }
 
 // Case I3. Checks that new sessions raise a limit only up to the cap of the principal.
-func TestI3SessionsShareTheCap(t *testing.T) {
+func TestRateLimit_SessionsOfAPrincipalShareTheCap(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	s := stack.Up(t, stack.Options{
+	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: storyPolicy,
 		Extra: "session: {cap: 3, max_per_principal: 2000}",
 	})
@@ -296,7 +296,7 @@ func TestI3SessionsShareTheCap(t *testing.T) {
 		c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 		for j := range 10 {
 			run := fmt.Sprintf(`,"_meta":{"dev.sluice/run":"run-%d-%d"}`, i, j)
-			resp := c.Post(call(`{"name":"limited","arguments":{}` + run + `}`))
+			resp := c.Post(callRequest(`{"name":"limited","arguments":{}` + run + `}`))
 			if !resp.IsError(t) {
 				passed++
 			}

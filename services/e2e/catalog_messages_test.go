@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// differing lists patterns for text that differs between runs, with the replacement of each.
-var differing = []struct {
+// variableText lists patterns for text that differs between runs, with the replacement of each.
+var variableText = []struct {
 	what *regexp.Regexp
 	name string
 }{
@@ -38,14 +38,14 @@ type transcript struct {
 }
 
 // Checks every message of `sluice catalog` against testdata/catalog.txt. Run it with -update to write the file.
-func TestMessagesOfTheCatalogue(t *testing.T) {
+func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	t.Parallel()
-	up := rawmcp.Start(t, library())
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	up := rawmcp.Start(t, libraryTools())
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: classPolicy, GRPC: stack.FreeAddr(t), Extra: "approvals: {hold: 0s}",
 	}))
-	run := &transcript{fixture: &fixture{Stack: p.Stack, up: up}, t: t, p: p, token: stack.OperatorToken}
-	run.lists()
+	run := &transcript{fixture: &fixture{Stack: p.Stack, upstream: up}, t: t, p: p, token: stack.OperatorToken}
+	run.listTools()
 	file := filepath.Join("testdata", "catalog.txt")
 	want, err := os.ReadFile(file)
 	if err != nil {
@@ -57,10 +57,10 @@ func TestMessagesOfTheCatalogue(t *testing.T) {
 	for line := range strings.Lines(string(want)) {
 		switch {
 		case strings.HasPrefix(line, "$ "):
-			got.WriteString(line + run.command(strings.TrimSpace(line[2:])) + "\n")
+			got.WriteString(line + run.runLine(strings.TrimSpace(line[2:])) + "\n")
 		case strings.HasPrefix(line, "! "):
 			got.WriteString(line + "\n")
-			run.happens(strings.TrimSpace(line[2:]))
+			run.applyEvent(strings.TrimSpace(line[2:]))
 		}
 	}
 	if *update {
@@ -74,8 +74,8 @@ func TestMessagesOfTheCatalogue(t *testing.T) {
 	}
 }
 
-// lists makes a session list the server's tools, so that the catalog has them.
-func (r *transcript) lists() {
+// listTools makes a session list the server's tools, so that the catalog has them.
+func (r *transcript) listTools() {
 	r.t.Helper()
 	resp := r.connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	if len(resp.Body) == 0 {
@@ -83,15 +83,15 @@ func (r *transcript) lists() {
 	}
 }
 
-func (r *transcript) happens(what string) {
+func (r *transcript) applyEvent(what string) {
 	r.t.Helper()
 	switch what {
 	case "the server lists other tools":
-		changed := strings.Replace(library(described("purge", "Purges everything.")), `"Gets a note.","inputSchema":{"type":"object"}`, `"Gets a note.","inputSchema":{"type":"object","required":["why"]}`, 1)
-		r.up.List(changed)
+		changed := strings.Replace(libraryTools(toolDefinition("purge", "Purges everything.")), `"Gets a note.","inputSchema":{"type":"object"}`, `"Gets a note.","inputSchema":{"type":"object","required":["why"]}`, 1)
+		r.upstream.SetTools(changed)
 		eventually.Within(r.t, 30*time.Second, "the gateway lists the server itself", func() bool {
-			r.lists()
-			return strings.Contains(r.command("catalog list --waiting"), "changed, waits")
+			r.listTools()
+			return strings.Contains(r.runLine("catalog list --waiting"), "changed, waits")
 		})
 	case "a viewer asks":
 		r.token = stack.ViewerToken
@@ -105,39 +105,39 @@ func (r *transcript) happens(what string) {
 	}
 }
 
-func (r *transcript) ask(args ...string) stack.Ran {
+func (r *transcript) runCommand(args ...string) stack.CommandResult {
 	r.t.Helper()
 	return stack.Run(r.t, stack.Command{
 		Args: append([]string{args[0], "--config", r.p.Config}, args[1:]...), Dir: r.p.Dir, Env: []string{"SLUICE_TOKEN=" + r.token},
 	})
 }
 
-// words matches the arguments of a command line. An argument in quotes may contain spaces.
-var words = regexp.MustCompile(`"[^"]*"|\S+`)
+// commandWords matches the arguments of a command line. An argument in quotes may contain spaces.
+var commandWords = regexp.MustCompile(`"[^"]*"|\S+`)
 
-var digestOfTool = regexp.MustCompile(`DIGEST\((\w*)\)`)
+var digestArgument = regexp.MustCompile(`DIGEST\((\w*)\)`)
 
-// command runs one command line and returns its output, with the text that differs between runs replaced.
-func (r *transcript) command(line string) string {
+// runLine runs one command line and returns its output, with the text that differs between runs replaced.
+func (r *transcript) runLine(line string) string {
 	r.t.Helper()
 	var args []string
-	for _, word := range words.FindAllString(line, -1) {
-		if of := digestOfTool.FindStringSubmatch(word); of != nil {
-			word = r.waiting(of[1])
+	for _, word := range commandWords.FindAllString(line, -1) {
+		if of := digestArgument.FindStringSubmatch(word); of != nil {
+			word = r.waitingDigest(of[1])
 		}
 		args = append(args, strings.Trim(word, `"`))
 	}
-	ran := r.ask(args...)
+	ran := r.runCommand(args...)
 	said := ran.Stdout + ran.Stderr
-	for _, d := range differing {
+	for _, d := range variableText {
 		said = d.what.ReplaceAllString(said, d.name)
 	}
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waiting returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns the
+// waitingDigest returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns the
 // digest of all waiting definitions of the server.
-func (r *transcript) waiting(tool string) string {
+func (r *transcript) waitingDigest(tool string) string {
 	r.t.Helper()
 	if tool == "" {
 		var all struct {
@@ -145,7 +145,7 @@ func (r *transcript) waiting(tool string) string {
 				WaitingDigest string `json:"waitingDigest"`
 			} `json:"servers"`
 		}
-		ran := r.ask("catalog", "servers", "-o", "json")
+		ran := r.runCommand("catalog", "servers", "-o", "json")
 		if err := json.Unmarshal([]byte(ran.Stdout), &all); err != nil || len(all.Servers) != 1 {
 			r.t.Fatalf("%+v", ran)
 		}
@@ -156,7 +156,7 @@ func (r *transcript) waiting(tool string) string {
 			Digest string `json:"digest"`
 		} `json:"waiting"`
 	}
-	ran := r.ask("catalog", "diff", "raw", tool, "-o", "json")
+	ran := r.runCommand("catalog", "diff", "raw", tool, "-o", "json")
 	if err := json.Unmarshal([]byte(ran.Stdout), &diff); err != nil || len(diff.Waiting) != 1 {
 		r.t.Fatalf("%+v", ran)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // Checks that `catalog classify` classifies the tools of a server or of a tool list, without a mesh.
-func TestCatalogClassify(t *testing.T) {
+func TestCatalogClassify_ClassifiesAServerOrAList(t *testing.T) {
 	t.Parallel()
 	lists := filepath.Join("..", "policy", "internal", "classify", "testdata", "lists")
 	type class struct {
@@ -29,7 +29,7 @@ func TestCatalogClassify(t *testing.T) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{Args: append([]string{"catalog", "classify", "--output", "json", "--server"}, args...)})
 		byName := make(map[string]class)
-		for _, c := range decode[[]class](t, ran) {
+		for _, c := range decodeOutput[[]class](t, ran) {
 			byName[c.Name] = c
 		}
 		return byName
@@ -54,14 +54,14 @@ func TestCatalogClassify(t *testing.T) {
 }
 
 // Checks that a suggested policy loads unchanged: tools that read run, and tools that remove wait for approval.
-func TestPolicySuggest(t *testing.T) {
+func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
 		{"name":"safe","description":"Get what is safe."},{"name":"pay","description":"Pay somebody."}]`})
 	if ran.Code != 0 {
 		t.Fatalf("%+v", ran)
 	}
-	a := newApart(t, ran.Stdout, "approvals: {hold: 1s}")
+	a := newDistributedMesh(t, ran.Stdout, "approvals: {hold: 1s}")
 	c := a.connect(t)
 	if resp := c.Call("safe", `{}`); resp.IsError(t) {
 		t.Errorf("the tool that reads: %s", resp.Body)
@@ -76,10 +76,10 @@ func TestPolicySuggest(t *testing.T) {
 
 // Checks that `policy suggest --used` returns a policy that names only the tools that were called, with a limit of the
 // number of calls that were made.
-func TestPolicySuggestUsed(t *testing.T) {
+func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 	t.Parallel()
-	up := rawmcp.Start(t, "["+described("get_note", "Gets a note.")+","+described("add_note", "Adds a note.")+","+described("delete_note", "Deletes a note.")+"]")
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	up := rawmcp.Start(t, "["+toolDefinition("get_note", "Gets a note.")+","+toolDefinition("add_note", "Adds a note.")+","+toolDefinition("delete_note", "Deletes a note.")+"]")
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: "version: 1\nname: open\ndefault: allow\n", GRPC: stack.FreeAddr(t),
 	}))
 	c := stack.Connect(t, p.MCP("raw"), stack.AgentToken)
@@ -88,21 +88,21 @@ func TestPolicySuggestUsed(t *testing.T) {
 			t.Fatalf("%s", resp.Body)
 		}
 	}
-	suggest := func(args ...string) stack.Ran {
+	suggest := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{
 			Args: append([]string{"policy", "suggest", "--server", "raw", "--config", p.Config, "--used"}, args...), Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 		})
 	}
 	eventually.Holds(t, "the gateway has listed the server", func() bool { return suggest().Code == 0 })
 	ran := suggest()
-	holds(t, ran, 0, ran.Stdout, "\n  add_note: {action: allow, rate_limit: {max: 35, window: 60}}\n", "  # calls: 35, callers: 1, at most 35 in a minute, the last on ", "\n#   get_note: {action: allow}\n", "\n#   delete_note: {action: require_approval")
+	checkCommand(t, ran, 0, ran.Stdout, "\n  add_note: {action: allow, rate_limit: {max: 35, window: 60}}\n", "  # calls: 35, callers: 1, at most 35 in a minute, the last on ", "\n#   get_note: {action: allow}\n", "\n#   delete_note: {action: require_approval")
 	if strings.Contains(ran.Stdout, "\n  get_note") || strings.Contains(ran.Stdout, "\n  delete_note") {
 		t.Errorf("tools without calls are allowed:\n%s", ran.Stdout)
 	}
-	holds(t, suggest("--file", "x"), 2, "")
+	checkCommand(t, suggest("--file", "x"), 2, "")
 }
 
-func TestCatalogClassifyErrors(t *testing.T) {
+func TestCatalogClassify_InvalidInputIsReported(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, text string) string {

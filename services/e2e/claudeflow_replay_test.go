@@ -26,8 +26,8 @@ const (
 	differences = recordings + "/differences.txt"
 	// unknownReason is the reason that -update writes for a new difference. The test fails until a reason replaces it.
 	unknownReason = "?"
-	// anything replaces a text in a recording that differs in each run and is not compared.
-	anything = "…"
+	// ignoredText replaces a text in a recording that differs in each run and is not compared.
+	ignoredText = "…"
 )
 
 // recordedCall is one recorded call of a Claude Flow tool with its result.
@@ -52,12 +52,12 @@ type replay struct {
 // Checks that the agents of the mesh answer the calls of a recorded session as Claude Flow did. Everything that Claude
 // Flow answered must be in the results. Each difference is in a golden file with its reason. Additional members are not
 // differences, because clients ignore unknown members.
-func TestClaudeFlowsCallsAreAnsweredAsItDoes(t *testing.T) {
+func TestClaudeFlowReplay_AgentsAnswerLikeClaudeFlow(t *testing.T) {
 	t.Parallel()
 	known := readDifferences(t)
 	var found []string
 	for _, name := range []string{"agents", "limits"} {
-		s := stack.Start(t, stack.Write(t, stack.Options{Servers: "  agents: {grpc: {target: wasmagent}}", Policy: "version: 1\nname: all\ndefault: allow\n"}))
+		s := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: "  agents: {grpc: {target: wasmagent}}", Policy: "version: 1\nname: all\ndefault: allow\n"}))
 		r := &replay{client: stack.Connect(t, s.MCP("agents"), stack.AgentToken), ids: make(map[string]string)}
 		for i, call := range readRecording(t, name) {
 			for _, what := range r.compare(t, call) {
@@ -102,7 +102,7 @@ func readRecording(t *testing.T, name string) (calls []recordedCall) {
 // compare makes a recorded call and returns the differences of its result.
 func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	t.Helper()
-	arguments, _ := r.here(call.Arguments).(map[string]any)
+	arguments, _ := r.toCurrentRun(call.Arguments).(map[string]any)
 	if call.Tool == "wasm_agent_create" {
 		arguments["guest"] = "echo" // echo answers as Claude Flow's agents do without a model
 	}
@@ -131,25 +131,25 @@ func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	}
 	switch {
 	case failed && !call.Failed:
-		return []string{"fails: " + clipped(r.there(strings.ReplaceAll(why, "\n", " ")), 90)}
+		return []string{"fails: " + truncated(r.toRecordedIDs(strings.ReplaceAll(why, "\n", " ")), 90)}
 	case !failed && call.Failed:
 		return []string{"succeeds"}
 	case failed, call.Unknown:
 		return nil
 	}
-	return r.differ("", call.Payload, answer.Result.StructuredContent)
+	return r.compareValues("", call.Payload, answer.Result.StructuredContent)
 }
 
-func clipped(text string, most int) string { return text[:min(len(text), most)] }
+func truncated(text string, most int) string { return text[:min(len(text), most)] }
 
-var sized = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
+var sizedValue = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// here converts a value of the recording for this run. It replaces the ids of agents, and it replaces the description
+// toCurrentRun converts a value of the recording for this run. It replaces the ids of agents, and it replaces the description
 // of a long text or list with a text or list of that size.
-func (r *replay) here(v any) any {
+func (r *replay) toCurrentRun(v any) any {
 	switch v := v.(type) {
 	case string:
-		if found := sized.FindStringSubmatch(v); found != nil {
+		if found := sizedValue.FindStringSubmatch(v); found != nil {
 			n, _ := strconv.Atoi(found[1]) // the expression matches only digits
 			if found[2] == "letters" {
 				return strings.Repeat("x", n) + found[3]
@@ -163,30 +163,30 @@ func (r *replay) here(v any) any {
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = r.here(v[i])
+			out[i] = r.toCurrentRun(v[i])
 		}
 		return out
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for name := range v {
-			out[name] = r.here(v[name])
+			out[name] = r.toCurrentRun(v[name])
 		}
 		return out
 	}
 	return v
 }
 
-// there replaces the ids of agents in this run with the ids in the recording.
-func (r *replay) there(text string) string {
+// toRecordedIDs replaces the ids of agents in this run with the ids in the recording.
+func (r *replay) toRecordedIDs(text string) string {
 	for there, here := range r.ids {
 		text = strings.ReplaceAll(text, here, there)
 	}
 	return text
 }
 
-// differ returns the differences between the recorded value and the current value. If a recorded id of an agent is new,
+// compareValues returns the differences between the recorded value and the current value. If a recorded id of an agent is new,
 // it stores the current id for it.
-func (r *replay) differ(at string, there, here any) (out []string) {
+func (r *replay) compareValues(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:
 		mine, ok := here.(map[string]any)
@@ -197,9 +197,9 @@ func (r *replay) differ(at string, there, here any) (out []string) {
 			switch {
 			case there[name] == nil && mine[name] == nil:
 			case mine[name] == nil:
-				out = append(out, fmt.Sprintf("%s/%s is missing, was %s", at, name, shown(there[name])))
+				out = append(out, fmt.Sprintf("%s/%s is missing, was %s", at, name, abbreviatedJSON(there[name])))
 			default:
-				out = append(out, r.differ(at+"/"+name, there[name], mine[name])...)
+				out = append(out, r.compareValues(at+"/"+name, there[name], mine[name])...)
 			}
 		}
 		return out
@@ -212,7 +212,7 @@ func (r *replay) differ(at string, there, here any) (out []string) {
 			return []string{fmt.Sprintf("%s has %d entries, had %d", at, len(mine), len(there))}
 		}
 		for i := range there {
-			out = append(out, r.differ(at+"/"+strconv.Itoa(i), there[i], mine[i])...)
+			out = append(out, r.compareValues(at+"/"+strconv.Itoa(i), there[i], mine[i])...)
 		}
 		return out
 	case string:
@@ -223,29 +223,29 @@ func (r *replay) differ(at string, there, here any) (out []string) {
 		if strings.HasPrefix(there, "wasm-agent-") && r.ids[there] == "" {
 			r.ids[there] = mine
 		}
-		if there == anything || mine == r.here(there) {
+		if there == ignoredText || mine == r.toCurrentRun(there) {
 			return nil
 		}
 	}
 	if reflect.DeepEqual(there, here) {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s is %s, was %s", at, shown(r.masked(here)), shown(there))}
+	return []string{fmt.Sprintf("%s is %s, was %s", at, abbreviatedJSON(r.withRecordedIDs(here)), abbreviatedJSON(there))}
 }
 
-func (r *replay) masked(v any) any {
+func (r *replay) withRecordedIDs(v any) any {
 	if text, ok := v.(string); ok {
-		return r.there(text)
+		return r.toRecordedIDs(text)
 	}
 	return v
 }
 
-func shown(v any) string {
+func abbreviatedJSON(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err.Error()
 	}
-	return clipped(string(text), 90)
+	return truncated(string(text), 90)
 }
 
 // readDifferences returns the reason of each difference in the golden file.

@@ -22,35 +22,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// desk is a folder with a configuration that sets only addresses and the data folder, and a mesh that runs with it.
-type desk struct{ *stack.Process }
+// cliMesh is a folder with a configuration that sets only addresses and the data folder, and a mesh that runs with it.
+type cliMesh struct{ *stack.Process }
 
-func newDesk(t *testing.T) desk {
+func newCLIMesh(t *testing.T) cliMesh {
 	t.Helper()
-	return deskIn(t, t.TempDir())
+	return newCLIMeshIn(t, t.TempDir())
 }
 
-func deskIn(t *testing.T, dir string) desk {
+func newCLIMeshIn(t *testing.T, dir string) cliMesh {
 	t.Helper()
 	s := &stack.Stack{Dir: dir, Config: filepath.Join(dir, "sluice.yaml")}
-	write(t, s.Config, "listen: "+stack.FreeAddr(t)+"\ngrpc: "+stack.FreeAddr(t)+"\ndata: state\n")
-	return desk{stack.Start(t, s)}
+	writeFile(t, s.Config, "listen: "+stack.FreeAddr(t)+"\ngrpc: "+stack.FreeAddr(t)+"\ndata: state\n")
+	return cliMesh{stack.Start(t, s)}
 }
 
-// sluice runs the program in the folder, with the folder's configuration.
-func (d desk) sluice(t *testing.T, args ...string) stack.Ran {
+// run runs the program in the folder, with the folder's configuration.
+func (d cliMesh) run(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
-	return d.with(t, stack.Command{Args: args})
+	return d.runCommand(t, stack.Command{Args: args})
 }
 
-func (d desk) with(t *testing.T, c stack.Command) stack.Ran {
+func (d cliMesh) runCommand(t *testing.T, c stack.Command) stack.CommandResult {
 	t.Helper()
 	c.Dir, c.Env = d.Dir, append(c.Env, "SLUICE_CONFIG=sluice.yaml")
 	return stack.Run(t, c)
 }
 
-// holds checks the exit code of a command, and checks that out contains all fragments.
-func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...string) {
+// checkCommand checks the exit code of a command, and checks that out contains all fragments.
+func checkCommand(t *testing.T, ran stack.CommandResult, code int, out string, fragments ...string) {
 	t.Helper()
 	if ran.Code != code {
 		t.Errorf("exit code %d, want %d\n%s%s", ran.Code, code, ran.Stdout, ran.Stderr)
@@ -62,8 +62,8 @@ func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...strin
 	}
 }
 
-// decode unmarshals the output of `--output json`.
-func decode[T any](t *testing.T, ran stack.Ran) T {
+// decodeOutput unmarshals the output of `--output json`.
+func decodeOutput[T any](t *testing.T, ran stack.CommandResult) T {
 	t.Helper()
 	var v T
 	if err := json.Unmarshal([]byte(ran.Stdout), &v); err != nil {
@@ -72,9 +72,9 @@ func decode[T any](t *testing.T, ran stack.Ran) T {
 	return v
 }
 
-func TestCommandLineCalls(t *testing.T) {
+func TestCLI_CallsTools(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newCLIMesh(t)
 	tests := []struct {
 		name         string
 		args         []string
@@ -98,24 +98,24 @@ func TestCommandLineCalls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			ran := d.with(t, stack.Command{Args: tt.args, Stdin: tt.stdin})
-			holds(t, ran, tt.code, ran.Stdout, tt.stdout)
-			holds(t, ran, tt.code, ran.Stderr, tt.errs)
+			ran := d.runCommand(t, stack.Command{Args: tt.args, Stdin: tt.stdin})
+			checkCommand(t, ran, tt.code, ran.Stdout, tt.stdout)
+			checkCommand(t, ran, tt.code, ran.Stderr, tt.errs)
 			if (tt.code != 0) != (ran.Stdout == "") {
 				t.Errorf("exit code %d with the output %q", ran.Code, ran.Stdout)
 			}
 		})
 	}
 	t.Run("denied, as JSON", func(t *testing.T) {
-		ran := d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1", "--output", "json")
-		result := decode[npmtest.ToolResult](t, ran)
+		ran := d.run(t, "call", "demo", "delete_note", "--arg", "id=note-1", "--output", "json")
+		result := decodeOutput[npmtest.ToolResult](t, ran)
 		if d := decisionOf(t, result); ran.Code != 1 || !result.IsError || d.Code != "denied_by_rule" {
 			t.Errorf("exit code %d, %s", ran.Code, ran.Stdout)
 		}
 	})
 	t.Run("every digit of a result, as JSON", func(t *testing.T) {
-		ran := d.sluice(t, "call", "demo", "run_report", "--output", "json")
-		holds(t, ran, 0, ran.Stdout, `"structuredContent": {`)
+		ran := d.run(t, "call", "demo", "run_report", "--output", "json")
+		checkCommand(t, ran, 0, ran.Stdout, `"structuredContent": {`)
 		digits := regexp.MustCompile(`fingerprint(?:\\"|": ?)[: ]*(\d+)`).FindAllStringSubmatch(ran.Stdout, -1)
 		if len(digits) != 2 || digits[0][1] != digits[1][1] {
 			t.Errorf("the text and the structured content name the fingerprints %v", digits)
@@ -123,183 +123,183 @@ func TestCommandLineCalls(t *testing.T) {
 	})
 	t.Run("a loop in the shell meets the limit", func(t *testing.T) {
 		for range 4 {
-			holds(t, d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk"), 0, "")
+			checkCommand(t, d.run(t, "call", "demo", "create_note", "--arg", "title=Milk"), 0, "")
 		}
-		fifth := d.sluice(t, "call", "demo", "create_note", "--arg", "title=Milk")
-		holds(t, fifth, 1, fifth.Stderr, "Rate limit reached: at most 4 calls in 1m0s for each run. Try again in ", "(rate_limited): sluice decisions show ")
+		fifth := d.run(t, "call", "demo", "create_note", "--arg", "title=Milk")
+		checkCommand(t, fifth, 1, fifth.Stderr, "Rate limit reached: at most 4 calls in 1m0s for each run. Try again in ", "(rate_limited): sluice decisions show ")
 	})
 }
 
 // Checks that text of servers is printed so that it can't control the terminal.
-func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
+func TestCLI_EscapesControlCharactersOfServers(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
 	up := rawmcp.Start(t, `[{"name":"safe","description":"clears`+escape+`","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
-	up.On("safe", rawmcp.Result(`{"content":[{"type":"text","text":"one\n\ttwo`+escape+`"},{"type":"image","data":"AA=="}]}`))
-	up.On("danger", func(w http.ResponseWriter, _ *http.Request, id string) {
+	up.SetAnswer("safe", rawmcp.Result(`{"content":[{"type":"text","text":"one\n\ttwo`+escape+`"},{"type":"image","data":"AA=="}]}`))
+	up.SetAnswer("danger", func(w http.ResponseWriter, _ *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
 	})
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // with pins, the description of the tool would make it wait for approval
-	sluice := func(args ...string) stack.Ran {
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // with pins, the description of the tool would make it wait for approval
+	sluice := func(args ...string) stack.CommandResult {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
 	}
 	ran := sluice("call", "raw", "safe")
-	holds(t, ran, 0, ran.Stdout, "one\n    two\\u001b[2J\\u0007\n", `{"type":"image","data":"AA=="}`)
+	checkCommand(t, ran, 0, ran.Stdout, "one\n    two\\u001b[2J\\u0007\n", `{"type":"image","data":"AA=="}`)
 	failed := sluice("call", "raw", "danger")
-	holds(t, failed, 1, failed.Stderr, "no\\u001b[2J\\u0007")
+	checkCommand(t, failed, 1, failed.Stderr, "no\\u001b[2J\\u0007")
 	tools := sluice("tools", "raw")
-	holds(t, tools, 0, tools.Stdout, "clears\\u001b[2J\\u0007")
+	checkCommand(t, tools, 0, tools.Stdout, "clears\\u001b[2J\\u0007")
 	asJSON := sluice("call", "raw", "safe", "--output", "json")
-	holds(t, asJSON, 0, asJSON.Stdout, escape)
+	checkCommand(t, asJSON, 0, asJSON.Stdout, escape)
 }
 
 // Checks that token files that end with a newline, as files written by hand do, are accepted.
-func TestTokensWrittenByHand(t *testing.T) {
+func TestCLI_AcceptsTokenFilesWithANewline(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "state", "tokens"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "state", "tokens", "agent"), stack.AgentToken+"\n")
-	write(t, filepath.Join(dir, "state", "tokens", "operator"), stack.OperatorToken+"\n")
-	d := deskIn(t, dir)
-	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
-	holds(t, d.sluice(t, "status"), 0, "")
+	writeFile(t, filepath.Join(dir, "state", "tokens", "agent"), stack.AgentToken+"\n")
+	writeFile(t, filepath.Join(dir, "state", "tokens", "operator"), stack.OperatorToken+"\n")
+	d := newCLIMeshIn(t, dir)
+	checkCommand(t, d.run(t, "call", "demo", "list_notes"), 0, "")
+	checkCommand(t, d.run(t, "status"), 0, "")
 	if resp := stack.Connect(t, d.MCP("demo"), stack.AgentToken).Call("list_notes", "{}"); resp.IsError(t) {
 		t.Errorf("with the token itself: %s", resp.Body)
 	}
 }
 
-func TestCommandLineLooks(t *testing.T) {
+func TestCLI_ShowsStatusToolsAndDecisions(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
-	denied := d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1")
+	d := newCLIMesh(t)
+	checkCommand(t, d.run(t, "call", "demo", "list_notes"), 0, "")
+	denied := d.run(t, "call", "demo", "delete_note", "--arg", "id=note-1")
 	m := regexp.MustCompile(`decision (\S+) \(denied_by_rule\): sluice (decisions show \S+)\n`).FindStringSubmatch(denied.Stderr)
 	if m == nil {
 		t.Fatalf("no decision is named in %s", denied.Stderr)
 	}
 
 	t.Run("status", func(t *testing.T) {
-		ran := d.sluice(t, "status")
-		holds(t, ran, 0, ran.Stdout, "ready           true", "role gateway    SERVING", "role ratelimit  SERVING", "server demo     http")
-		s := decode[struct {
+		ran := d.run(t, "status")
+		checkCommand(t, ran, 0, ran.Stdout, "ready           true", "role gateway    SERVING", "role ratelimit  SERVING", "server demo     http")
+		s := decodeOutput[struct {
 			Ready          bool
 			PolicyRevision string
 			Roles          []struct{ Role, Status string }
-		}](t, d.sluice(t, "status", "--output", "json"))
+		}](t, d.run(t, "status", "--output", "json"))
 		if !s.Ready || len(s.PolicyRevision) != 64 || len(s.Roles) != 5 || s.Roles[0].Role != "gateway" {
 			t.Errorf("status %+v", s)
 		}
 	})
 	t.Run("tools", func(t *testing.T) {
 		for _, args := range [][]string{{"tools"}, {"tools", "demo"}} {
-			ran := d.sluice(t, args...)
-			holds(t, ran, 0, ran.Stdout, "SERVER  TOOL", "demo    list_notes ")
+			ran := d.run(t, args...)
+			checkCommand(t, ran, 0, ran.Stdout, "SERVER  TOOL", "demo    list_notes ")
 			if strings.Contains(ran.Stdout, "list_accounts") {
 				t.Error("a tool that no rule knows is listed")
 			}
 		}
-		tools := decode[[]struct{ Server, Name, Description string }](t, d.sluice(t, "tools", "--output", "json"))
+		tools := decodeOutput[[]struct{ Server, Name, Description string }](t, d.run(t, "tools", "--output", "json"))
 		tools = slices.DeleteFunc(tools, func(t struct{ Server, Name, Description string }) bool { return t.Server == "agents" })
 		if len(tools) != 7 || tools[6].Name != "sluice_approval_wait" || tools[0].Server != "demo" || tools[0].Description == "" {
 			t.Errorf("tools %+v", tools)
 		}
-		ran := d.sluice(t, "tools", "nowhere")
-		holds(t, ran, 1, ran.Stderr, `no server "nowhere" is configured here`)
+		ran := d.run(t, "tools", "nowhere")
+		checkCommand(t, ran, 1, ran.Stderr, `no server "nowhere" is configured here`)
 	})
 	t.Run("decisions tail", func(t *testing.T) {
-		ran := d.sluice(t, "decisions", "tail")
-		holds(t, ran, 0, ran.Stdout, "TIME ", "intent   local-agent  demo/list_notes", "starter/tools.delete_note  "+m[1])
-		records := decode[[]record](t, d.sluice(t, "decisions", "tail", "--output", "json"))
-		want := []record{{"intent", "list_notes", "", ""}, {"outcome", "list_notes", "", "ok"}, {"refusal", "delete_note", "denied_by_rule", ""}}
+		ran := d.run(t, "decisions", "tail")
+		checkCommand(t, ran, 0, ran.Stdout, "TIME ", "intent   local-agent  demo/list_notes", "starter/tools.delete_note  "+m[1])
+		records := decodeOutput[[]recordFields](t, d.run(t, "decisions", "tail", "--output", "json"))
+		want := []recordFields{{"intent", "list_notes", "", ""}, {"outcome", "list_notes", "", "ok"}, {"refusal", "delete_note", "denied_by_rule", ""}}
 		if diff := cmp.Diff(want, records[:min(3, len(records))]); diff != "" {
 			t.Errorf("the first records, which should be only those of the calls (-want +got):\n%s", diff)
 		}
 		if strings.Contains(ran.Stdout, "initialize") || strings.Contains(ran.Stdout, "tools/list") {
 			t.Errorf("messages of the protocol are printed:\n%s", ran.Stdout)
 		}
-		protocol := d.sluice(t, "decisions", "tail", "--protocol")
-		holds(t, protocol, 0, protocol.Stdout, "intent   local-agent  demo/list_notes")
+		protocol := d.run(t, "decisions", "tail", "--protocol")
+		checkCommand(t, protocol, 0, protocol.Stdout, "intent   local-agent  demo/list_notes")
 		for _, args := range [][]string{{"-n", "1", "--tool", "list_notes"}, {"--tool", "delete_note", "--server", "demo", "-n", "1"}} {
-			if got := decode[[]record](t, d.sluice(t, append([]string{"decisions", "tail", "--output", "json"}, args...)...)); len(got) != 1 {
+			if got := decodeOutput[[]recordFields](t, d.run(t, append([]string{"decisions", "tail", "--output", "json"}, args...)...)); len(got) != 1 {
 				t.Errorf("%v gave %+v, want one record", args, got)
 			}
 		}
-		if got := decode[[]record](t, d.sluice(t, "decisions", "tail", "--output", "json", "--subject", "nobody")); len(got) != 0 {
+		if got := decodeOutput[[]recordFields](t, d.run(t, "decisions", "tail", "--output", "json", "--subject", "nobody")); len(got) != 0 {
 			t.Errorf("records of nobody: %+v", got)
 		}
 	})
 	t.Run("decisions show", func(t *testing.T) {
-		ran := d.sluice(t, strings.Fields(m[2])...)
-		holds(t, ran, 0, ran.Stdout, "decision  "+m[1], "result    denied_by_rule", "reason    Denied by policy: notes are kept", "rule      starter/tools.delete_note", "--all prints every field")
-		every := d.sluice(t, append(strings.Fields(m[2]), "--all")...)
-		holds(t, every, 0, every.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
-		if got := decode[[]record](t, d.sluice(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
+		ran := d.run(t, strings.Fields(m[2])...)
+		checkCommand(t, ran, 0, ran.Stdout, "decision  "+m[1], "result    denied_by_rule", "reason    Denied by policy: notes are kept", "rule      starter/tools.delete_note", "--all prints every field")
+		every := d.run(t, append(strings.Fields(m[2]), "--all")...)
+		checkCommand(t, every, 0, every.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
+		if got := decodeOutput[[]recordFields](t, d.run(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
 			t.Errorf("records %+v", got)
 		}
-		unknown := d.sluice(t, "decisions", "show", "never-was")
-		holds(t, unknown, 1, unknown.Stderr, "this gateway has no decision with that id")
+		unknown := d.run(t, "decisions", "show", "never-was")
+		checkCommand(t, unknown, 1, unknown.Stderr, "this gateway has no decision with that id")
 	})
 	t.Run("policy explain", func(t *testing.T) {
-		ran := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")
-		holds(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept", "\nrules that did not decide: ")
+		ran := d.run(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")
+		checkCommand(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept", "\nrules that did not decide: ")
 		if n := strings.Count(ran.Stdout, "starter/tools."); n != 2 { // in the sentence and in the table
 			t.Errorf("%d rules are named without --all:\n%s", n, ran.Stdout)
 		}
-		all := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note", "--all")
-		holds(t, all, 0, all.Stdout, "Rule starter/tools.delete_note matches", "starter/tools.list_notes ")
-		limited := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "create_note")
-		holds(t, limited, 0, limited.Stdout, "limit: 4 in 1m0s", "starter/tools.create_note ")
-		e := decode[struct {
+		all := d.run(t, "policy", "explain", "--server", "demo", "--tool", "delete_note", "--all")
+		checkCommand(t, all, 0, all.Stdout, "Rule starter/tools.delete_note matches", "starter/tools.list_notes ")
+		limited := d.run(t, "policy", "explain", "--server", "demo", "--tool", "create_note")
+		checkCommand(t, limited, 0, limited.Stdout, "limit: 4 in 1m0s", "starter/tools.create_note ")
+		e := decodeOutput[struct {
 			Decision struct{ Effect string }
 			Why      string
-		}](t, d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "list_notes", "--output", "json"))
+		}](t, d.run(t, "policy", "explain", "--server", "demo", "--tool", "list_notes", "--output", "json"))
 		if e.Decision.Effect != "EFFECT_ALLOW" || e.Why == "" {
 			t.Errorf("explanation %+v", e)
 		}
-		elsewhere := d.sluice(t, "policy", "explain", "--server", "dmeo\x1b", "--tool", "list_notes")
+		elsewhere := d.run(t, "policy", "explain", "--server", "dmeo\x1b", "--tool", "list_notes")
 		if elsewhere.Code == 0 && !strings.Contains(elsewhere.Stderr, "is configured") || strings.Contains(elsewhere.Stderr, "\x1b") {
 			t.Errorf("a server that is not configured: %+v", elsewhere)
 		}
-		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
-		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so the gateway refuses this call before policy decides; the servers are: agents, demo`)
+		elsewhere = d.run(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
+		checkCommand(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so the gateway refuses this call before policy decides; the servers are: agents, demo`)
 		if ran.Stderr != "" {
 			t.Errorf("for a configured server, standard error has %q", ran.Stderr)
 		}
-		missing := d.sluice(t, "policy", "explain", "--server", "demo")
-		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool prompt uri method] is required")
-		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--method", "prompts/list")
-		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "prompts/list"`)
-		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--uri", "file:///a")
-		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "resources/read"`)
-		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--prompt", "p", "--method", "completion/complete")
-		holds(t, ran, 0, ran.Stdout, `No rule with an action matches the method "completion/complete"`)
+		missing := d.run(t, "policy", "explain", "--server", "demo")
+		checkCommand(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool prompt uri method] is required")
+		ran = d.run(t, "policy", "explain", "--server", "demo", "--method", "prompts/list")
+		checkCommand(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "prompts/list"`)
+		ran = d.run(t, "policy", "explain", "--server", "demo", "--uri", "file:///a")
+		checkCommand(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action matches the method "resources/read"`)
+		ran = d.run(t, "policy", "explain", "--server", "demo", "--prompt", "p", "--method", "completion/complete")
+		checkCommand(t, ran, 0, ran.Stdout, `No rule with an action matches the method "completion/complete"`)
 	})
 	t.Run("completion", func(t *testing.T) {
 		for _, shell := range []string{"bash", "zsh", "fish"} {
-			ran := d.sluice(t, "completion", shell)
-			holds(t, ran, 0, ran.Stdout, "sluice")
+			ran := d.run(t, "completion", shell)
+			checkCommand(t, ran, 0, ran.Stdout, "sluice")
 		}
 		for _, args := range [][]string{{"call", ""}, {"tools", ""}, {"decisions", "tail", "--server", ""}} {
-			ran := d.sluice(t, append([]string{"__complete"}, args...)...)
-			holds(t, ran, 0, ran.Stdout, "demo\n")
+			ran := d.run(t, append([]string{"__complete"}, args...)...)
+			checkCommand(t, ran, 0, ran.Stdout, "demo\n")
 		}
 	})
 }
 
-// record holds the fields of a record that the tests here read.
-type record struct {
+// recordFields holds the fields of a record that the tests here read.
+type recordFields struct {
 	Kind, Tool, Code string
 	ResultClass      string `json:"resultClass"`
 }
 
-func TestCommandLineFollowsDecisions(t *testing.T) {
+func TestCLI_DecisionsTailFollows(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+	d := newCLIMesh(t)
+	checkCommand(t, d.run(t, "call", "demo", "list_notes"), 0, "")
 	cmd := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "decisions", "tail", "--follow", "-n", "1", "--output", "json", "--config", d.Config)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -309,9 +309,9 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(stdout)
-	next := func() record {
+	next := func() recordFields {
 		t.Helper()
-		var r record
+		var r recordFields
 		if !lines.Scan() {
 			t.Fatalf("no more lines: %v", lines.Err())
 		}
@@ -320,11 +320,11 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 		}
 		return r
 	}
-	if got := next(); got != (record{"outcome", "list_notes", "", "ok"}) {
+	if got := next(); got != (recordFields{"outcome", "list_notes", "", "ok"}) {
 		t.Errorf("the newest record is %+v", got)
 	}
-	holds(t, d.sluice(t, "call", "demo", "delete_note", "--arg", "id=note-1"), 1, "")
-	if got := next(); got != (record{"refusal", "delete_note", "denied_by_rule", ""}) {
+	checkCommand(t, d.run(t, "call", "demo", "delete_note", "--arg", "id=note-1"), 1, "")
+	if got := next(); got != (recordFields{"refusal", "delete_note", "denied_by_rule", ""}) {
 		t.Errorf("the record of the denied call is %+v", got)
 	}
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -339,7 +339,7 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 }
 
 // Checks that the commands that `sluice up` prints can be run unchanged in a shell.
-func TestCommandsThatUpPrintsWork(t *testing.T) {
+func TestUp_PrintedCommandsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."
 	p := stack.Launch(t, &stack.Stack{Dir: t.TempDir()}, "--listen", stack.FreeAddr(t), "--grpc", stack.FreeAddr(t))
@@ -376,43 +376,43 @@ func TestCommandsThatUpPrintsWork(t *testing.T) {
 	}
 }
 
-func TestCommandLineAlone(t *testing.T) {
+func TestCLI_WorksWithoutAMesh(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	sluice := func(args ...string) stack.Ran {
+	sluice := func(args ...string) stack.CommandResult {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Dir: dir})
 	}
 	if version := sluice("version"); version.Code != 0 || strings.TrimSpace(version.Stdout) == "" {
 		t.Errorf("version: %+v", version)
 	}
-	if v := decode[struct{ Version string }](t, sluice("version", "--output", "json")); v.Version == "" {
+	if v := decodeOutput[struct{ Version string }](t, sluice("version", "--output", "json")); v.Version == "" {
 		t.Error("version as JSON is empty")
 	}
 	t.Run("certs", func(t *testing.T) {
 		ran := sluice("certs")
-		holds(t, ran, 0, ran.Stdout, "created a CA and created certificates for 5 roles in certs")
-		ca := read(t, filepath.Join(dir, "certs", "ca.pem"))
+		checkCommand(t, ran, 0, ran.Stdout, "created a CA and created certificates for 5 roles in certs")
+		ca := readFile(t, filepath.Join(dir, "certs", "ca.pem"))
 		for _, name := range []string{"ca-key", "gateway-key", "policy-key", "ratelimit-key", "approval-key", "wasmagent-key"} {
 			if info, err := os.Stat(filepath.Join(dir, "certs", name+".pem")); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%s: %v, %v", name, info, err)
 			}
 		}
 		again := sluice("certs")
-		holds(t, again, 0, again.Stdout, "used the existing CA and created certificates for 5 roles in certs")
-		if read(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
+		checkCommand(t, again, 0, again.Stdout, "used the existing CA and created certificates for 5 roles in certs")
+		if readFile(t, filepath.Join(dir, "certs", "ca.pem")) != ca {
 			t.Error("the CA was replaced")
 		}
 	})
 	t.Run("setup and token show", func(t *testing.T) {
-		holds(t, sluice("setup"), 0, "")
+		checkCommand(t, sluice("setup"), 0, "")
 		ran := sluice("token", "show", "operator", "--data", filepath.Join("setup", "operator"))
-		holds(t, ran, 0, ran.Stdout, strings.TrimSpace(read(t, filepath.Join(dir, "setup", "operator", "tokens", "operator"))))
-		holds(t, sluice("token", "show", "nobody"), 2, "")
+		checkCommand(t, ran, 0, ran.Stdout, strings.TrimSpace(readFile(t, filepath.Join(dir, "setup", "operator", "tokens", "operator"))))
+		checkCommand(t, sluice("token", "show", "nobody"), 2, "")
 	})
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	if err != nil {

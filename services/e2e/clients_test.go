@@ -17,145 +17,145 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// patienceVariable names the environment variable with the time, as a duration, that an approver takes after the caller
+// approverDelayVariable names the environment variable with the time, as a duration, that an approver takes after the caller
 // has received its ticket. If the variable is set, calls are held for the default time. Otherwise they are held for a
 // second and decided at once.
-const patienceVariable = "SLUICE_PATIENCE"
+const approverDelayVariable = "SLUICE_PATIENCE"
 
-// caller is an MCP client that is not part of the project.
-type caller interface {
+// externalClient is an MCP client that is not part of the project.
+type externalClient interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
 // clients holds functions that connect the official clients, by the clients' names. Each client has only the URL and a
 // token.
-var clients = map[string]func(t *testing.T, url string) caller{
-	"TypeScript SDK 1": func(t *testing.T, url string) caller {
-		return npmtest.StartVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
+var clients = map[string]func(t *testing.T, url string) externalClient{
+	"TypeScript SDK 1": func(t *testing.T, url string) externalClient {
+		return npmtest.StartClientVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
 	},
-	"TypeScript SDK 2": func(t *testing.T, url string) caller {
-		return npmtest.StartVersion(t, npm.TypeScriptSDK2, url, stack.AgentToken)
+	"TypeScript SDK 2": func(t *testing.T, url string) externalClient {
+		return npmtest.StartClientVersion(t, npm.TypeScriptSDK2, url, stack.AgentToken)
 	},
-	"inspector": func(t *testing.T, url string) caller { return npmtest.NewInspector(t, url, stack.AgentToken) },
+	"inspector": func(t *testing.T, url string) externalClient { return npmtest.NewInspector(t, url, stack.AgentToken) },
 }
 
-// waitingCaller is a mesh with a client that makes calls that need approval.
-type waitingCaller struct {
+// approvalCaller is a mesh with a client that makes calls that need approval.
+type approvalCaller struct {
 	*fixture
-	client caller
+	client externalClient
 }
 
-// payment returns a call that needs approval.
-func payment() npmtest.ToolCall {
+// paymentCall returns a call that needs approval.
+func paymentCall() npmtest.ToolCall {
 	return npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(`{"sum":12.5}`)}
 }
 
-// begin makes a call and returns the channel that receives its reply.
-func (w *waitingCaller) begin(call npmtest.ToolCall) <-chan npmtest.Reply {
+// startCall makes a call and returns the channel that receives its reply.
+func (w *approvalCaller) startCall(call npmtest.ToolCall) <-chan npmtest.Reply {
 	answered := make(chan npmtest.Reply, 1)
 	go func() { answered <- w.client.CallTool(call) }()
 	return answered
 }
 
-// decide runs an action of `sluice approvals` on an approval.
-func (w *waitingCaller) decide(t *testing.T, verdict, id string, args ...string) {
+// decideApproval runs an action of `sluice approvals` on an approval.
+func (w *approvalCaller) decideApproval(t *testing.T, verdict, id string, args ...string) {
 	t.Helper()
-	if ran := w.approvals(t, append([]string{verdict, id, "--yes"}, args...)...); ran.Code != 0 {
+	if ran := w.runApprovalsJSON(t, append([]string{verdict, id, "--yes"}, args...)...); ran.Code != 0 {
 		t.Fatalf("%s: %+v", verdict, ran)
 	}
 }
 
-// ran fails the test unless the server has received want payments.
-func (w *waitingCaller) ran(t *testing.T, want int) {
+// checkPayments fails the test unless the server has received want payments.
+func (w *approvalCaller) checkPayments(t *testing.T, want int) {
 	t.Helper()
-	if n := len(w.up.Calls("pay")); n != want {
+	if n := len(w.upstream.Calls("pay")); n != want {
 		t.Errorf("%d calls reached the server, want %d", n, want)
 	}
 }
 
-// eachClient runs a test with every client, each with a mesh of its own.
-func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *waitingCaller)) {
+// runWithEachClient runs a test with every client, each with a mesh of its own.
+func runWithEachClient(t *testing.T, approvals string, story func(t *testing.T, w *approvalCaller)) {
 	t.Helper()
 	t.Parallel()
 	for name, connect := range clients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixtureWith(t, payPolicy, approvals)
-			story(t, &waitingCaller{fixture: f, client: connect(t, f.MCP("raw"))})
+			story(t, &approvalCaller{fixture: f, client: connect(t, f.MCP("raw"))})
 		})
 	}
 }
 
 // Checks that official clients receive the result if the call is approved while it is held.
-func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
-	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
-		answered := w.begin(payment())
-		id := w.pendingOne(t)
-		w.ran(t, 0)
-		w.decide(t, "approve", id)
+func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
+	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
+		answered := w.startCall(paymentCall())
+		id := w.awaitOnePending(t)
+		w.checkPayments(t, 0)
+		w.decideApproval(t, "approve", id)
 		if result := (<-answered).ToolResult(t); result.IsError || result.Text() != "ran" {
 			t.Errorf("got %+v", result)
 		}
-		w.ran(t, 1)
+		w.checkPayments(t, 1)
 	})
 }
 
 // Checks that a call runs once if the client receives a ticket, an approver decides, and the client makes the same call
 // again.
-func TestClientsWithATicketCallAgain(t *testing.T) {
+func TestClients_RepeatTheCallAfterATicket(t *testing.T) {
 	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
-	if text, ok := os.LookupEnv(patienceVariable); ok {
+	if text, ok := os.LookupEnv(approverDelayVariable); ok {
 		var err error
 		if thinks, err = time.ParseDuration(text); err != nil || thinks <= 0 {
-			t.Fatalf("%s=%q is not a duration above 0", patienceVariable, text)
+			t.Fatalf("%s=%q is not a duration above 0", approverDelayVariable, text)
 		}
 		hold = ""
 	}
-	eachClient(t, hold, func(t *testing.T, w *waitingCaller) {
+	runWithEachClient(t, hold, func(t *testing.T, w *approvalCaller) {
 		asked := time.Now()
-		ticket := w.client.CallTool(payment()).ToolResult(t)
+		ticket := w.client.CallTool(paymentCall()).ToolResult(t)
 		if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" || !d.Retryable {
 			t.Fatalf("the ticket is %+v", ticket)
 		}
 		t.Logf("the ticket came after %v", time.Since(asked).Round(100*time.Millisecond))
 		<-time.After(time.Until(asked.Add(thinks)))
-		w.ran(t, 0)
-		w.decide(t, "approve", w.pendingOne(t))
+		w.checkPayments(t, 0)
+		w.decideApproval(t, "approve", w.awaitOnePending(t))
 		t.Logf("approved after %v", time.Since(asked).Round(100*time.Millisecond))
-		if result := w.client.CallTool(payment()).ToolResult(t); result.IsError || result.Text() != "ran" {
+		if result := w.client.CallTool(paymentCall()).ToolResult(t); result.IsError || result.Text() != "ran" {
 			t.Errorf("the same call: %+v", result)
 		}
-		w.ran(t, 1)
-		w.settles(t, "done")
+		w.checkPayments(t, 1)
+		w.awaitOnlyState(t, "done")
 	})
 }
 
 // Checks that a denial is a tool result with the reason, and that the client continues in its session.
-func TestClientsAreTold(t *testing.T) {
-	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
-		answered := w.begin(payment())
-		w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
+func TestClients_ReceiveADenialAsResult(t *testing.T) {
+	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
+		answered := w.startCall(paymentCall())
+		w.decideApproval(t, "deny", w.awaitOnePending(t), "-m", "too much")
 		result := (<-answered).ToolResult(t)
 		if d := decisionOf(t, result); !result.IsError || d.Code != "approval_denied" || !strings.Contains(result.Text(), "too much") {
 			t.Errorf("got %+v", result)
 		}
-		opened := w.opened()
+		opened := w.countSessions()
 		if next := w.client.CallTool(npmtest.ToolCall{Name: "safe", Arguments: jsontext.Value(`{}`)}).ToolResult(t); next.IsError || next.Text() != "ran" {
 			t.Errorf("the next call: %+v", next)
 		}
-		if _, perCall := w.client.(*npmtest.Inspector); !perCall && w.opened() != opened {
+		if _, perCall := w.client.(*npmtest.Inspector); !perCall && w.countSessions() != opened {
 			t.Errorf("the client opened another session")
 		}
-		w.ran(t, 0)
+		w.checkPayments(t, 0)
 	})
 }
 
-// opened returns how many sessions clients have opened.
-func (f *fixture) opened() int { return f.got("initialize") }
+// countSessions returns how many sessions clients have opened.
+func (f *fixture) countSessions() int { return f.countRequests("initialize") }
 
-// got returns the number of messages with a method that the server has received.
-func (f *fixture) got(method string) (n int) {
-	for _, r := range f.up.Requests() {
+// countRequests returns the number of messages with a method that the server has received.
+func (f *fixture) countRequests(method string) (n int) {
+	for _, r := range f.upstream.Requests() {
 		if r.Method == method {
 			n++
 		}
@@ -163,8 +163,8 @@ func (f *fixture) got(method string) (n int) {
 	return n
 }
 
-// idle waits until no call is in flight in the only session. It is called after a cancellation.
-func (f *fixture) idle(t *testing.T) {
+// awaitIdle waits until no call is in flight in the only session. It is called after a cancellation.
+func (f *fixture) awaitIdle(t *testing.T) {
 	t.Helper()
 	eventually.Holds(t, "no call is in flight", func() bool {
 		resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), new(gatewayv1.ListSessionsRequest))
@@ -174,52 +174,52 @@ func (f *fixture) idle(t *testing.T) {
 
 // Checks that the client receives approval_expired if no approver decides in time, and that the next call is a new
 // approval request.
-func TestClientsAreToldThatNobodyDecided(t *testing.T) {
-	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
+func TestClients_ReceiveApprovalExpired(t *testing.T) {
+	runWithEachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *approvalCaller) {
 		for n := range 2 {
-			result := w.client.CallTool(payment()).ToolResult(t)
+			result := w.client.CallTool(paymentCall()).ToolResult(t)
 			if d := decisionOf(t, result); !result.IsError || d.Code != "approval_expired" {
 				t.Errorf("call %d: %+v", n, result)
 			}
 		}
-		found := w.waiting(t, "--all")
+		found := w.listApprovals(t, "--all")
 		if len(found) != 2 || found[0].State != "expired" || found[1].State != "expired" {
 			t.Errorf("the approvals are %v, want two that have expired", found)
 		}
-		w.ran(t, 0)
+		w.checkPayments(t, 0)
 	})
 }
 
 // Checks that a client waits beyond its time limit if it requests progress and restarts the limit at each notification.
 // The command line of the inspector can't request progress.
-func TestClientsThatAskForProgressStay(t *testing.T) {
+func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
 			f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
-			w := &waitingCaller{fixture: f, client: npmtest.StartVersion(t, version, f.MCP("raw"), stack.AgentToken)}
-			asks := payment()
+			w := &approvalCaller{fixture: f, client: npmtest.StartClientVersion(t, version, f.MCP("raw"), stack.AgentToken)}
+			asks := paymentCall()
 			asks.Progress, asks.Timeout = true, 15*time.Second
-			answered := w.begin(asks)
-			id := w.pendingOne(t)
+			answered := w.startCall(asks)
+			id := w.awaitOnePending(t)
 			<-time.After(22 * time.Second) // beyond the limit; two notifications have arrived, one every 10 s
-			w.decide(t, "approve", id)
+			w.decideApproval(t, "approve", id)
 			reply := <-answered
 			if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" {
 				t.Errorf("got %+v", result)
 			}
-			if steps := rising(t, reply.Progress); steps < 2 {
+			if steps := checkRisingProgress(t, reply.Progress); steps < 2 {
 				t.Errorf("%d progress notifications arrived: %s", steps, reply.Progress)
 			}
-			w.ran(t, 1)
+			w.checkPayments(t, 1)
 		})
 	}
 }
 
-// rising returns the number of progress notifications. The test fails unless the value of each is above the value of
+// checkRisingProgress returns the number of progress notifications. The test fails unless the value of each is above the value of
 // the previous one.
-func rising(t *testing.T, steps []jsontext.Value) int {
+func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0
 	for _, step := range steps {
@@ -236,30 +236,30 @@ func rising(t *testing.T, steps []jsontext.Value) int {
 
 // Checks that the approval stays if a client gives up. The call does not run at the approval, and runs once when the
 // client makes the same call again.
-func TestClientsThatGiveUpCallAgain(t *testing.T) {
+func TestClients_CallRunsOnceAfterTheyGaveUp(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
 			f := newFixtureWith(t, payPolicy, "approvals: {hold: 45s}")
-			w := &waitingCaller{fixture: f, client: npmtest.StartVersion(t, version, f.MCP("raw"), stack.AgentToken)}
-			hasty, again := payment(), payment()
+			w := &approvalCaller{fixture: f, client: npmtest.StartClientVersion(t, version, f.MCP("raw"), stack.AgentToken)}
+			hasty, again := paymentCall(), paymentCall()
 			hasty.Timeout = time.Second
 			hasty.Meta, again.Meta = map[string]any{"claudecode/toolUseId": "toolu_1"}, map[string]any{"claudecode/toolUseId": "toolu_2"}
 			if err := w.client.CallTool(hasty).Error; err == nil || !strings.Contains(err.Message, "timed out") {
 				t.Fatalf("the client with a time limit of one second received %v", err)
 			}
-			w.idle(t)
-			if n := w.got("notifications/cancelled"); n != 0 {
+			w.awaitIdle(t)
+			if n := w.countRequests("notifications/cancelled"); n != 0 {
 				t.Errorf("the server received %d cancellations of a call that it never received", n)
 			}
-			w.decide(t, "approve", w.pendingOne(t))
-			w.ran(t, 0)
+			w.decideApproval(t, "approve", w.awaitOnePending(t))
+			w.checkPayments(t, 0)
 			if result := w.client.CallTool(again).ToolResult(t); result.IsError || result.Text() != "ran" {
 				t.Errorf("the same call: %+v", result)
 			}
-			w.ran(t, 1)
-			if sent := string(w.up.Calls("pay")[0].Body); !strings.Contains(sent, "toolu_2") {
+			w.checkPayments(t, 1)
+			if sent := string(w.upstream.Calls("pay")[0].Body); !strings.Contains(sent, "toolu_2") {
 				t.Errorf("the server got %s", sent)
 			}
 		})
@@ -267,10 +267,10 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 }
 
 // Checks that a call is held for the time that the configuration sets for the client's name, which is zero here.
-func TestClientsAreHeldByTheirName(t *testing.T) {
+func TestClients_HoldTimeDependsOnTheirName(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
-	ticket := npmtest.NewInspector(t, f.MCP("raw"), stack.AgentToken).CallTool(payment()).ToolResult(t)
+	ticket := npmtest.NewInspector(t, f.MCP("raw"), stack.AgentToken).CallTool(paymentCall()).ToolResult(t)
 	if d := decisionOf(t, ticket); !ticket.IsError || d.Code != "approval_pending" {
 		t.Errorf("the ticket is %+v", ticket)
 	}
@@ -278,7 +278,7 @@ func TestClientsAreHeldByTheirName(t *testing.T) {
 
 // Checks that version 2 of the SDK opens a session as version 1 does by default. If it is configured to negotiate, it
 // sends server/discover and has no session, although the server has only revisions with sessions.
-func TestTypeScriptSDK2Connects(t *testing.T) {
+func TestTypeScriptSDK2_OpensASessionUnlessItNegotiates(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	client := npmtest.NewClient(t, npm.TypeScriptSDK2)
@@ -309,7 +309,7 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 	if got := sent(client.Negotiate(f.MCP("raw"), stack.AgentToken), "2026-07-28"); got != "server/discover" {
 		t.Errorf("to negotiate the client sends %s", got)
 	}
-	if result := client.CallTool(npmtest.ToolCall{Name: "safe"}).ToolResult(t); result.IsError || len(f.up.Calls("safe")) != 1 {
+	if result := client.CallTool(npmtest.ToolCall{Name: "safe"}).ToolResult(t); result.IsError || len(f.upstream.Calls("safe")) != 1 {
 		t.Errorf("a call after the negotiation: %+v", result)
 	}
 	for _, r := range f.records(t) {

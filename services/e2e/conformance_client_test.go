@@ -23,14 +23,14 @@ import (
 // The conformance suite for clients starts this test binary as the client if both variables are set. clientsTest holds
 // the address of the test, which sends the URL for the client. testsClient holds the path of the client.
 const (
-	clientsTest = "SLUICE_TEST_CLIENTS_TEST"
-	testsClient = "SLUICE_TEST_CLIENT"
+	suiteTestVariable   = "SLUICE_TEST_CLIENTS_TEST"
+	suiteClientVariable = "SLUICE_TEST_CLIENT"
 )
 
-// serveSuite sends the test the URL of a scenario's server, and runs the client with the URL that the test sends back.
-func serveSuite() int {
+// runSuiteClient sends the test the URL of a scenario's server, and runs the client with the URL that the test sends back.
+func runSuiteClient() int {
 	err := func() error {
-		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(clientsTest))
+		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(suiteTestVariable))
 		if err != nil {
 			return err
 		}
@@ -40,7 +40,7 @@ func serveSuite() int {
 		if err != nil {
 			return err
 		}
-		client := exec.CommandContext(context.Background(), os.Getenv(testsClient), strings.TrimSpace(url))
+		client := exec.CommandContext(context.Background(), os.Getenv(suiteClientVariable), strings.TrimSpace(url))
 		client.Stdout, client.Stderr = os.Stdout, os.Stderr
 		return client.Run()
 	}()
@@ -51,13 +51,13 @@ func serveSuite() int {
 	return 0
 }
 
-// tally matches the suite's summary of one scenario.
-var tally = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
+// summaryLine matches the suite's summary of one scenario.
+var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// clientConforms runs a scenario of the official suite for clients. The suite starts a server, and the client connects
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server, and the client connects
 // to the URL that reached returns for the server's URL. It returns the number of checks that pass, and the output of
 // the suite if a check fails.
-func clientConforms(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
+func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -73,7 +73,7 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 	command := append(npmtest.ConformanceOfClients(t, npm.Conformance2), "--scenario", name, "--command", self)
 	suite := exec.CommandContext(ctx, command[0], command[1:]...)
 	suite.Dir = t.TempDir()
-	suite.Env = []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0]), clientsTest + "=" + lis.Addr().String(), testsClient + "=" + client}
+	suite.Env = []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0]), suiteTestVariable + "=" + lis.Addr().String(), suiteClientVariable + "=" + client}
 	var said bytes.Buffer
 	suite.Stdout, suite.Stderr = &said, &said
 	if err := suite.Start(); err != nil {
@@ -97,7 +97,7 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 	}
 	fmt.Fprintln(asks, reached(strings.TrimSpace(url)))
 	err = suite.Wait() // it returns an error if a check fails
-	found := tally.FindStringSubmatch(said.String())
+	found := summaryLine.FindStringSubmatch(said.String())
 	if found == nil {
 		t.Fatalf("the suite has no summary: %v\n%s", err, &said)
 	}
@@ -108,12 +108,12 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 	return passed, ""
 }
 
-// TestConformanceOfClients runs the official suite for clients with the client of the official SDK, directly and
+// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the client of the official SDK, directly and
 // through a mesh. Through a mesh, the servers of the suite check the requests of the mesh. The OAuth scenarios are left
 // out: the mesh authenticates clients and itself, so the login of a client does not pass through the mesh.
-func TestConformanceOfClients(t *testing.T) {
+func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	t.Parallel()
-	client := conformanceProgram(t, "everything-client")
+	client := buildConformanceProgram(t, "everything-client")
 	for _, scenario := range []struct {
 		name            string
 		direct, through int
@@ -138,19 +138,19 @@ func TestConformanceOfClients(t *testing.T) {
 		// only one that it supports, so the mesh, which asks for the revisions once, finds no revision to use.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
-			if direct, wrong := clientConforms(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
+			if direct, wrong := runClientScenario(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
 				t.Errorf("without the mesh the client passes %d checks, want %d\n%s", direct, scenario.direct, wrong)
 			}
-			through, wrong := clientConforms(t, scenario.name, client, func(url string) string {
-				s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  suite: {http: {url: %q}}", url), Policy: `version: 1
+			through, wrong := runClientScenario(t, scenario.name, client, func(url string) string {
+				s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  suite: {http: {url: %q}}", url), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
 				if scenario.sessions {
-					return identified(t, older(t, s.MCP("suite")))
+					return startAuthenticatingProxy(t, sessionsOnlyProxy(t, s.MCP("suite")))
 				}
-				return identified(t, s.MCP("suite"))
+				return startAuthenticatingProxy(t, s.MCP("suite"))
 			})
 			if through < scenario.through || wrong != "" { // requests of the mesh itself may arrive in time to be checked, too
 				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)

@@ -26,14 +26,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// everythingProgram builds the official Go SDK's server for the conformance suite.
-func everythingProgram(t *testing.T) string {
+// buildEverythingServer builds the official Go SDK's server for the conformance suite.
+func buildEverythingServer(t *testing.T) string {
 	t.Helper()
-	return conformanceProgram(t, "everything-server")
+	return buildConformanceProgram(t, "everything-server")
 }
 
-// conformanceProgram builds one of the official Go SDK's programs for the conformance suite.
-func conformanceProgram(t *testing.T, name string) string {
+// buildConformanceProgram builds one of the official Go SDK's programs for the conformance suite.
+func buildConformanceProgram(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/"+name)
@@ -43,11 +43,11 @@ func conformanceProgram(t *testing.T, name string) string {
 	return program
 }
 
-// everythingServer starts the program of everythingProgram on a free port, with or without sessions, and returns its
+// startEverythingServer starts the program of everythingProgram on a free port, with or without sessions, and returns its
 // URL.
-func everythingServer(t *testing.T, stateless bool) string {
+func startEverythingServer(t *testing.T, stateless bool) string {
 	t.Helper()
-	program := everythingProgram(t)
+	program := buildEverythingServer(t)
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -84,24 +84,24 @@ func everythingServer(t *testing.T, stateless bool) string {
 	return ""
 }
 
-// identified returns the URL of a proxy that adds an agent's token to each request, for clients that can't send one.
-func identified(t *testing.T, endpoint string) string {
+// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request, for clients that can't send one.
+func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return proxied(t, func(r *httputil.ProxyRequest, _ []byte) {
+	return startProxy(t, func(r *httputil.ProxyRequest, _ []byte) {
 		r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = to.Scheme, to.Host, r.In.Host
 		r.Out.Header.Set("Authorization", "Bearer "+stack.AgentToken)
 	}) + to.Path
 }
 
-// switched returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless, and all other
+// startRevisionSwitch returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless, and all other
 // requests to the server sessions.
-func switched(t *testing.T, sessions, stateless string) string {
+func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	t.Helper()
-	return proxied(t, func(r *httputil.ProxyRequest, body []byte) {
+	return startProxy(t, func(r *httputil.ProxyRequest, body []byte) {
 		to := sessions
 		if r.In.Header.Get("Mcp-Protocol-Version") == "2026-07-28" || bytes.Contains(body, []byte("io.modelcontextprotocol/protocolVersion")) {
 			to = stateless
@@ -110,8 +110,8 @@ func switched(t *testing.T, sessions, stateless string) string {
 	})
 }
 
-// proxied starts a proxy that rewrites each request with rewrite, and returns its URL.
-func proxied(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
+// startProxy starts a proxy that rewrites each request with rewrite, and returns its URL.
+func startProxy(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
 	t.Helper()
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body) // a response that comes before the end of the body may be cut (golang.org/issue/40747)
@@ -126,15 +126,15 @@ func proxied(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) 
 	return door.URL
 }
 
-// scenario matches a line of the suite's summary. unscored matches a scenario that does not count for a revision.
+// scenarioLine matches a line of the suite's summary. unscored matches a scenario that does not count for a revision.
 var (
-	scenario = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
-	unscored = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
+	scenarioLine = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
+	unscoredLine = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
 )
 
-// conforms runs the official suite for servers. It returns the number of checks that pass by scenario, and the names of
+// runConformanceSuite runs the official suite for servers. It returns the number of checks that pass by scenario, and the names of
 // the scenarios with failed checks. Extensions that no server of these tests implements are ignored.
-func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
+func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -143,12 +143,12 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	suite.Dir, suite.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
 	said, err := suite.CombinedOutput() // it returns an error if a check fails
 	passed = make(map[string]int)
-	for _, line := range scenario.FindAllStringSubmatch(string(said), -1) {
+	for _, line := range scenarioLine.FindAllStringSubmatch(string(said), -1) {
 		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // the expression matches digits
 			failed = append(failed, line[1])
 		}
 	}
-	for _, line := range unscored.FindAllStringSubmatch(string(said), -1) {
+	for _, line := range unscoredLine.FindAllStringSubmatch(string(said), -1) {
 		delete(passed, line[1])
 		failed = slices.DeleteFunc(failed, func(name string) bool { return name == line[1] })
 	}
@@ -161,21 +161,21 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	return passed, failed
 }
 
-// polling is the only scenario with more passing checks through the gateway than directly. The gateway lets clients
+// pollingScenario is the only scenario with more passing checks through the gateway than directly. The gateway lets clients
 // resume a lost response. The server instead ends the stream with a retry field, which the check accepts.
-const polling = "server-sse-polling"
+const pollingScenario = "server-sse-polling"
 
-// TestConformance runs the official suite against the server of the official SDK: directly, where every check passes,
+// TestConformance_ServerPassesThroughTheGateway runs the official suite against the server of the official SDK: directly, where every check passes,
 // and through a gateway whose policy allows everything, where the same checks pass.
-func TestConformance(t *testing.T) {
+func TestConformance_ServerPassesThroughTheGateway(t *testing.T) {
 	t.Parallel()
-	server := switched(t, everythingServer(t, false), everythingServer(t, true))
-	s := stack.Up(t, stack.Options{Log: t.Output(), Servers: fmt.Sprintf("  everything: {http: {url: %q}}", server), Policy: `version: 1
+	server := startRevisionSwitch(t, startEverythingServer(t, false), startEverythingServer(t, true))
+	s := stack.StartInProcess(t, stack.Options{Log: t.Output(), Servers: fmt.Sprintf("  everything: {http: {url: %q}}", server), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
-	through := identified(t, s.MCP("everything"))
+	through := startAuthenticatingProxy(t, s.MCP("everything"))
 	for _, suite := range []struct {
 		name   string
 		set    npm.Set
@@ -187,7 +187,7 @@ rules:
 		{"what 2026-07-28 requires", npm.Conformance2, []string{"--requirements", "2026-07-28"}, 153},
 	} {
 		t.Run(suite.name, func(t *testing.T) {
-			direct, failed := conforms(t, server, suite.set, suite.more...)
+			direct, failed := runConformanceSuite(t, server, suite.set, suite.more...)
 			all := 0
 			for _, n := range direct {
 				all += n
@@ -195,9 +195,9 @@ rules:
 			if all != suite.checks || len(failed) > 0 {
 				t.Errorf("without the gateway the server passes %d checks, want %d, and fails some of %q", all, suite.checks, failed)
 			}
-			got, failed := conforms(t, through, suite.set, suite.more...)
-			if direct[polling] == 1 && got[polling] == 3 {
-				got[polling] = 1
+			got, failed := runConformanceSuite(t, through, suite.set, suite.more...)
+			if direct[pollingScenario] == 1 && got[pollingScenario] == 3 {
+				got[pollingScenario] = 1
 			}
 			if diff := cmp.Diff(direct, got); diff != "" || len(failed) > 0 {
 				t.Errorf("some of %q fail through the gateway; checks that pass (-direct +through):\n%s", failed, diff)
@@ -206,10 +206,10 @@ rules:
 	}
 }
 
-// TestConformanceCrossed runs the suite of the revisions with sessions through the gateway against a server of
+// TestConformance_BetweenRevisions runs the suite of the revisions with sessions through the gateway against a server of
 // 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
 // reason.
-func TestConformanceCrossed(t *testing.T) {
+func TestConformance_BetweenRevisions(t *testing.T) {
 	t.Parallel()
 	for _, suite := range []struct {
 		name, version string
@@ -218,13 +218,13 @@ func TestConformanceCrossed(t *testing.T) {
 		fails         []string
 	}{
 		{
-			"with sessions, on a server without", "2025-11-25", func(t *testing.T) string { t.Helper(); return sessionless(t, everythingServer(t, true)) }, 71,
+			"with sessions, on a server without", "2025-11-25", func(t *testing.T) string { t.Helper(); return sessionlessOnlyProxy(t, startEverythingServer(t, true)) }, 71,
 			// Tools that use server requests. The library of the server refuses server requests without sessions.
-			// TestSessionsWhereThereAreNone tests the requests that servers without sessions can make.
+			// TestBridge_SessionClientUsesSessionlessServer tests the requests that servers without sessions can make.
 			[]string{"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "tools-call-elicitation", "tools-call-sampling"},
 		},
 		{
-			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return older(t, everythingServer(t, false)) }, 145,
+			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return sessionsOnlyProxy(t, startEverythingServer(t, false)) }, 145,
 			// These scenarios check the names of a server's input requests and its state, which requests in sessions do
 			// not have, and an error and an HTTP status that this server uses only without sessions.
 			[]string{"input-required-result-basic-elicitation", "input-required-result-multi-round", "server-stateless"},
@@ -232,12 +232,12 @@ func TestConformanceCrossed(t *testing.T) {
 	} {
 		t.Run(suite.name, func(t *testing.T) {
 			t.Parallel()
-			s := stack.Up(t, stack.Options{Log: t.Output(), Servers: fmt.Sprintf("  everything: {http: {url: %q}}", suite.server(t)), Policy: `version: 1
+			s := stack.StartInProcess(t, stack.Options{Log: t.Output(), Servers: fmt.Sprintf("  everything: {http: {url: %q}}", suite.server(t)), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
-			passed, failed := conforms(t, identified(t, s.MCP("everything")), npm.Conformance2, "--requirements", suite.version)
+			passed, failed := runConformanceSuite(t, startAuthenticatingProxy(t, s.MCP("everything")), npm.Conformance2, "--requirements", suite.version)
 			all := 0
 			for _, n := range passed {
 				all += n

@@ -38,11 +38,11 @@ func crossOrigin(t *testing.T, method, url, body string, head http.Header) (stat
 }
 
 // Case N1. Checks that pages of listed origins can use the mesh from a browser, and that pages of other origins can't.
-func TestN1CORS_ListedOriginsAlone(t *testing.T) {
+func TestCORS_OnlyListedOriginsAreAllowed(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
 	const app = "https://app.example.com"
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Policy: openPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "origins: [" + app + ", \"https://b.example.com:8443\"]\n",
 	}))
 	preflight := http.Header{"Origin": {app}, "Access-Control-Request-Method": {"POST"}, "Access-Control-Request-Headers": {"authorization,content-type,mcp-param-region,x-evil,mcp-a b"}}
@@ -74,11 +74,11 @@ func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 		status             int
 		want               http.Header
 	}{
-		"an answer":                  {http.MethodPost, "/mcp/raw", hello, from(app, "Authorization", token), 200, answer},
-		"no token":                   {http.MethodPost, "/mcp/raw", hello, from(app), 401, answer},
-		"a wrong token":              {http.MethodPost, "/mcp/raw", hello, from(app, "Authorization", "Bearer no"), 401, answer},
+		"an answer":                  {http.MethodPost, "/mcp/raw", initializeRequest, from(app, "Authorization", token), 200, answer},
+		"no token":                   {http.MethodPost, "/mcp/raw", initializeRequest, from(app), 401, answer},
+		"a wrong token":              {http.MethodPost, "/mcp/raw", initializeRequest, from(app, "Authorization", "Bearer no"), 401, answer},
 		"no JSON":                    {http.MethodPost, "/mcp/raw", "{", from(app, "Authorization", token), 400, answer},
-		"no such server":             {http.MethodPost, "/mcp/absent", hello, from(app, "Authorization", token), 404, answer},
+		"no such server":             {http.MethodPost, "/mcp/absent", initializeRequest, from(app, "Authorization", token), 404, answer},
 		"no such session":            {http.MethodDelete, "/mcp/raw", "", from(app, "Authorization", token, "Mcp-Session-Id", "x"), 404, answer},
 		"another method":             {http.MethodPut, "/mcp/raw", "", from(app), 405, answer},
 		"OPTIONS, no preflight":      {http.MethodOptions, "/mcp/raw", "", from(app), 405, answer},
@@ -88,7 +88,7 @@ func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 		"a listed one's other port":  {http.MethodOptions, "/mcp/raw", "", from(app+":8443", "Access-Control-Request-Method", "POST"), 403, http.Header{}},
 		"null":                       {http.MethodOptions, "/mcp/raw", "", from("null", "Access-Control-Request-Method", "POST"), 403, http.Header{}},
 		"loopback, which is not":     {http.MethodOptions, "/mcp/raw", "", from("http://localhost:3000", "Access-Control-Request-Method", "POST"), 405, http.Header{"Vary": {"Origin"}}},
-		"no origin":                  {http.MethodPost, "/mcp/raw", hello, http.Header{"Authorization": {token}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}, 200, http.Header{"Vary": {"Origin"}}},
+		"no origin":                  {http.MethodPost, "/mcp/raw", initializeRequest, http.Header{"Authorization": {token}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}, 200, http.Header{"Vary": {"Origin"}}},
 		"health is nobody's of them": {http.MethodGet, "/healthz", "", from(app), 200, http.Header{}},
 	} {
 		status, cors := crossOrigin(t, c.method, p.URL+c.path, c.body, c.head)
@@ -112,7 +112,7 @@ fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Conten
 
 // Case N1. Checks in a real browser that a page of a listed origin can use the mesh, and that a page of another origin
 // can't.
-func TestN1CORS_InABrowser(t *testing.T) {
+func TestCORS_OnlyListedOriginsAreAllowedInABrowser(t *testing.T) {
 	t.Parallel()
 	browser, err := exec.LookPath("chromium")
 	if err != nil {
@@ -123,15 +123,15 @@ func TestN1CORS_InABrowser(t *testing.T) {
 	}
 	up := rawmcp.Start(t, tools)
 	var mcp string
-	site := served(t, func(w http.ResponseWriter, _ *http.Request) {
+	site := startHTTPServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprint(w, strings.NewReplacer("URL", mcp, "TOKEN", stack.AgentToken, "HELLO", hello).Replace(page))
+		fmt.Fprint(w, strings.NewReplacer("URL", mcp, "TOKEN", stack.AgentToken, "HELLO", initializeRequest).Replace(page))
 	})
-	other := served(t, func(w http.ResponseWriter, _ *http.Request) {
+	other := startHTTPServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprint(w, strings.NewReplacer("URL", mcp, "TOKEN", stack.AgentToken, "HELLO", hello).Replace(page))
+		fmt.Fprint(w, strings.NewReplacer("URL", mcp, "TOKEN", stack.AgentToken, "HELLO", initializeRequest).Replace(page))
 	})
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Policy: openPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "origins: [" + site + "]\n",
 	}))
 	mcp = p.MCP("raw")

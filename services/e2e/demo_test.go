@@ -15,7 +15,7 @@ import (
 // demoServer is a `sluice demo-server` process, which counts the requests it receives.
 type demoServer struct{ addr string }
 
-func startDemo(t *testing.T) *demoServer {
+func startDemoServer(t *testing.T) *demoServer {
 	t.Helper()
 	d := &demoServer{addr: stack.FreeAddr(t)}
 	cmd := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "demo-server", "--listen", d.addr)
@@ -59,5 +59,5 @@ func (d *demoServer) stats(t *testing.T) demoStats {
 	return s
 }
 
-// patience is the longest time that a test waits for one event.
-const patience = 30 * time.Second
+// waitTimeLimit is the longest time that a test waits for one event.
+const waitTimeLimit = 30 * time.Second

@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// symptom is one finding of `sluice doctor`.
-type symptom struct{ State, Of, Found, Do string }
+// doctorFinding is one finding of `sluice doctor`.
+type doctorFinding struct{ State, Of, Found, Do string }
 
-// doctor runs `sluice doctor` and returns its findings by state and subject.
-func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
+// runDoctor runs `sluice doctor` and returns its findings by state and subject.
+func runDoctor(t *testing.T, env ...string) (code int, found map[string]doctorFinding) {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{Args: []string{"doctor", "-o", "json"}, Env: env, Dir: t.TempDir()})
-	var all []symptom
+	var all []doctorFinding
 	if err := json.Unmarshal([]byte(ran.Stdout), &all); err != nil {
 		t.Fatalf("%v: %s%s", err, ran.Stdout, ran.Stderr)
 	}
-	found = make(map[string]symptom)
+	found = make(map[string]doctorFinding)
 	for _, s := range all {
 		found[s.State+" "+s.Of] = s
 	}
@@ -35,27 +35,27 @@ func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
 
 // Checks that `sluice doctor` names each problem of a mesh with what to do, and exits with 1 only if there is a
 // problem.
-func TestDoctor(t *testing.T) {
+func TestDoctor_NamesEachProblem(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  shut: {http: {url: %q}}\n  away: {http: {url: \"http://127.0.0.1:1/mcp\"}}", up.URL, up.URL),
 		Policy:  "version: 1\nname: first\ndefault: deny\nrules:\n  - {name: r, match: {server: [raw, away]}, action: allow}\n",
 	})
 	env := []string{"SLUICE_CONFIG=" + s.Config, "SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_AGENT_TOKEN=" + stack.AgentToken}
-	code, found := doctor(t, env...)
+	code, found := runDoctor(t, env...)
 	if mesh := found["problem mesh"]; code != 1 || !strings.Contains(mesh.Found, "is it up?") {
 		t.Errorf("before the mesh is up: %d, %+v", code, found)
 	}
 	p := stack.Start(t, s)
 	env = append(env, "SLUICE_URL="+p.URL, "SLUICE_ADDR="+p.GRPC)
 	eventually.Holds(t, "the server is listed", func() bool {
-		_, found = doctor(t, env...)
+		_, found = runDoctor(t, env...)
 		return found["ok server raw"].Found != ""
 	})
-	code, found = doctor(t, env...)
+	code, found = runDoctor(t, env...)
 	want := []string{"ok mesh", "ok server raw", "problem server away", "warning server shut"}
-	if diff := cmp.Diff(want, statesOf(found, "mesh", "server")); code != 1 || diff != "" {
+	if diff := cmp.Diff(want, findingStates(found, "mesh", "server")); code != 1 || diff != "" {
 		t.Errorf("%d, found (-want +got):\n%s%+v", code, diff, found)
 	}
 	if raw := found["ok server raw"]; !strings.Contains(raw.Found, "the agent sees") {
@@ -68,13 +68,13 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "a policy that does not load is named", func() bool {
-		code, found = doctor(t, env...)
+		code, found = runDoctor(t, env...)
 		return code == 1 && strings.Contains(found["problem policy"].Found, "perhaps")
 	})
 }
 
-// statesOf returns the states and subjects of the findings about subjects of these sorts, sorted.
-func statesOf(found map[string]symptom, sorts ...string) (out []string) {
+// findingStates returns the states and subjects of the findings about subjects of these sorts, sorted.
+func findingStates(found map[string]doctorFinding, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {
 			if s.Of == sort || strings.HasPrefix(s.Of, sort+" ") {

@@ -19,18 +19,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// place is a failpoint and the condition that must hold for a call that was interrupted there.
-type place struct {
+// failpointCase is a failpoint and the condition that must hold for a call that was interrupted there.
+type failpointCase struct {
 	point string
 	// hits is the largest number of hits up to and including the hit at which the process is killed.
 	hits int
-	// holds reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
+	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
 	// is nil if the journal does not show that.
-	holds func(c caught) bool
+	interrupted func(c interruptedCall) bool
 }
 
-// caught is a call that was open when the mesh was killed.
-type caught struct {
+// interruptedCall is a call that was open when the mesh was killed.
+type interruptedCall struct {
 	kind string // the kind of its newest record
 	ran  int
 	// history is the history of its approval, and killed is the time of the kill.
@@ -38,8 +38,8 @@ type caught struct {
 	killed  time.Time
 }
 
-// before reports whether the approval had reached a state before the mesh was killed.
-func (c caught) before(state approvalv1.ApprovalState) bool {
+// reachedBeforeKill reports whether the approval had reached a state before the mesh was killed.
+func (c interruptedCall) reachedBeforeKill(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }
 
@@ -48,15 +48,21 @@ const (
 	doneState    = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 )
 
-// places returns all failpoints in the order in which an approved call reaches them.
-func places() []place {
-	return []place{
-		{"gatewayBeforeClaim", 6, func(c caught) bool { return c.kind == "claim" }},
-		{"gatewayAfterClaim", 6, func(c caught) bool { return c.kind == "claim" && c.before(claimedState) && c.ran == 1 }},
-		{"gatewayBeforeSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 0 }},
-		{"gatewayAfterSend", 6, func(c caught) bool { return c.kind == "intent" && c.ran == 1 }},
-		{"gatewayBeforeComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && !c.before(doneState) }},
-		{"gatewayAfterComplete", 6, func(c caught) bool { return c.kind == "outcome" && c.ran == 1 && c.before(doneState) }},
+// failpointCases returns all failpoints in the order in which an approved call reaches them.
+func failpointCases() []failpointCase {
+	return []failpointCase{
+		{"gatewayBeforeClaim", 6, func(c interruptedCall) bool { return c.kind == "claim" }},
+		{"gatewayAfterClaim", 6, func(c interruptedCall) bool {
+			return c.kind == "claim" && c.reachedBeforeKill(claimedState) && c.ran == 1
+		}},
+		{"gatewayBeforeSend", 6, func(c interruptedCall) bool { return c.kind == "intent" && c.ran == 0 }},
+		{"gatewayAfterSend", 6, func(c interruptedCall) bool { return c.kind == "intent" && c.ran == 1 }},
+		{"gatewayBeforeComplete", 6, func(c interruptedCall) bool {
+			return c.kind == "outcome" && c.ran == 1 && !c.reachedBeforeKill(doneState)
+		}},
+		{"gatewayAfterComplete", 6, func(c interruptedCall) bool {
+			return c.kind == "outcome" && c.ran == 1 && c.reachedBeforeKill(doneState)
+		}},
 		{"approvalBeforeCommit", 24, nil},
 		{"approvalAfterCommit", 24, nil},
 	}
@@ -69,44 +75,44 @@ func places() []place {
 //
 // To run a single seed:
 //
-//	SLUICE_SEEDS=200 go test ./e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
-func TestA2KilledAtAFailpoint(t *testing.T) {
+//	SLUICE_SEEDS=200 go test ./e2e -run 'TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint/POINT/seed=17$' -v
+func TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint(t *testing.T) {
 	t.Parallel()
-	seeds := times(t, "SLUICE_SEEDS", 4) // `make failpoints` runs many more
+	seeds := repetitions(t, "SLUICE_SEEDS", 4) // `make failpoints` runs many more
 	build, err := failpoint.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	knowsAll(t, build.Points)
+	checkAllPointsKnown(t, build.Points)
 	done := openReport(t, os.Getenv("SLUICE_REPORT"), build.Digest)
-	for _, at := range places() {
+	for _, at := range failpointCases() {
 		t.Run(at.point, func(t *testing.T) {
 			t.Parallel()
 			for seed := range seeds {
-				done.once(t, at.point, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, "") })
+				done.runSeed(t, at.point, seed+1, func(t *testing.T) { killMeshAt(t, build, at, seed+1, "") })
 			}
 		})
 	}
-	for _, at := range places() {
+	for _, at := range failpointCases() {
 		name := at.point + "-postgres"
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := sqlstoretest.Start(t)
 			for seed := range (seeds + 3) / 4 {
-				done.once(t, name, seed+1, func(t *testing.T) { killAt(t, build, at, seed+1, server.Database(t)) })
+				done.runSeed(t, name, seed+1, func(t *testing.T) { killMeshAt(t, build, at, seed+1, server.Database(t)) })
 			}
 		})
 	}
-	for _, at := range places() {
+	for _, at := range failpointCases() {
 		if !strings.HasPrefix(at.point, "approval") {
 			continue
 		}
 		name := at.point + "-apart"
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, a := newPayingApart(t, sqlstoretest.Start(t).Database(t))
+			p, a := newDistributedPaymentRun(t, sqlstoretest.Start(t).Database(t))
 			for seed := range (seeds + 3) / 4 { // starting a role in its own process takes longer
-				done.once(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
+				done.runSeed(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
 				if t.Failed() {
 					return // all seeds share this mesh, so further seeds would prove nothing
 				}
@@ -115,11 +121,11 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 	}
 }
 
-// knowsAll checks that places returns exactly the failpoints of the code.
-func knowsAll(t *testing.T, points []string) {
+// checkAllPointsKnown checks that places returns exactly the failpoints of the code.
+func checkAllPointsKnown(t *testing.T, points []string) {
 	t.Helper()
 	var known []string
-	for _, at := range places() {
+	for _, at := range failpointCases() {
 		known = append(known, at.point)
 	}
 	slices.Sort(known)
@@ -128,9 +134,9 @@ func knowsAll(t *testing.T, points []string) {
 	}
 }
 
-// draw derives the parameters of a run from its seed: the number of callers, how many of them make the same call, which
+// drawParameters derives the parameters of a run from its seed: the number of callers, how many of them make the same call, which
 // calls the approver denies, and how many hits of the failpoint pass before the kill.
-func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failpoint.Trap) {
+func (p *paymentRun) drawParameters(t *testing.T, at failpointCase, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
 	fmt.Fprint(name, at.point)
@@ -145,49 +151,49 @@ func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failp
 
 // killApprovalAt kills only the approval service at a failpoint. The gateway survives, so the outcome of every approved
 // call is known in the end.
-func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, at place, seed int) {
+func (p *paymentRun) killApprovalAt(t *testing.T, a *distributedMesh, build failpoint.Build, at failpointCase, seed int) {
 	t.Helper()
-	callers, trap := p.draw(t, at, seed)
+	callers, trap := p.drawParameters(t, at, seed)
 	a.Kill(t, approvalRole)
-	a.Replace(approvalRole, build.Approval, trap.Env()...)
+	a.ReplaceProgram(approvalRole, build.Approval, trap.Env()...)
 	a.Start(t, approvalRole)
 	a.AwaitServing(t, approvalRole)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeLimit)
 	defer cancel()
-	stop, wait := p.work(ctx, t, callers)
-	if err := trap.Await(stack.Soon(t)); err != nil {
+	stop, wait := p.startWork(ctx, t, callers)
+	if err := trap.Await(stack.TimeoutContext(t)); err != nil {
 		t.Fatalf("%v\n%s", err, a.Log(approvalRole))
 	}
 	a.Kill(t, approvalRole)
 	stop()
-	a.Replace(approvalRole, "")
+	a.ReplaceProgram(approvalRole, "")
 	a.Start(t, approvalRole)
 	a.AwaitServing(t, approvalRole)
 	wait()
-	p.check(t)
+	p.checkResults(t)
 	if t.Failed() {
 		t.Logf("the log of the gateway:\n%s", a.Log(gatewayRole))
 	}
 }
 
-// killAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the database
+// killMeshAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the database
 // for approvals; empty means the embedded database.
-func killAt(t *testing.T, build failpoint.Build, at place, seed int, database string) {
+func killMeshAt(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeLimit)
 	defer cancel()
-	stop, wait := p.work(ctx, t, p.callers)
-	if err := p.trap.Await(stack.Soon(t)); err != nil {
+	stop, wait := p.startWork(ctx, t, p.callers)
+	if err := p.trap.Await(stack.TimeoutContext(t)); err != nil {
 		t.Fatalf("%v\n%s", err, p.mesh.Stderr())
 	}
-	left, killed := p.kill(t, p.mesh), time.Now()
+	left, killed := p.killMesh(t, p.mesh), time.Now()
 	stop()
-	p.site.Env = nil
-	mesh := stack.Start(t, p.site)
+	p.meshConfig.Env = nil
+	mesh := stack.Start(t, p.meshConfig)
 	wait()
-	p.check(t)
-	if at.holds != nil && !slices.ContainsFunc(p.caught(t, left, killed), at.holds) {
+	p.checkResults(t)
+	if at.interrupted != nil && !slices.ContainsFunc(p.interruptedCalls(t, left, killed), at.interrupted) {
 		t.Errorf("no call was interrupted at %s; the open calls are %v", at.point, left)
 	}
 	if t.Failed() {
@@ -195,9 +201,9 @@ func killAt(t *testing.T, build failpoint.Build, at place, seed int, database st
 	}
 }
 
-// trapped is a mesh with a trap at a failpoint, and the number of its callers.
-type trapped struct {
-	*paying
+// trappedMesh is a mesh with a trap at a failpoint, and the number of its callers.
+type trappedMesh struct {
+	*paymentRun
 	callers int
 	trap    failpoint.Trap
 	mesh    *stack.Process
@@ -205,13 +211,13 @@ type trapped struct {
 
 // startTrapped starts a mesh with a trap. If another process takes one of the addresses first, it tries again with
 // other addresses.
-func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, database string) trapped {
+func startTrapped(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) trappedMesh {
 	t.Helper()
 	for {
-		p := trapped{paying: newPaying(t, database)}
-		p.callers, p.trap = p.draw(t, at, seed)
-		p.site.Program, p.site.Env = build.Sluice, p.trap.Env()
-		if p.mesh = stack.Launch(t, p.site, "--output", "json"); p.mesh.Serves() {
+		p := trappedMesh{paymentRun: newPaymentRun(t, database)}
+		p.callers, p.trap = p.drawParameters(t, at, seed)
+		p.meshConfig.Program, p.meshConfig.Env = build.Sluice, p.trap.Env()
+		if p.mesh = stack.Launch(t, p.meshConfig, "--output", "json"); p.mesh.AwaitServing() {
 			return p
 		}
 		p.mesh.Kill()
@@ -221,22 +227,22 @@ func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, datab
 	}
 }
 
-// caught returns the calls that were open when the mesh was killed, with the history of their approvals.
-func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time) []caught {
+// interruptedCalls returns the calls that were open when the mesh was killed, with the history of their approvals.
+func (p *paymentRun) interruptedCalls(t *testing.T, left map[string]openCall, killed time.Time) []interruptedCall {
 	t.Helper()
 	numbers := make(map[string]int)
 	for n, id := range p.decided {
 		numbers[id] = n
 	}
-	ran := p.ran(t)
-	client := p.person(t)
-	var out []caught
+	ran := p.countReceived(t)
+	client := p.approvalClient(t)
+	var out []interruptedCall
 	for _, call := range left {
-		resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: call.approval})
+		resp, err := client.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: call.approval})
 		if err != nil {
 			t.Errorf("approval %s of the journal: %v", call.approval, err)
 		}
-		out = append(out, caught{kind: call.kind, ran: ran[numbers[call.approval]], history: resp.GetHistory(), killed: killed})
+		out = append(out, interruptedCall{kind: call.kind, ran: ran[numbers[call.approval]], history: resp.GetHistory(), killed: killed})
 	}
 	return out
 }

@@ -26,9 +26,9 @@ const (
 	oddEvent  = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN,"progress":1.50,"xUnknown":{"n":9007199254740993,"\u0061":[ ]}}}`
 )
 
-// echo returns the echo server's responses to a message, in order. For initialize and server/discover it returns the
+// echoResponses returns the echo server's responses to a message, in order. For initialize and server/discover it returns the
 // results that the protocol requires.
-func echo(message string) []string {
+func echoResponses(message string) []string {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
@@ -60,25 +60,25 @@ func echo(message string) []string {
 	return []string{answer}
 }
 
-// serveEcho runs the echo server over stdio.
-func serveEcho() int {
+// runEchoServer runs the echo server over stdio.
+func runEchoServer() int {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
-		for _, said := range echo(lines.Text()) {
+		for _, said := range echoResponses(lines.Text()) {
 			fmt.Println(said)
 		}
 	}
 	return 0
 }
 
-// echoing starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with sessions. The
+// startEchoServer starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with sessions. The
 // server responds with event streams if streams is set, and otherwise with JSON.
-func echoing(t *testing.T, modern, streams bool) string {
+func startEchoServer(t *testing.T, modern, streams bool) string {
 	t.Helper()
-	return served(t, func(w http.ResponseWriter, r *http.Request) {
+	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		said := echo(string(body))
+		said := echoResponses(string(body))
 		switch {
 		case err != nil || r.Method != http.MethodPost:
 			w.WriteHeader(http.StatusMethodNotAllowed)
@@ -98,12 +98,12 @@ func echoing(t *testing.T, modern, streams bool) string {
 	})
 }
 
-// echoingOlder starts an echo server over HTTP+SSE.
-func echoingOlder(t *testing.T) string {
+// startSSEEchoServer starts an echo server over HTTP+SSE.
+func startSSEEchoServer(t *testing.T) string {
 	t.Helper()
 	var mu sync.Mutex
 	streams := make(map[string]chan string)
-	return served(t, func(w http.ResponseWriter, r *http.Request) {
+	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			mu.Lock()
 			name, says := fmt.Sprint(len(streams)), make(chan string, 100)
@@ -130,13 +130,13 @@ func echoingOlder(t *testing.T) string {
 			return
 		}
 		w.WriteHeader(http.StatusAccepted)
-		for _, message := range echo(string(body)) {
+		for _, message := range echoResponses(string(body)) {
 			says <- message
 		}
 	})
 }
 
-func served(t *testing.T, handle http.HandlerFunc) string {
+func startHTTPServer(t *testing.T, handle http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(handle)
 	t.Cleanup(func() {
@@ -149,14 +149,14 @@ func served(t *testing.T, handle http.HandlerFunc) string {
 // Checks that messages of clients and servers arrive byte for byte, over every transport and with every kind of
 // revision: unknown fields, numbers, spellings, unknown content types, the data of an error, and methods of extensions.
 // The only differences are the ids over stdio and HTTP+SSE, and the keys reserved for the gateway.
-func TestFidelity(t *testing.T) {
+func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	t.Parallel()
-	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
+	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
   streams: {http: {url: %q}}
   modern: {http: {url: %q}}
   modernstreams: {http: {url: %q}}
   older: {http: {url: %q}}
-  program: {stdio: {command: [%q], env: {%s: "1"}}}`, echoing(t, false, false), echoing(t, false, true), echoing(t, true, false), echoing(t, true, true), echoingOlder(t), os.Args[0], echoServer),
+  program: {stdio: {command: [%q], env: {%s: "1"}}}`, startEchoServer(t, false, false), startEchoServer(t, false, true), startEchoServer(t, true, false), startEchoServer(t, true, true), startSSEEchoServer(t), os.Args[0], echoServer),
 		Policy: "version: 1\ndefault: allow\nrules:\n  - {name: extensions, match: {method: \"vendor/*\"}, action: allow}\n"})
 	const odd = `"xUnknown":{"n":-9223372036854775808,"f":1.0e2,"\u0061":"\/h\u00e9"}, "arguments":{"big":9007199254740993,"list":[ ]}`
 	for _, server := range []string{"json", "streams", "modern", "modernstreams", "older", "program"} {
@@ -180,8 +180,8 @@ func TestFidelity(t *testing.T) {
 					if !modern {
 						head["Mcp-Session-Id"] = []string{stack.Connect(t, s.MCP(server), stack.AgentToken).Session()}
 					}
-					answer := posted(t, s.MCP(server), body, head)
-					messages := messagesOf(string(answer))
+					answer := postMessage(t, s.MCP(server), body, head)
+					messages := responseMessages(string(answer))
 					if want := map[bool]int{false: 1, true: 2}[progress && method != "vendor/fail"]; len(messages) != want {
 						t.Fatalf("the client received %d messages, want %d: %s", len(messages), want, answer)
 					}
@@ -198,7 +198,7 @@ func TestFidelity(t *testing.T) {
 					}
 					got := m.Got + m.Result.Got
 					if server == "program" || server == "older" { // there the gateway assigns the ids
-						got = asOurs(got)
+						got = withClientIDs(got)
 					}
 					if got != body {
 						t.Errorf("the server got\n%s\nwant\n%s", got, body)
@@ -217,8 +217,8 @@ func TestFidelity(t *testing.T) {
 	}
 }
 
-// asOurs returns a message that a server received, with the gateway's id and progress token replaced by the client's.
-func asOurs(message string) string {
+// withClientIDs returns a message that a server received, with the gateway's id and progress token replaced by the client's.
+func withClientIDs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {
 		end := at + strings.IndexAny(begin[at:], ",}")
@@ -227,8 +227,8 @@ func asOurs(message string) string {
 	return begin + `"id":"caf\u00e9"}`
 }
 
-// posted sends a message with these headers and returns the body of the response.
-func posted(t *testing.T, url, body string, head http.Header) []byte {
+// postMessage sends a message with these headers and returns the body of the response.
+func postMessage(t *testing.T, url, body string, head http.Header) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -249,9 +249,9 @@ func posted(t *testing.T, url, body string, head http.Header) []byte {
 	return answer
 }
 
-// messagesOf returns the messages of a response, which is one JSON message or an event stream.
+// responseMessages returns the messages of a response, which is one JSON message or an event stream.
 // messagesOf returns the messages of a response: one JSON message, or those of a stream.
-func messagesOf(answer string) (out []string) {
+func responseMessages(answer string) (out []string) {
 	if strings.HasPrefix(answer, "{") {
 		return []string{answer}
 	}

@@ -37,12 +37,12 @@ func stdioEntry(t *testing.T, name string, command []string) string {
 }
 
 // Checks with the official file system server that a denied call changes nothing on disk.
-func TestServerFilesystem(t *testing.T) {
+func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	note := filepath.Join(folder, "note.txt")
-	write(t, note, "Earl Grey")
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	writeFile(t, note, "Earl Grey")
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), Policy: filesPolicy,
 	}))
 	client := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
@@ -66,9 +66,9 @@ func TestServerFilesystem(t *testing.T) {
 }
 
 // Checks that two principals never share the process of a stdio server or its folder.
-func TestStdioServersAreOnePerPrincipal(t *testing.T) {
+func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 	t.Parallel()
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		// The argument "." makes the server serve the folder in which its process runs.
 		Servers: stdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), Policy: filesPolicy,
 	}))
@@ -95,7 +95,7 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 		}
 	}
 	note := filepath.Join(my, "note.txt")
-	write(t, note, "Earl Grey")
+	writeFile(t, note, "Earl Grey")
 	read := npmtest.ToolCall{Name: "read_text_file", Arguments: map[string]any{"path": note}}
 	if got := again.CallTool(read).ToolResult(t); got.IsError || got.Text() != "Earl Grey" {
 		t.Errorf("the same principal's file, in another session: %+v", got)
@@ -124,7 +124,7 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, file, text string) {
+func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

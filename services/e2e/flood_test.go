@@ -19,7 +19,7 @@ import (
 // Checks that refusals of a principal are only counted after 1,000 refusals in a minute. Each caller still receives the
 // reason of its refusal and the id of a recorded decision. The refusals of other principals are still recorded, and
 // allowed calls pass.
-func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
+func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
@@ -71,7 +71,7 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 
 // Case N2. Checks that floods of bad credentials, of new sessions and of silent connections do not affect other
 // callers.
-func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
+func TestFlood_OtherCallersAreNotAffected(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	good := f.connect(t)
@@ -86,13 +86,13 @@ func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
 	}
 	var refused, opened, held atomic.Int64
 	flood(func() {
-		if resp, err := stack.NewClient(t, f.MCP("raw"), strings.Repeat("x", 40)).Try([]byte(call(`{"name":"safe"}`))); err == nil && resp.Status == http.StatusUnauthorized {
+		if resp, err := stack.NewClient(t, f.MCP("raw"), strings.Repeat("x", 40)).TryPost([]byte(callRequest(`{"name":"safe"}`))); err == nil && resp.Status == http.StatusUnauthorized {
 			refused.Add(1)
 		}
 	})
 	greeting := []byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
 	flood(func() {
-		if resp, err := stack.NewClient(t, f.MCP("raw"), stack.OtherToken).Try(greeting); err == nil && resp.Header.Get("Mcp-Session-Id") != "" {
+		if resp, err := stack.NewClient(t, f.MCP("raw"), stack.OtherToken).TryPost(greeting); err == nil && resp.Header.Get("Mcp-Session-Id") != "" {
 			opened.Add(1)
 		}
 	})
@@ -114,7 +114,7 @@ func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
 	eventually.Holds(t, "every flood has begun", func() bool { return refused.Load() > 100 && opened.Load() > 100 && held.Load() > 100 })
 	stop()
 	flooding.Wait()
-	if n := len(f.up.Calls()); n != 300 {
+	if n := len(f.upstream.Calls()); n != 300 {
 		t.Errorf("%d calls reached the server, want 300", n)
 	}
 	sessions, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(t.Context(), &gatewayv1.ListSessionsRequest{PageSize: 1000})

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startNotes builds and starts the example gRPC server, and returns its address.
-func startNotes(t *testing.T) string {
+// startNotesServer builds and starts the example gRPC server, and returns its address.
+func startNotesServer(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "notes")
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "./notes")
@@ -42,7 +42,7 @@ func startNotes(t *testing.T) string {
 
 // Case T5. Checks that the methods of a gRPC server are tools under the policy, that unknown arguments are refused, and that a
 // streaming method is one call.
-func TestAGRPCServersMethodsAreTools(t *testing.T) {
+func TestGRPCServer_MethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1
 name: notes
@@ -54,10 +54,10 @@ tools:
   note_delete: {action: deny, reason: by people alone}
 `}
 	for name, start := range map[string]func() *stack.Stack{
-		"up":    func() *stack.Stack { return stack.Up(t, opts) },
-		"apart": func() *stack.Stack { return stack.StartApart(t, opts).Stack },
+		"up":    func() *stack.Stack { return stack.StartInProcess(t, opts) },
+		"apart": func() *stack.Stack { return stack.StartDistributed(t, opts).Stack },
 	} {
-		opts.Servers = fmt.Sprintf("  notes: {grpc: {target: %q, plaintext: true}}", startNotes(t))
+		opts.Servers = fmt.Sprintf("  notes: {grpc: {target: %q, plaintext: true}}", startNotesServer(t))
 		s := start()
 		c := stack.Connect(t, s.MCP("notes"), stack.AgentToken)
 		list := c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
@@ -70,7 +70,7 @@ tools:
 			t.Errorf("%s: tools/list has a method without the tool option: %s", name, list.Body)
 		}
 		added := c.Call("note_add", `{"text":"buy milk","urgency":"high"}`)
-		if got := structured(t, added); !strings.Contains(got, `"text":"buy milk","urgency":"high"`) {
+		if got := structuredContentOf(t, added); !strings.Contains(got, `"text":"buy milk","urgency":"high"`) {
 			t.Errorf("%s: note_add answers %s", name, added.Body)
 		}
 		for arguments, says := range map[string]string{
@@ -81,7 +81,7 @@ tools:
 				t.Errorf("%s: %s answers %s", name, arguments, resp.Body)
 			}
 		}
-		if found := c.Call("note_search", `{"query":"milk"}`); !strings.Contains(structured(t, found), `"notes":[{"id":1,"text":"buy milk","urgency":"high"}]`) {
+		if found := c.Call("note_search", `{"query":"milk"}`); !strings.Contains(structuredContentOf(t, found), `"notes":[{"id":1,"text":"buy milk","urgency":"high"}]`) {
 			t.Errorf("%s: note_search answers %s", name, found.Body)
 		}
 		if d := c.Call("note_delete", `{"id":1}`).Decision(t); d.Code != "denied_by_rule" {
@@ -94,8 +94,8 @@ tools:
 	}
 }
 
-// structured returns the structured content of a result.
-func structured(t *testing.T, r stack.Response) string {
+// structuredContentOf returns the structured content of a result.
+func structuredContentOf(t *testing.T, r stack.Response) string {
 	t.Helper()
 	var m struct {
 		Result struct {
@@ -110,9 +110,9 @@ func structured(t *testing.T, r stack.Response) string {
 
 // Checks that the error of a call names a gRPC server that is unavailable. The gateway reads the definitions of a gRPC
 // server when a session is opened, so an unavailable server affects only sessions with that server.
-func TestAGRPCServerThatIsAwayIsNamed(t *testing.T) {
+func TestGRPCServer_UnavailableServerIsNamed(t *testing.T) {
 	t.Parallel()
-	s := stack.Up(t, stack.Options{Policy: openPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})
+	s := stack.StartInProcess(t, stack.Options{Policy: openPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})
 	ran := stack.Run(t, stack.Command{Args: []string{"call", "gone", "x"}, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + s.URL}})
 	if ran.Code == 0 || !strings.Contains(ran.Stderr, "gone") && !strings.Contains(ran.Stdout, "upstream_unavailable") {
 		t.Errorf("the command prints %+v", ran)

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// assembled compiles the example guest in AssemblyScript as its README describes. It returns the path of the module and
+// compileGuest compiles the example guest in AssemblyScript as its README describes. It returns the path of the module and
 // the SHA-256 digest of the module in hexadecimal.
-func assembled(t *testing.T) (path, digest string) {
+func compileGuest(t *testing.T) (path, digest string) {
 	t.Helper()
 	asc := npmtest.Install(t, npm.AssemblyScript)
 	path = filepath.Join(t.TempDir(), "guest.wasm")
@@ -41,16 +41,16 @@ func assembled(t *testing.T) (path, digest string) {
 
 // Case W12. Checks that a guest in another language runs if the configuration lists it with its digest, and that the
 // mesh does not start with another digest.
-func TestW12AGuestInAnotherLanguage(t *testing.T) {
+func TestGuest_InAnotherLanguageRunsWithItsDigest(t *testing.T) {
 	t.Parallel()
-	path, digest := assembled(t)
+	path, digest := compileGuest(t)
 	options := func(digest string) stack.Options {
 		return stack.Options{
 			Servers: "  agents: {grpc: {target: wasmagent}}", Policy: "version: 1\nname: all\ndefault: allow\n",
 			Extra: fmt.Sprintf("agents: {guests: {words: {module: %q, sha256: %q}}}", path, digest),
 		}
 	}
-	s := stack.Start(t, stack.Write(t, options(digest)))
+	s := stack.Start(t, stack.WriteConfig(t, options(digest)))
 	c := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	id := textBetween(t, c.Call("wasm_agent_create", `{"guest":"words"}`).Text(t), `"id":"`, `"`)
 	said := c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"how many \"words\" are\nthese"}`, id)).Text(t)
@@ -60,7 +60,7 @@ func TestW12AGuestInAnotherLanguage(t *testing.T) {
 	if file := c.Call("wasm_agent_tool", fmt.Sprintf(`{"agentId":%q,"toolName":"read_file","toolInput":{"path":"words.txt"}}`, id)).Text(t); !strings.Contains(file, `"output":"5"`) {
 		t.Errorf("the file of the agent is %s", file)
 	}
-	other := stack.Write(t, options(strings.Repeat("0", 64)))
+	other := stack.WriteConfig(t, options(strings.Repeat("0", 64)))
 	ran := stack.Run(t, stack.Command{Args: []string{"up", "--config", other.Config}})
 	if ran.Code == 0 || !strings.Contains(ran.Stderr, "agents.guests.words") || !strings.Contains(ran.Stderr, digest) {
 		t.Errorf("with another digest the result is %+v", ran)

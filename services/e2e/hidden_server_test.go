@@ -46,15 +46,15 @@ var shownPolicies = map[string]string{
 
 const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-// sentTo returns functions that build HTTP requests to one server, by the description of the request.
-func sentTo(server string) map[string]func(base string) *http.Request {
+// requestsTo returns functions that build HTTP requests to one server, by the description of the request.
+func requestsTo(server string) map[string]func(base string) *http.Request {
 	out := make(map[string]func(string) *http.Request)
 	modern := func(method, params string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}}}`
 	}
 	bodies := map[string]string{
 		"initialize": bareInitialize, "ping": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "tools/list": `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
-		"tools/call": call(`{"name":"safe","arguments":{}}`), "notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"tools/call": callRequest(`{"name":"safe","arguments":{}}`), "notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		"answer": `{"jsonrpc":"2.0","id":1,"result":{}}`, "no JSON": `{"jsonrpc":`, "nothing": "", "large": `{"x":"` + strings.Repeat("x", 1<<20) + `"}`,
 		"server/discover": modern("server/discover", ""), "modern list": modern("tools/list", ""),
 		"modern call": modern("tools/call", `"name":"safe","arguments":{},`), "subscriptions/listen": modern("subscriptions/listen", `"notifications":{},`),
@@ -94,9 +94,9 @@ func sentTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// answered returns everything that a client receives, without the server's name and without the parts that differ
+// responseText returns everything that a client receives, without the server's name and without the parts that differ
 // between the responses to two equal requests.
-func answered(t *testing.T, base, server string, r *http.Request) string {
+func responseText(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
 	r.Header.Set("Authorization", "Bearer "+stack.AgentToken)
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -110,10 +110,10 @@ func answered(t *testing.T, base, server string, r *http.Request) string {
 		t.Fatal(err)
 	}
 	resp.Header.Del("Date")
-	return fmt.Sprintln(resp.StatusCode, resp.Header, blotted(server, string(body)))
+	return fmt.Sprintln(resp.StatusCode, resp.Header, maskVariableText(server, string(body)))
 }
 
-func blotted(server, text string) string {
+func maskVariableText(server, text string) string {
 	text = policyRevision.ReplaceAllString(decisionID.ReplaceAllString(text, `"id":""`), `"policyRevision":""`)
 	return strings.ReplaceAll(text, server, "NAME")
 }
@@ -121,40 +121,40 @@ func blotted(server, text string) string {
 // Case X9. Checks that a server that policy hides from a caller answers like a server that is not configured. This
 // applies if policy hides at least one tool or method of the server and allows none. The status, headers, body and
 // records are the same, and the server receives no request.
-func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
+func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newUnpinned(t, policy, "", hidingTools)
-			hidden, absent := sentTo(hiddenServer), sentTo(absentServer)
-			before := len(f.up.Requests())
+			hidden, absent := requestsTo(hiddenServer), requestsTo(absentServer)
+			before := len(f.upstream.Requests())
 			for range 2 { // before the gateway has any state of the caller, and after
 				for what, request := range hidden {
-					got, want := answered(t, f.URL, hiddenServer, request(f.URL)), answered(t, f.URL, absentServer, absent[what](f.URL))
+					got, want := responseText(t, f.URL, hiddenServer, request(f.URL)), responseText(t, f.URL, absentServer, absent[what](f.URL))
 					if diff := cmp.Diff(want, got); diff != "" {
 						t.Errorf("%s (-absent +hidden):\n%s", what, diff)
 					}
 				}
 			}
-			_ = answered(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the comparison of the records
-			if got := answered(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
+			_ = responseText(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the comparison of the records
+			if got := responseText(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
 				t.Errorf("the response to initialize is %s", got)
 			}
-			if n := len(f.up.Requests()) - before; n != 0 {
+			if n := len(f.upstream.Requests()) - before; n != 0 {
 				t.Errorf("%d messages reached the server", n)
 			}
-			recordedAlike(t, f)
+			checkEqualRecords(t, f)
 		})
 	}
 }
 
-// recordedAlike compares the records of the hidden and the absent server.
-func recordedAlike(t *testing.T, f *fixture) {
+// checkEqualRecords compares the records of the hidden and the absent server.
+func checkEqualRecords(t *testing.T, f *fixture) {
 	t.Helper()
 	of := make(map[string][]*gatewayv1.Record)
 	for _, r := range f.records(t) {
-		r.Message = blotted(r.GetServer(), r.GetMessage())
+		r.Message = maskVariableText(r.GetServer(), r.GetMessage())
 		of[r.GetServer()] = append(of[r.GetServer()], r)
 	}
 	if len(of[hiddenServer]) < 20 {
@@ -179,7 +179,7 @@ func recordedAlike(t *testing.T, f *fixture) {
 func last[T any](all []T) T { return all[len(all)-1] }
 
 // Case X9. Checks that the responses for the two servers do not differ at the URL of all servers either.
-func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
+func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 				told := func(server string) string {
 					resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":` + fmt.Sprintf(params, server) + `}`)
 					resp.Header.Del("Date")
-					return fmt.Sprintln(resp.Status, resp.Header, blotted(server, string(resp.Body)))
+					return fmt.Sprintln(resp.Status, resp.Header, maskVariableText(server, string(resp.Body)))
 				}
 				if diff := cmp.Diff(told(absentServer), told(hiddenServer)); diff != "" {
 					t.Errorf("%s (-absent +hidden):\n%s", params, diff)
@@ -210,7 +210,7 @@ func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 }
 
 // Case X9. Checks that a server is visible if its calls are denied openly or if a part of the server is shown.
-func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
+func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
 		t.Run(name, func(t *testing.T) {
@@ -230,28 +230,30 @@ func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
 
 // Case X9. Checks that a policy change applies to the next request: a server that it opens is visible, and a server
 // that it hides is also gone from existing sessions.
-func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
+func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
 	hides := hidingServerPolicies["every tool is hidden"]
 	f := newUnpinned(t, hides, "", hidingTools)
-	initialize := func() string { return answered(t, f.URL, hiddenServer, sentTo(hiddenServer)["initialize"](f.URL)) }
+	initialize := func() string {
+		return responseText(t, f.URL, hiddenServer, requestsTo(hiddenServer)["initialize"](f.URL))
+	}
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Fatalf("before the change: %s", got)
 	}
-	write(t, f.Policy, opened)
+	writeFile(t, f.Policy, opened)
 	eventually.Holds(t, "the server is visible", func() bool { return strings.HasPrefix(initialize(), "200 ") })
 	c := f.connect(t)
 	if resp := c.Call("safe", "{}"); resp.IsError(t) || resp.Text(t) != "ran" {
 		t.Fatalf("%s", resp.Body)
 	}
-	write(t, f.Policy, hides)
+	writeFile(t, f.Policy, hides)
 	// c opens no other session, so only the new policy can cause the 404.
 	eventually.Holds(t, "the server is hidden from an existing session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)
 	}
-	write(t, f.Policy, opened)
+	writeFile(t, f.Policy, opened)
 	eventually.Holds(t, "the server is visible again", func() bool { return strings.HasPrefix(initialize(), "200 ") })
 	if resp := c.Call("safe", "{}"); resp.Status != http.StatusOK || resp.IsError(t) {
 		t.Errorf("in an earlier session, after the server was opened again: %d %s", resp.Status, resp.Body)
@@ -260,32 +262,32 @@ func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 
 // Case X9. Checks that the command line prints the same for the hidden and the absent server. Listing the tools of all
 // servers does not fail because of a hidden server.
-func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
+func TestHiddenServer_CommandLinePrintsTheSame(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, hidingTools)
-	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: hidingServerPolicies["every tool is hidden"], GRPC: stack.FreeAddr(t)})
+	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: hidingServerPolicies["every tool is hidden"], GRPC: stack.FreeAddr(t)})
 	tokens := filepath.Join(s.Dir, "data", "tokens")
 	if err := os.MkdirAll(tokens, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(tokens, "agent"), stack.AgentToken)
-	write(t, filepath.Join(tokens, "operator"), stack.OperatorToken)
-	write(t, filepath.Join(tokens, "viewer"), stack.ViewerToken)
-	sluice := func(args ...string) stack.Ran {
+	writeFile(t, filepath.Join(tokens, "agent"), stack.AgentToken)
+	writeFile(t, filepath.Join(tokens, "operator"), stack.OperatorToken)
+	writeFile(t, filepath.Join(tokens, "viewer"), stack.ViewerToken)
+	sluice := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: args, Dir: s.Dir, Env: []string{"SLUICE_URL=" + s.URL, "SLUICE_CONFIG=" + s.Config}})
 	}
 	for _, args := range [][]string{{"tools", "NAME"}, {"call", "NAME", "safe"}} {
 		told := func(server string) string {
 			with := strings.Split(strings.ReplaceAll(strings.Join(args, " "), "NAME", server), " ")
 			ran := sluice(with...)
-			return fmt.Sprintln(ran.Code, blotted(server, ran.Stdout+ran.Stderr))
+			return fmt.Sprintln(ran.Code, maskVariableText(server, ran.Stdout+ran.Stderr))
 		}
 		if diff := cmp.Diff(told(absentServer), told(hiddenServer)); diff != "" || !strings.Contains(told(hiddenServer), "is configured here") {
 			t.Errorf("%v: %s (-absent +hidden):\n%s", args, told(hiddenServer), diff)
 		}
 	}
 	all := sluice("tools")
-	holds(t, all, 0, all.Stderr, `no server "raw" is configured here, or policy hides it from this caller`)
+	checkCommand(t, all, 0, all.Stderr, `no server "raw" is configured here, or policy hides it from this caller`)
 	doctor := sluice("doctor")
 	if said := doctor.Stdout + doctor.Stderr; !strings.Contains(said, "the agent sees no tool of this server") {
 		t.Errorf("doctor reports %s", said)

@@ -23,7 +23,7 @@ import (
 )
 
 // Case I1. Checks that a request with bad credentials is refused before its body is read.
-func TestI1BadCredentials(t *testing.T) {
+func TestIdentity_BadCredentialsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	good := f.connect(t)
@@ -42,7 +42,7 @@ func TestI1BadCredentials(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := good.With("")
+			c := good.WithToken("")
 			c.Header = http.Header{}
 			if tt.header != "" {
 				c.Header.Set("Authorization", tt.header)
@@ -56,13 +56,13 @@ func TestI1BadCredentials(t *testing.T) {
 			}
 		})
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case I2. Checks that an identity that a request declares is ignored. The record has the subject of the token.
-func TestI2ForgedIdentityIsIgnored(t *testing.T) {
+func TestIdentity_DeclaredIdentityIsIgnored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := f.connect(t)
@@ -70,11 +70,11 @@ func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 		"X-Principal": {"root"}, "Sluice-Principal": {"forged"}, "X-Forwarded-User": {"root"},
 		"Baggage": {"subject=root"}, "Forwarded": {"for=root"},
 	}
-	resp := c.Post(call(`{"name":"safe","arguments":{},"_meta":{"subject":"root","io.modelcontextprotocol/clientInfo":{"name":"root","version":"1"},"baggage":"subject=root"}}`))
+	resp := c.Post(callRequest(`{"name":"safe","arguments":{},"_meta":{"subject":"root","io.modelcontextprotocol/clientInfo":{"name":"root","version":"1"},"baggage":"subject=root"}}`))
 	if resp.IsError(t) || resp.Status != http.StatusOK {
 		t.Fatalf("%d %s", resp.Status, resp.Body)
 	}
-	calls := f.up.Calls()
+	calls := f.upstream.Calls()
 	if len(calls) != 1 {
 		t.Fatalf("%d calls reached the server, want 1", len(calls))
 	}
@@ -94,11 +94,11 @@ func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 }
 
 // Case I4. Checks that a session of another principal is answered like a session that does not exist.
-func TestI4ForeignSessionIsUnknown(t *testing.T) {
+func TestIdentity_ForeignSessionIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	mine := f.connect(t)
-	theirs := mine.With(stack.OtherToken)
+	theirs := mine.WithToken(stack.OtherToken)
 	foreign := theirs.Call("safe", "{}")
 	theirs.Header = http.Header{"Mcp-Session-Id": {"NEVERWASASESSION"}}
 	never := theirs.Call("safe", "{}")
@@ -110,13 +110,13 @@ func TestI4ForeignSessionIsUnknown(t *testing.T) {
 	if foreign.Text(t) != never.Text(t) {
 		t.Errorf("the responses differ: %q and %q", foreign.Text(t), never.Text(t))
 	}
-	if n := len(f.up.Calls()); n != 0 {
+	if n := len(f.upstream.Calls()); n != 0 {
 		t.Errorf("%d calls reached the server", n)
 	}
 }
 
 // Case I2. Checks that an agent's token can call no RPC except health, and that a forged principal is not accepted.
-func TestI2TokensOverGRPC(t *testing.T) {
+func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	ask := func(ctx context.Context, conn grpc.ClientConnInterface, subject *identityv1.Principal) error {
@@ -128,7 +128,7 @@ func TestI2TokensOverGRPC(t *testing.T) {
 		return err
 	}
 	subject := &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
-	forged := metadata.AppendToOutgoingContext(t.Context(), authn.PrincipalKey, forge(t))
+	forged := metadata.AppendToOutgoingContext(t.Context(), authn.PrincipalKey, forgePrincipal(t))
 	tests := []struct {
 		name    string
 		ctx     context.Context
@@ -147,7 +147,7 @@ func TestI2TokensOverGRPC(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := ask(tt.ctx, f.Person(t, tt.token), tt.subject)
+			err := ask(tt.ctx, f.DialWithToken(t, tt.token), tt.subject)
 			if status.Code(err) != tt.code || rpc.Reason(err) != tt.reason {
 				t.Errorf("got %v %q (%v), want %v %q", status.Code(err), rpc.Reason(err), err, tt.code, tt.reason)
 			}
@@ -155,8 +155,8 @@ func TestI2TokensOverGRPC(t *testing.T) {
 	}
 }
 
-// forge returns a principal that is signed with a key of no role.
-func forge(t *testing.T) string {
+// forgePrincipal returns a principal that is signed with a key of no role.
+func forgePrincipal(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {

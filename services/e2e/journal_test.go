@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// verdict is the JSON output of `sluice journal verify`.
-type verdict struct {
+// verifyOutput is the JSON output of `sluice journal verify`.
+type verifyOutput struct {
 	Whole bool
 	Wrong string
 	Calls struct{ Records, Last int64 }
@@ -21,14 +21,14 @@ type verdict struct {
 
 // Case X10. Checks that `sluice journal verify` detects changes of the files, also with a head that an operator has
 // stored elsewhere.
-func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
+func TestJournal_VerifyDetectsChangedFiles(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newCLIMesh(t)
 	for range 3 {
-		holds(t, d.sluice(t, "call", "demo", "list_notes"), 0, "")
+		checkCommand(t, d.run(t, "call", "demo", "list_notes"), 0, "")
 	}
-	ran := d.sluice(t, "journal", "verify", "--output", "json")
-	if v := decode[verdict](t, ran); ran.Code != 0 || !v.Whole || v.Calls.Records != 6 {
+	ran := d.run(t, "journal", "verify", "--output", "json")
+	if v := decodeOutput[verifyOutput](t, ran); ran.Code != 0 || !v.Whole || v.Calls.Records != 6 {
 		t.Errorf("while the mesh runs: exit code %d, %s%s", ran.Code, ran.Stdout, ran.Stderr)
 	}
 	if err := d.Stop(t); err != nil {
@@ -44,7 +44,7 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(d.Dir, "kept"), string(head))
+	writeFile(t, filepath.Join(d.Dir, "kept"), string(head))
 	calls := filepath.Join(journal, "calls-00000000000000000001.jsonl")
 	good, err := os.ReadFile(calls)
 	if err != nil {
@@ -60,24 +60,24 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 		"a drop":  {bytes.Join(append(lines[:1:1], lines[2:]...), nil), "line 2, record 2, has seq 3 where 2 is due"},
 		"a cut":   {bytes.Join(lines[:4], nil), "record 5, and what follows up to record 6 is missing"},
 	} {
-		write(t, calls, string(c.text))
+		writeFile(t, calls, string(c.text))
 		for _, args := range [][]string{{journal}, {filepath.Join(d.Dir, "state")}, {journal, "--head", "kept"}} {
-			ran := d.sluice(t, append([]string{"journal", "verify"}, args...)...)
+			ran := d.run(t, append([]string{"journal", "verify"}, args...)...)
 			if (ran.Code == 0) != (c.want == "") || !strings.Contains(ran.Stderr, c.want) {
 				t.Errorf("%s: verify %s: exit code %d\n%s%s", name, args, ran.Code, ran.Stdout, ran.Stderr)
 			}
 		}
 	}
-	holds(t, d.sluice(t, "journal", "verify", filepath.Join(d.Dir, "nowhere")), 1, "")
-	holds(t, d.sluice(t, "journal", "verify", t.TempDir()), 1, "")
+	checkCommand(t, d.run(t, "journal", "verify", filepath.Join(d.Dir, "nowhere")), 1, "")
+	checkCommand(t, d.run(t, "journal", "verify", t.TempDir()), 1, "")
 }
 
 // Case X5. Checks that a flood of calls of an agent without limits is refused before it prunes the records of another
 // principal. After that, no call of the flood reaches the server.
-func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
+func TestJournal_FloodDoesNotPruneRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
-	s := stack.Up(t, stack.Options{
+	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy, Extra: "journal: {calls_mib: 64, share: 0.02}",
 	})
 	victim := stack.Connect(t, s.MCP("raw"), stack.OtherToken)
@@ -107,11 +107,11 @@ func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
 	if resp := victim.Call("safe", "{}"); resp.IsError(t) {
 		t.Errorf("the other principal's call: %s", resp.Body)
 	}
-	calls, refusals := newChain(s.Journal(), "calls"), newChain(s.Journal(), "refusals")
-	calls.readOn(t)
-	refusals.readOn(t)
-	if calls.records() < 1000 || !refusals.decisions[refused.ID] {
-		t.Errorf("the journal has %d records of calls from the first on, and of the refusal %v", calls.records(), refusals.decisions[refused.ID])
+	calls, refusals := newHashChain(s.Journal(), "calls"), newHashChain(s.Journal(), "refusals")
+	calls.readNewRecords(t)
+	refusals.readNewRecords(t)
+	if calls.recordCount() < 1000 || !refusals.decisions[refused.ID] {
+		t.Errorf("the journal has %d records of calls from the first on, and of the refusal %v", calls.recordCount(), refusals.decisions[refused.ID])
 	}
 	t.Logf("%d calls, then refused", n)
 }

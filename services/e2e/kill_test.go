@@ -29,9 +29,9 @@ const (
 	killCallers    = 32
 	// longestLife is the longest time that a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// backIn is the longest median time from a restart to the first answered call. slowest is the longest time for any
+	// restartTimeLimit is the longest median time from a restart to the first answered call. slowest is the longest time for any
 	// restart, on a machine that is busy with other tests.
-	backIn, slowest = 3 * time.Second, 15 * time.Second
+	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, 15 * time.Second
 )
 
 const killPolicy = `version: 1
@@ -45,7 +45,7 @@ tools:
 
 // Checks a gateway that is killed with SIGKILL at random moments while 32 callers make calls. Nothing reaches a server
 // without an intent in the journal, every result that a caller received is recorded, and the hash chains are intact.
-func TestKilledGatewayLosesNothing(t *testing.T) {
+func TestKill_JournalHasEveryCall(t *testing.T) {
 	t.Parallel()
 	kills := killsByDefault
 	if text, ok := os.LookupEnv("SLUICE_KILLS"); ok {
@@ -55,14 +55,14 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 		}
 	}
 	stack.Program(t, "sluice") // so that building is not part of the first start
-	k := newKilling(t)
+	k := newKillTest(t)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	for range killCallers {
-		callers.Go(func() { k.call(ctx) })
+		callers.Go(func() { k.makeCalls(ctx) })
 	}
 	for round := range kills {
-		k.round(t)
+		k.runRound(t)
 		if (round+1)%10 == 0 {
 			t.Log(k.summary(round + 1))
 		}
@@ -76,47 +76,47 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 		t.Errorf("after the last restart the gateway stopped with %v\n%s", err, p.Stderr())
 	}
 	k.check(t)
-	k.readFromTheStart(t)
+	k.verifyFromStart(t)
 	t.Log(k.summary(kills))
-	if median := k.starts[len(k.starts)/2]; median > backIn {
-		t.Errorf("half of the restarts took %v or more to serve again, want %v", median, backIn)
+	if median := k.starts[len(k.starts)/2]; median > restartTimeLimit {
+		t.Errorf("half of the restarts took %v or more to serve again, want %v", median, restartTimeLimit)
 	}
 	if k.answered.Load() == 0 || k.refused.Load() == 0 || int64(len(k.upstream.traces())) == k.answered.Load() {
 		t.Error("no call was answered, or no call was in flight at a kill: this run proves nothing")
 	}
 }
 
-// killing is a mesh that is killed repeatedly, with the state that callers and the server have observed.
-type killing struct {
+// killTest is a mesh that is killed repeatedly, with the state that callers and the server have observed.
+type killTest struct {
 	*stack.Stack
 
 	upstream        *traceLog
-	calls, refusals *chain
+	calls, refusals *hashChain
 	answered        atomic.Int64
 	refused         atomic.Int64
 	starts          []time.Duration // time from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// told holds the traces of calls whose results the callers received. denied holds the decision ids of the
+	// received holds the traces of calls whose results the callers received. denied holds the decision ids of the
 	// refusals that they received.
-	told, denied []string
+	received, denied []string
 }
 
-func newKilling(t *testing.T) *killing {
+func newKillTest(t *testing.T) *killTest {
 	t.Helper()
-	k := &killing{upstream: startTraceLog(t)}
+	k := &killTest{upstream: startTraceLog(t)}
 	opts := stack.Options{
 		Listen: stack.FreeAddr(t), GRPC: stack.FreeAddr(t), Policy: killPolicy,
 		Servers: fmt.Sprintf("  log: {http: {url: %q}}", k.upstream.url),
 	}
-	k.Stack = stack.Write(t, opts)
+	k.Stack = stack.WriteConfig(t, opts)
 	k.URL, k.GRPC = "http://"+opts.Listen, opts.GRPC
-	k.calls, k.refusals = newChain(k.Journal(), "calls"), newChain(k.Journal(), "refusals")
+	k.calls, k.refusals = newHashChain(k.Journal(), "calls"), newHashChain(k.Journal(), "refusals")
 	return k
 }
 
-// call makes calls until ctx ends. It opens a new session after each restart of the gateway.
-func (k *killing) call(ctx context.Context) {
+// makeCalls makes calls until ctx ends. It opens a new session after each restart of the gateway.
+func (k *killTest) makeCalls(ctx context.Context) {
 	c := stack.NewClient(nil, k.MCP("log"), stack.AgentToken)
 	open := false
 	for ctx.Err() == nil {
@@ -128,15 +128,15 @@ func (k *killing) call(ctx context.Context) {
 		if rand.IntN(4) == 0 {
 			tool = "forbidden"
 		}
-		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":%q,"arguments":{"n":%d}}`, tool, rand.Int32()))))
+		resp, err := c.TryPost([]byte(callRequest(fmt.Sprintf(`{"name":%q,"arguments":{"n":%d}}`, tool, rand.Int32()))))
 		if open = err == nil && resp.Status == http.StatusOK; open {
-			k.note(tool, resp.Body)
+			k.storeResult(tool, resp.Body)
 		}
 	}
 }
 
-// note stores the result that a caller received.
-func (k *killing) note(tool string, body []byte) {
+// storeResult stores the result that a caller received.
+func (k *killTest) storeResult(tool string, body []byte) {
 	var a struct {
 		Result struct {
 			IsError bool
@@ -151,7 +151,7 @@ func (k *killing) note(tool string, body []byte) {
 	defer k.mu.Unlock()
 	switch d := a.Result.Meta["dev.sluice/decision"]; {
 	case !a.Result.IsError && tool == "run":
-		k.told = append(k.told, a.Result.Content[0].Text)
+		k.received = append(k.received, a.Result.Content[0].Text)
 		k.answered.Add(1)
 	case d.Code == "denied_by_rule":
 		k.denied = append(k.denied, d.ID)
@@ -159,8 +159,8 @@ func (k *killing) note(tool string, body []byte) {
 	}
 }
 
-// round starts the gateway, kills it, and checks the records.
-func (k *killing) round(t *testing.T) {
+// runRound starts the gateway, kills it, and checks the records.
+func (k *killTest) runRound(t *testing.T) {
 	t.Helper()
 	started := time.Now()
 	p := stack.Launch(t, k.Stack)
@@ -179,12 +179,12 @@ func (k *killing) round(t *testing.T) {
 }
 
 // awaitService waits until a call is answered, and stores how long that took.
-func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time) {
+func (k *killTest) awaitService(t *testing.T, p *stack.Process, started time.Time) {
 	t.Helper()
 	before := k.answered.Load()
 	for k.answered.Load() == before {
-		if time.Since(started) > slowest {
-			t.Fatalf("no call was answered within %v of a restart:\n%s", slowest, p.Stderr())
+		if time.Since(started) > busyRestartTimeLimit {
+			t.Fatalf("no call was answered within %v of a restart:\n%s", busyRestartTimeLimit, p.Stderr())
 		}
 		<-time.After(time.Millisecond)
 	}
@@ -193,14 +193,14 @@ func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time
 }
 
 // check reads the new records of the journal, and compares the server's log and the received results with the records.
-func (k *killing) check(t *testing.T) {
+func (k *killTest) check(t *testing.T) {
 	t.Helper()
 	seen := k.upstream.traces()
 	k.mu.Lock()
-	told, denied := slices.Clone(k.told), slices.Clone(k.denied)
+	told, denied := slices.Clone(k.received), slices.Clone(k.denied)
 	k.mu.Unlock()
-	k.calls.readOn(t)
-	k.refusals.readOn(t)
+	k.calls.readNewRecords(t)
+	k.refusals.readNewRecords(t)
 	for trace, n := range seen {
 		if k.calls.intents[trace] != n {
 			t.Errorf("the server received trace %s %d times, but the journal has %d intents of it", trace, n, k.calls.intents[trace])
@@ -225,9 +225,9 @@ func (k *killing) check(t *testing.T) {
 }
 
 // compareWithRPC compares the newest records that the gateway lists with the lines of the journal.
-func (k *killing) compareWithRPC(t *testing.T) {
+func (k *killTest) compareWithRPC(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeLimit)
 	defer cancel()
 	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
 		PageSize: 200,
@@ -236,7 +236,7 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	if err != nil {
 		t.Fatalf("list the decisions after a restart: %v", err)
 	}
-	k.calls.readOn(t)
+	k.calls.readNewRecords(t)
 	if len(resp.GetRecords()) == 0 {
 		t.Error("after a restart the gateway lists no records")
 	}
@@ -247,25 +247,25 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	}
 }
 
-// readFromTheStart verifies both hash chains again from the first record.
-func (k *killing) readFromTheStart(t *testing.T) {
+// verifyFromStart verifies both hash chains again from the first record.
+func (k *killTest) verifyFromStart(t *testing.T) {
 	t.Helper()
-	for _, old := range []*chain{k.calls, k.refusals} {
-		again := newChain(old.dir, old.name)
-		again.readOn(t)
-		if again.torn > 0 || again.records() != old.records() || again.head != old.head {
+	for _, old := range []*hashChain{k.calls, k.refusals} {
+		again := newHashChain(old.dir, old.name)
+		again.readNewRecords(t)
+		if again.incompleteBytes > 0 || again.recordCount() != old.recordCount() || again.head != old.head {
 			t.Errorf("%s has %d records and the head %.12s… if read at once, and %d and %.12s… if read in parts; %d bytes are incomplete",
-				old.name, again.records(), again.head, old.records(), old.head, again.torn)
+				old.name, again.recordCount(), again.head, old.recordCount(), old.head, again.incompleteBytes)
 		}
 	}
 }
 
-func (k *killing) summary(kills int) string {
+func (k *killTest) summary(kills int) string {
 	return fmt.Sprintf("%d kills under %d callers: %d results and %d refusals received; %d calls reached the server; "+
 		"calls: %d records, %d intents without an outcome, %d recoveries; refusals: %d records, %d recoveries; "+
 		"serving again after %v (median), %v (worst)",
 		kills, killCallers, k.answered.Load(), k.refused.Load(), len(k.upstream.traces()),
-		k.calls.records(), k.calls.orphans, k.calls.recoveries, k.refusals.records(), k.refusals.recoveries,
+		k.calls.recordCount(), k.calls.orphans, k.calls.recoveries, k.refusals.recordCount(), k.refusals.recoveries,
 		k.starts[len(k.starts)/2].Round(time.Millisecond), k.starts[len(k.starts)-1].Round(time.Millisecond))
 }
 
@@ -305,7 +305,7 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.Method == "tools/list" {
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"tools":%s}}`, m.ID, listOf("run", "forbidden"))
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"tools":%s}}`, m.ID, toolListJSON("run", "forbidden"))
 		return
 	}
 	parts := strings.Split(r.Header.Get("Traceparent"), "-")

@@ -21,7 +21,7 @@ import (
 
 // Checks that the MCP edge listens on other addresses than loopback only with TLS, or behind a proxy, so that tokens
 // are not sent in plaintext to other machines. This applies to addresses in the configuration and in flags.
-func TestMCPIsNotServedInTheClear(t *testing.T) {
+func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	t.Parallel()
 	_, cert := newCertificate(t, t.TempDir())
 	secure := fmt.Sprintf("listen_tls: {cert: %q, key: %q}", cert+".pem", cert+"-key.pem")
@@ -39,8 +39,8 @@ func TestMCPIsNotServedInTheClear(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := stack.Launch(t, stack.Write(t, stack.Options{Policy: openPolicy, Listen: tt.listen, Extra: tt.extra}), append([]string{"--output", "json"}, tt.args...)...)
-			if p.Serves() != tt.serves {
+			p := stack.Launch(t, stack.WriteConfig(t, stack.Options{Policy: openPolicy, Listen: tt.listen, Extra: tt.extra}), append([]string{"--output", "json"}, tt.args...)...)
+			if p.AwaitServing() != tt.serves {
 				t.Errorf("the mesh serves: %t, want %t: %s", !tt.serves, tt.serves, p.Stderr())
 			}
 			if !tt.serves {
@@ -61,12 +61,12 @@ func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 		t.Fatal(err)
 	}
 	name := filepath.Join(dir, "mcp")
-	renew(t, authority, name, 0)
+	renewCertificate(t, authority, name, 0)
 	return authority, name
 }
 
-// renew replaces the certificate and the key at name.
-func renew(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
+// renewCertificate replaces the certificate and the key at name.
+func renewCertificate(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
 	t.Helper()
 	cert, key, err := authority.Issue(pki.Leaf{Name: "mcp", Life: life})
 	if err := errors.Join(err, pki.WriteFile(name+"-key.pem", key, 0o600), pki.WriteFile(name+".pem", cert, 0o644)); err != nil {
@@ -76,10 +76,10 @@ func renew(t *testing.T, authority *pki.Authority, name string, life time.Durati
 
 // Case F26. Checks that the MCP edge uses a renewed certificate while calls run, and that a certificate that can't be
 // used changes nothing.
-func TestF26MCPFollowsItsCertificate(t *testing.T) {
+func TestListen_RenewedCertificateIsServed(t *testing.T) {
 	t.Parallel()
 	authority, name := newCertificate(t, t.TempDir())
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Policy: openPolicy, Extra: fmt.Sprintf("listen_tls: {cert: %q, key: %q}", name+".pem", name+"-key.pem"),
 	}))
 	addr := strings.TrimPrefix(strings.TrimPrefix(p.URL, "https://"), "http://")
@@ -116,12 +116,12 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 		}
 	})
 	first := serial()
-	renew(t, authority, name, 0)
+	renewCertificate(t, authority, name, 0)
 	eventually.Holds(t, "the new certificate is served", func() bool { return serial() != first })
 	second := serial()
 	for what, spoil := range map[string]func(){
-		"a key that is cut off": func() { write(t, name+"-key.pem", "-----BEGIN PRIVATE KEY-----\nMC4C") },
-		"one that has ended":    func() { renew(t, authority, name, -1) },
+		"a key that is cut off": func() { writeFile(t, name+"-key.pem", "-----BEGIN PRIVATE KEY-----\nMC4C") },
+		"one that has ended":    func() { renewCertificate(t, authority, name, -1) },
 	} {
 		before := strings.Count(p.Stderr(), "certificates do not load")
 		spoil()
@@ -130,7 +130,7 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 			t.Errorf("%s replaced the certificate that works", what)
 		}
 	}
-	renew(t, authority, name, 0)
+	renewCertificate(t, authority, name, 0)
 	eventually.Holds(t, "the certificate that works is served", func() bool { return serial() != second })
 	close(stop)
 	calling.Wait()
@@ -144,7 +144,7 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 
 // Case X2. Checks that unauthenticated connections to the MCP edge are closed if there are too many, and that no other
 // connections are closed.
-func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
+func TestListen_SilentConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	good := f.connect(t)
@@ -178,7 +178,7 @@ func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 
 // Case I2. Checks that the record has the address that a trusted proxy declared for a request. A declaration of any
 // other peer is ignored.
-func TestI2ForwardedAddressesAreOnRecord(t *testing.T) {
+func TestListen_AddressFromATrustedProxyIsRecorded(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, trusts, want string }{
 		{"a proxy that is trusted", "127.0.0.1", "198.51.100.1"},
@@ -186,7 +186,7 @@ func TestI2ForwardedAddressesAreOnRecord(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := stack.Start(t, stack.Write(t, stack.Options{Policy: openPolicy, Servers: "  raw: {http: {url: \"http://127.0.0.1:1\"}}", Extra: "behind_proxy: [" + tt.trusts + "]"}))
+			p := stack.Start(t, stack.WriteConfig(t, stack.Options{Policy: openPolicy, Servers: "  raw: {http: {url: \"http://127.0.0.1:1\"}}", Extra: "behind_proxy: [" + tt.trusts + "]"}))
 			c := stack.NewClient(t, p.MCP("raw"), strings.Repeat("x", 40))
 			c.Header = http.Header{"X-Forwarded-For": {"192.0.2.9, 198.51.100.1"}}
 			if resp := c.Post("{}"); resp.Status != http.StatusUnauthorized {

@@ -20,41 +20,41 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// screen collects what a program writes to a terminal.
-type screen struct {
+// terminalScreen collects what a program writes to a terminal.
+type terminalScreen struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (s *screen) Write(b []byte) (int, error) {
+func (s *terminalScreen) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(b)
 }
 
-func (s *screen) String() string {
+func (s *terminalScreen) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// upHere is a `sluice up` that runs at a terminal without --config.
-type upHere struct {
-	screen screen
+// terminalUp is a `sluice up` that runs at a terminal without --config.
+type terminalUp struct {
+	screen terminalScreen
 	person *os.File
 	cmd    *exec.Cmd
 	ended  chan struct{}
 }
 
-// startUpHere starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command stores
+// startUpAtTerminal starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command stores
 // the contents that the user has agreed to.
-func startUpHere(t *testing.T, dir, home string) *upHere {
+func startUpAtTerminal(t *testing.T, dir, home string) *terminalUp {
 	t.Helper()
 	person, terminal, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upHere{person: person, cmd: exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "up"), ended: make(chan struct{})}
+	u := &terminalUp{person: person, cmd: exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "up"), ended: make(chan struct{})}
 	u.cmd.Dir, u.cmd.Env = dir, append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME=")
 	u.cmd.Stdin, u.cmd.Stdout, u.cmd.Stderr = terminal, terminal, terminal
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -80,7 +80,7 @@ func startUpHere(t *testing.T, dir, home string) *upHere {
 	return u
 }
 
-func (u *upHere) stop() {
+func (u *terminalUp) stop() {
 	_ = u.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended already
 	<-u.ended
 	_ = u.person.Close()
@@ -88,8 +88,8 @@ func (u *upHere) stop() {
 
 const agreeQuestion = "Run the mesh with this file? You are asked once for this content. Type yes: "
 
-// says waits until one of the texts is on the screen, and returns it.
-func (u *upHere) says(t *testing.T, texts ...string) string {
+// awaitText waits until one of the texts is on the screen, and returns it.
+func (u *terminalUp) awaitText(t *testing.T, texts ...string) string {
 	t.Helper()
 	found := ""
 	eventually.Holds(t, "the screen shows one of "+strings.Join(texts, " | "), func() bool {
@@ -103,23 +103,23 @@ func (u *upHere) says(t *testing.T, texts ...string) string {
 	return found
 }
 
-func (u *upHere) answers(t *testing.T, text string) {
+func (u *terminalUp) typeText(t *testing.T, text string) {
 	t.Helper()
 	if _, err := u.person.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
 }
 
-const isUp = "Stop with Ctrl-C."
+const upMessage = "Stop with Ctrl-C."
 
-func hereConfig(server string) string {
+func localConfig(server string) string {
 	return "listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\npolicies: [policy.yaml]\nservers:\n  " + server +
 		": {http: {url: \"http://127.0.0.1:1/mcp\", headers: {A: \"${env:HERE_SECRET}\"}}}\n"
 }
 
-func hereFolder(t *testing.T) (dir, home string) {
+func newLocalConfigFolder(t *testing.T) (dir, home string) {
 	t.Helper()
-	dir = folder(t, map[string]string{"sluice.yaml": hereConfig("first"), "policy.yaml": goodPolicy})
+	dir = writeFolder(t, map[string]string{"sluice.yaml": localConfig("first"), "policy.yaml": goodPolicy})
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -130,51 +130,51 @@ func hereFolder(t *testing.T) (dir, home string) {
 // with the content that was shown, even if the file has changed before the answer.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
-	dir, home := hereFolder(t)
+	dir, home := newLocalConfigFolder(t)
 	file := filepath.Join(dir, "sluice.yaml")
 
-	no := startUpHere(t, dir, home)
-	no.says(t, agreeQuestion)
-	no.answers(t, "no\n")
+	no := startUpAtTerminal(t, dir, home)
+	no.awaitText(t, agreeQuestion)
+	no.typeText(t, "no\n")
 	<-no.ended
-	if code := no.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(no.screen.String(), "nothing was started") || strings.Contains(no.screen.String(), isUp) {
+	if code := no.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(no.screen.String(), "nothing was started") || strings.Contains(no.screen.String(), upMessage) {
 		t.Errorf("after the answer no the exit code is %d:\n%s", code, no.screen.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, ".sluice")); err == nil {
 		t.Error("after the answer no the data folder exists")
 	}
 
-	race := startUpHere(t, dir, home)
-	race.says(t, agreeQuestion)
+	race := startUpAtTerminal(t, dir, home)
+	race.awaitText(t, agreeQuestion)
 	for _, want := range []string{"server    first: http://127.0.0.1:1/mcp", "secret    env HERE_SECRET"} {
 		if !strings.Contains(race.screen.String(), want) {
 			t.Errorf("%q is not shown:\n%s", want, race.screen.String())
 		}
 	}
-	write(t, file, hereConfig("second"))
-	race.answers(t, "yes\n")
-	race.says(t, isUp)
+	writeFile(t, file, localConfig("second"))
+	race.typeText(t, "yes\n")
+	race.awaitText(t, upMessage)
 	if text := race.screen.String(); !strings.Contains(text, "/mcp/first") || strings.Contains(text, "/mcp/second") || strings.Contains(text, "a-value-that-is-secret") {
 		t.Errorf("the mesh does not run with the content that was shown:\n%s", text)
 	}
 	race.stop()
 
-	changed := startUpHere(t, dir, home)
-	if said := changed.says(t, agreeQuestion, isUp); said != agreeQuestion {
+	changed := startUpAtTerminal(t, dir, home)
+	if said := changed.awaitText(t, agreeQuestion, upMessage); said != agreeQuestion {
 		t.Errorf("the command does not ask for another content:\n%s", changed.screen.String())
 	}
 	changed.stop()
 
-	write(t, file, hereConfig("first"))
-	again := startUpHere(t, dir, home)
-	if said := again.says(t, agreeQuestion, isUp); said != isUp {
+	writeFile(t, file, localConfig("first"))
+	again := startUpAtTerminal(t, dir, home)
+	if said := again.awaitText(t, agreeQuestion, upMessage); said != upMessage {
 		t.Errorf("the command asks again for a content that the user has agreed to:\n%s", again.screen.String())
 	}
 	again.stop()
 
-	elsewhere, _ := hereFolder(t)
-	moved := startUpHere(t, elsewhere, home)
-	if said := moved.says(t, agreeQuestion, isUp); said != agreeQuestion {
+	elsewhere, _ := newLocalConfigFolder(t)
+	moved := startUpAtTerminal(t, elsewhere, home)
+	if said := moved.awaitText(t, agreeQuestion, upMessage); said != agreeQuestion {
 		t.Errorf("the command does not ask for the same content in another folder:\n%s", moved.screen.String())
 	}
 }
@@ -191,19 +191,19 @@ func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 		"no terminal":       {func(string) error { return nil }, "there is no terminal to ask you at: name it with --config sluice.yaml", 0},
 		"a shared folder":   {func(dir string) error { return os.Chmod(dir, 0o777) }, "sluice.yaml in this folder is not used, because other users may write to the folder", 1},
 		"a file of a group": {func(dir string) error { return os.Chmod(filepath.Join(dir, "sluice.yaml"), 0o660) }, "because other users may write to it", 1},
-		"a link":            {relink, "because it is a symbolic link", 1},
+		"a link":            {replaceWithLink, "because it is a symbolic link", 1},
 		"a file that is wrong": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "sluice.yaml"), []byte("lisen: x"), 0o600)
 		}, `sluice.yaml:1:1: unknown key "lisen"`, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, home := hereFolder(t)
+			dir, home := newLocalConfigFolder(t)
 			if err := c.change(dir); err != nil {
 				t.Fatal(err)
 			}
 			env := []string{"HOME=" + home}
 			up := stack.Run(t, stack.Command{Args: []string{"up"}, Dir: dir, Env: env, Stdin: "yes\n"})
-			holds(t, up, 1, up.Stderr, c.want)
+			checkCommand(t, up, 1, up.Stderr, c.want)
 			check := stack.Run(t, stack.Command{Args: []string{"config", "check"}, Dir: dir, Env: env})
 			if check.Code != c.check || c.check == 1 && !strings.Contains(check.Stderr, c.want) || c.check == 0 && !strings.Contains(check.Stdout, filepath.Join(dir, "sluice.yaml")) {
 				t.Errorf("config check: %+v", check)
@@ -215,7 +215,7 @@ func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 	}
 }
 
-func relink(dir string) error {
+func replaceWithLink(dir string) error {
 	if err := os.Rename(filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "real.yaml")); err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T
 		}
 	}()
 	t.Cleanup(func() { _ = trap.Close() })
-	dir := folder(t, map[string]string{"sluice.yaml": fmt.Sprintf("listen: %s\ngrpc: %[1]s\n", trap.Addr())})
+	dir := writeFolder(t, map[string]string{"sluice.yaml": fmt.Sprintf("listen: %s\ngrpc: %[1]s\n", trap.Addr())})
 	for _, args := range [][]string{
 		{"stdio"}, {"stdio", "--server", "demo"}, {"call", "demo", "list_notes"}, {"tools"}, {"tools", "demo"}, {"doctor"}, {"status"},
 		{"decisions", "tail"}, {"approvals", "list"}, {"approvals", "approve", "x"}, {"catalog", "servers"}, {"agents", "list"}, {"policy", "explain", "--server", "a", "--tool", "b"},
@@ -264,7 +264,7 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	run := func(t *testing.T, dir string, args ...string) {
 		t.Helper()
 		help := stack.Run(t, stack.Command{Args: append([]string{"stdio", "--help"}, args...), Dir: dir})
-		holds(t, help, 0, help.Stdout, "These entries are for the mesh of this folder")
+		checkCommand(t, help, 0, help.Stdout, "These entries are for the mesh of this folder")
 		entries := regexp.MustCompile(`(?m)^  (\{"mcpServers": .*\})$`).FindAllStringSubmatch(help.Stdout, -1)
 		if len(entries) != 2 {
 			t.Fatalf("%d entries in\n%s", len(entries), help.Stdout)
@@ -291,13 +291,13 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	}
 	t.Run("a mesh with a configuration", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newCLIMesh(t)
 		run(t, d.Dir, "--config", "sluice.yaml")
 		run(t, d.Dir) // the configuration is found, because only the caller can write to it
 	})
 	t.Run("no mesh", func(t *testing.T) {
 		t.Parallel()
 		help := stack.Run(t, stack.Command{Args: []string{"stdio", "--help"}, Dir: t.TempDir()})
-		holds(t, help, 0, help.Stdout, "No mesh has run in this folder")
+		checkCommand(t, help, 0, help.Stdout, "No mesh has run in this folder")
 	})
 }

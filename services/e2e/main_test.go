@@ -11,22 +11,22 @@ import (
 // or as the client of the conformance suite.
 func TestMain(m *testing.M) {
 	if os.Getenv(recordingServer) != "" {
-		os.Exit(serveRecording())
+		os.Exit(runRecordingServer())
 	}
 	if os.Getenv(slowServer) != "" {
-		os.Exit(serveSlowly())
+		os.Exit(runSlowServer())
 	}
 	if os.Getenv(sessionlessServer) != "" {
-		os.Exit(serveSessionless())
+		os.Exit(runSessionlessProxy())
 	}
 	if os.Getenv(echoServer) != "" {
-		os.Exit(serveEcho())
+		os.Exit(runEchoServer())
 	}
 	if os.Getenv(oddProgram) != "" {
-		os.Exit(serveOdd())
+		os.Exit(runOddProgram())
 	}
-	if os.Getenv(clientsTest) != "" {
-		os.Exit(serveSuite())
+	if os.Getenv(suiteTestVariable) != "" {
+		os.Exit(runSuiteClient())
 	}
 	os.Exit(stack.Main(m))
 }

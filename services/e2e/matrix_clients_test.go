@@ -23,8 +23,8 @@ type matrixClient struct {
 	lacks, lacksAmongAll []string
 	// lacksAt lists further features that the client does not support, by the server's name.
 	lacksAt map[string][]string
-	// does uses the features in tries at an endpoint and returns their results.
-	does func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did
+	// use uses the features in tries at an endpoint and returns their results.
+	use func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult
 }
 
 func matrixClients() []matrixClient {
@@ -36,57 +36,57 @@ func matrixClients() []matrixClient {
 	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
 	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it stops waiting for a call without notifying the server
 	return []matrixClient{
-		{"go-sdk", nil, nil, nil, bySDK(bearing)},
-		{"go-sdk, with sessions", nil, nil, nil, bySDK(func(t *testing.T, url, token string) mcp.Transport {
+		{"go-sdk", nil, nil, nil, useSDK(bearerTransport)},
+		{"go-sdk, with sessions", nil, nil, nil, useSDK(func(t *testing.T, url, token string) mcp.Transport {
 			t.Helper()
-			return bearing(t, older(t, url), token)
+			return bearerTransport(t, sessionsOnlyProxy(t, url), token)
 		})},
-		{"typescript-sdk", nil, nil, nil, byLibrary("typescript-sdk")},
-		{"typescript-sdk-2", nil, nil, nil, byLibrary("typescript-sdk-2")},
-		{"typescript-sdk-2, without sessions", nil, nil, nil, byLibrary("typescript-sdk-2, without sessions")},
-		{"inspector", inspector, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+		{"typescript-sdk", nil, nil, nil, useLibrary("typescript-sdk")},
+		{"typescript-sdk-2", nil, nil, nil, useLibrary("typescript-sdk-2")},
+		{"typescript-sdk-2, without sessions", nil, nil, nil, useLibrary("typescript-sdk-2, without sessions")},
+		{"inspector", inspector, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 			t.Helper()
 			i := npmtest.NewInspector(t, url, token)
-			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: i.Tools, mcpResources: i.Resources, mcpPrompts: i.Prompts})
+			return useEach(tries, map[string]func(npmtest.FeatureUse) npmtest.FeatureResult{mcpTools: i.Tools, mcpResources: i.Resources, mcpPrompts: i.Prompts})
 		}},
-		{"ai-sdk", aiSDK, aiSDK, nil, byLibrary("ai-sdk")},
-		{"langchain", langchain, langchain, nil, byLibrary("langchain")},
-		{"mcporter", mcporter, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+		{"ai-sdk", aiSDK, aiSDK, nil, useLibrary("ai-sdk")},
+		{"langchain", langchain, langchain, nil, useLibrary("langchain")},
+		{"mcporter", mcporter, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 			t.Helper()
 			m := npmtest.NewMcporter(t, url, token)
-			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: m.Tools, mcpResources: m.Resources})
+			return useEach(tries, map[string]func(npmtest.FeatureUse) npmtest.FeatureResult{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
 		// mcp-remote opens a second session next to the session of its client, and ends neither. A process with two
 		// sessions of a caller sends its requests and its notifications of changes to neither.
-		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, bySDK(programs(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.Remote(t, url, token) }))},
-		{"sluice stdio", nil, nil, nil, bySDK(programs(sluiceStdio))},
+		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, useSDK(programTransport(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.MCPRemote(t, url, token) }))},
+		{"sluice stdio", nil, nil, nil, useSDK(programTransport(sluiceStdioCommand))},
 	}
 }
 
-// each uses the features one after the other.
-func each(tries map[string]npmtest.Try, can map[string]func(npmtest.Try) npmtest.Did) map[string]npmtest.Did {
-	did := make(map[string]npmtest.Did, len(tries))
+// useEach uses the features one after the other.
+func useEach(tries map[string]npmtest.FeatureUse, can map[string]func(npmtest.FeatureUse) npmtest.FeatureResult) map[string]npmtest.FeatureResult {
+	did := make(map[string]npmtest.FeatureResult, len(tries))
 	for feature, try := range tries {
 		did[feature] = can[feature](try)
 	}
 	return did
 }
 
-// byLibrary returns a function that uses the features with one of [npmtest.Libraries].
-func byLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
-	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+// useLibrary returns a function that uses the features with one of [npmtest.Libraries].
+func useLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
+	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()
 		return npmtest.Library(t, name, url, token, tries)
 	}
 }
 
-// bearing returns an HTTP transport to an endpoint that sends a token.
-func bearing(_ *testing.T, url, token string) mcp.Transport {
-	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{token}}}
+// bearerTransport returns an HTTP transport to an endpoint that sends a token.
+func bearerTransport(_ *testing.T, url, token string) mcp.Transport {
+	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearerRoundTripper{token}}}
 }
 
-// programs returns a transport through a program that serves an endpoint over stdio.
-func programs(command func(t *testing.T, url, token string) []string) func(t *testing.T, url, token string) mcp.Transport {
+// programTransport returns a transport through a program that serves an endpoint over stdio.
+func programTransport(command func(t *testing.T, url, token string) []string) func(t *testing.T, url, token string) mcp.Transport {
 	return func(t *testing.T, url, token string) mcp.Transport {
 		t.Helper()
 		args := command(t, url, token)
@@ -97,8 +97,8 @@ func programs(command func(t *testing.T, url, token string) []string) func(t *te
 	}
 }
 
-// sluiceStdio returns the command of `sluice stdio` for an endpoint.
-func sluiceStdio(t *testing.T, url, _ string) []string {
+// sluiceStdioCommand returns the command of `sluice stdio` for an endpoint.
+func sluiceStdioCommand(t *testing.T, url, _ string) []string {
 	t.Helper()
 	args := []string{stack.Program(t, "sluice"), "stdio"}
 	if _, server, one := strings.Cut(url, "/mcp/"); one {
@@ -109,10 +109,10 @@ func sluiceStdio(t *testing.T, url, _ string) []string {
 
 // Checks that Claude Code connects to the mesh, and that it reports an invalid token. Claude Code is not part of the
 // matrix, because its sessions need a login.
-func TestClaudeCodeConnects(t *testing.T) {
+func TestClaudeCode_Connects(t *testing.T) {
 	t.Parallel()
-	s := stack.Up(t, stack.Options{Servers: stdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: openPolicy})
-	for _, url := range []string{s.MCP("memory"), allOf(s)} {
+	s := stack.StartInProcess(t, stack.Options{Servers: stdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: openPolicy})
+	for _, url := range []string{s.MCP("memory"), allServersURL(s)} {
 		if said := npmtest.ClaudeCode(t, url, stack.AgentToken); !strings.Contains(said, "Connected") {
 			t.Errorf("%s: Claude Code prints %s", url, said)
 		}

@@ -23,14 +23,14 @@ type matrixSDK struct {
 	steps   chan *mcp.ProgressNotificationParams
 }
 
-// bySDK returns a function that uses features with the official Go SDK over a transport. The function subscribes to
+// useSDK returns a function that uses features with the official Go SDK over a transport. The function subscribes to
 // changes first, and waits for the notification of a change last.
-func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
-	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+func useSDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
+	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()
 		c := &matrixSDK{changed: make(chan string, 100), steps: make(chan *mcp.ProgressNotificationParams, 100)}
 		client := mcp.NewClient(&mcp.Implementation{Name: "matrix", Version: "1"}, &mcp.ClientOptions{
-			CreateMessageHandler: sampled, //nolint:staticcheck // see attending
+			CreateMessageHandler: echoSample, //nolint:staticcheck // see attending
 			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
 			},
@@ -44,7 +44,7 @@ func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *tes
 			t.Fatal(err)
 		}
 		defer c.Close()
-		did := make(map[string]npmtest.Did, len(tries))
+		did := make(map[string]npmtest.FeatureResult, len(tries))
 		watched, watches := tries[mcpSubscriptions]
 		if watches {
 			if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: watched.URI}); err != nil {
@@ -57,50 +57,50 @@ func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *tes
 				continue
 			}
 			within, cancel := context.WithTimeout(ctx, 15*time.Second)
-			did[feature] = c.use(within, feature, try)
+			did[feature] = c.useFeature(within, feature, try)
 			cancel()
 		}
 		if watches {
-			did[mcpSubscriptions] = c.hear(ctx, watched)
+			did[mcpSubscriptions] = c.awaitChange(ctx, watched)
 		}
 		return did
 	}
 }
 
-// use uses one feature.
-func (c *matrixSDK) use(ctx context.Context, feature string, try npmtest.Try) (did npmtest.Did) {
+// useFeature uses one feature.
+func (c *matrixSDK) useFeature(ctx context.Context, feature string, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	var err error
 	switch feature {
 	case mcpTools:
 		for listed, failed := range c.Tools(ctx, nil) {
 			if failed != nil {
-				return npmtest.Did{Error: failed.Error()}
+				return npmtest.FeatureResult{Error: failed.Error()}
 			}
 			did.Listed = append(did.Listed, listed.Name)
 		}
-		did.Text, err = c.call(ctx, try)
+		did.Text, err = c.callTool(ctx, try)
 	case mcpResources:
-		did, err = c.read(ctx, try)
+		did, err = c.readResource(ctx, try)
 	case mcpPrompts:
 		for listed, failed := range c.Prompts(ctx, nil) {
 			if failed != nil {
-				return npmtest.Did{Error: failed.Error()}
+				return npmtest.FeatureResult{Error: failed.Error()}
 			}
 			did.Listed = append(did.Listed, listed.Name)
 		}
-		did.Text, err = text(c.GetPrompt(ctx, &mcp.GetPromptParams{Name: try.Name}))
+		did.Text, err = marshalResult(c.GetPrompt(ctx, &mcp.GetPromptParams{Name: try.Name}))
 	case mcpCompletion:
 		params := &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: try.Name}}
 		for name, value := range try.Arguments {
 			params.Argument = mcp.CompleteParamsArgument{Name: name, Value: fmt.Sprint(value)}
 		}
-		did.Text, err = text(c.Complete(ctx, params))
+		did.Text, err = marshalResult(c.Complete(ctx, params))
 	case mcpProgress:
-		did.Text, err = c.watch(ctx, try)
+		did.Text, err = c.countProgress(ctx, try)
 	case mcpCancellation:
-		did.Text, err = c.giveUp(ctx, try)
+		did.Text, err = c.cancelCall(ctx, try)
 	default:
-		did.Text, err = c.call(ctx, try)
+		did.Text, err = c.callTool(ctx, try)
 	}
 	if err != nil {
 		did.Error = err.Error()
@@ -108,8 +108,8 @@ func (c *matrixSDK) use(ctx context.Context, feature string, try npmtest.Try) (d
 	return did
 }
 
-// text returns a result as JSON, or err if it is set.
-func text[R any](result R, err error) (string, error) {
+// marshalResult returns a result as JSON, or err if it is set.
+func marshalResult[R any](result R, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
@@ -117,18 +117,18 @@ func text[R any](result R, err error) (string, error) {
 	return string(raw), err
 }
 
-func (c *matrixSDK) call(ctx context.Context, try npmtest.Try) (string, error) {
+func (c *matrixSDK) callTool(ctx context.Context, try npmtest.FeatureUse) (string, error) {
 	args := try.Arguments
 	if args == nil {
 		args = map[string]any{}
 	}
 	params := &mcp.CallToolParams{Name: try.Name, Arguments: args}
 	params.SetProgressToken("steps")
-	return text(c.CallTool(ctx, params))
+	return marshalResult(c.CallTool(ctx, params))
 }
 
-// read lists resources and resource templates, and reads one resource.
-func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did, err error) {
+// readResource lists resources and resource templates, and reads one resource.
+func (c *matrixSDK) readResource(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult, err error) {
 	for listed, err := range c.Resources(ctx, nil) {
 		if err != nil {
 			return did, err
@@ -138,16 +138,16 @@ func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did,
 	if _, err := c.ListResourceTemplates(ctx, nil); err != nil {
 		return did, err
 	}
-	did.Text, err = text(c.ReadResource(ctx, &mcp.ReadResourceParams{URI: try.URI}))
+	did.Text, err = marshalResult(c.ReadResource(ctx, &mcp.ReadResourceParams{URI: try.URI}))
 	return did, err
 }
 
-// watch makes a call and counts its progress notifications, whose values must increase.
-func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) {
+// countProgress makes a call and counts its progress notifications, whose values must increase.
+func (c *matrixSDK) countProgress(ctx context.Context, try npmtest.FeatureUse) (string, error) {
 	for len(c.steps) > 0 { // drop the notifications of earlier calls
 		<-c.steps
 	}
-	if _, err := c.call(ctx, try); err != nil {
+	if _, err := c.callTool(ctx, try); err != nil {
 		return "", err
 	}
 	rising, last, patience := "rising", -1.0, 5*time.Second // notifications may arrive after the result
@@ -166,24 +166,24 @@ func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) 
 	}
 }
 
-// giveUp starts a long call and cancels it.
-func (c *matrixSDK) giveUp(ctx context.Context, try npmtest.Try) (string, error) {
+// cancelCall starts a long call and cancels it.
+func (c *matrixSDK) cancelCall(ctx context.Context, try npmtest.FeatureUse) (string, error) {
 	hasty, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
-	if answer, err := c.call(hasty, try); !errors.Is(err, context.DeadlineExceeded) {
+	if answer, err := c.callTool(hasty, try); !errors.Is(err, context.DeadlineExceeded) {
 		return answer, err
 	}
 	return "given up", nil
 }
 
-// hear waits for the notification of a changed resource. If try names a tool, hear calls the tool to cause the change.
+// awaitChange waits for the notification of a changed resource. If try names a tool, hear calls the tool to cause the change.
 // If the tool switches changes on and off, hear leaves them off.
-func (c *matrixSDK) hear(ctx context.Context, try npmtest.Try) (did npmtest.Did) {
+func (c *matrixSDK) awaitChange(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	change := func() (said string) {
 		if try.Name != "" {
-			said, _ = c.call(ctx, try) // if it fails, no change is received
+			said, _ = c.callTool(ctx, try) // if it fails, no change is received
 		}
 		return said
 	}

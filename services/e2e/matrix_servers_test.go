@@ -19,8 +19,8 @@ type matrixServer struct {
 	name, entry string
 	// tries holds a use of each feature of the server.
 	tries map[string]matrixTry
-	// alone lists the features that the server has, or that the matrix tests, only at the server's URL.
-	alone []string
+	// onlyAtOwnURL lists the features that the server has, or that the matrix tests, only at the server's URL.
+	onlyAtOwnURL []string
 }
 
 func matrixServers(t *testing.T) []matrixServer {
@@ -37,21 +37,21 @@ func matrixServers(t *testing.T) []matrixServer {
 	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
-		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", older(t, everythingServer(t, false))), officialTries("test_sampling", "test_elicitation"), slow},
-		{"stateless", fmt.Sprintf("  stateless: {http: {url: %q}}", sessionless(t, everythingServer(t, true))), officialTries("test_input_required_result_sampling", "test_input_required_result_elicitation"), slow},
-		{"web", unpinned(fmt.Sprintf("  web: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp")), everythingTries(), conditional},
-		{"sse", unpinned(fmt.Sprintf("  sse: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "sse"))+"/sse")), everythingTries(), conditional},
+		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", sessionsOnlyProxy(t, startEverythingServer(t, false))), officialTries("test_sampling", "test_elicitation"), slow},
+		{"stateless", fmt.Sprintf("  stateless: {http: {url: %q}}", sessionlessOnlyProxy(t, startEverythingServer(t, true))), officialTries("test_input_required_result_sampling", "test_input_required_result_elicitation"), slow},
+		{"web", unpinned(fmt.Sprintf("  web: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp")), everythingTries(), conditional},
+		{"sse", unpinned(fmt.Sprintf("  sse: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "sse"))+"/sse")), everythingTries(), conditional},
 		{"program", unpinned(stdioEntry(t, "program", npmtest.ServerEverything(t, "stdio"))), everythingTries(), conditional},
 		{"files", stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), map[string]matrixTry{
-			mcpTools: {npmtest.Try{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
+			mcpTools: {npmtest.FeatureUse{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
 		}, nil},
 		{"memory", memory, map[string]matrixTry{
-			mcpTools:         {npmtest.Try{Name: "read_graph"}, "entities"},
-			mcpResources:     {npmtest.Try{URI: "memory://knowledge-graph"}, "entities"},
-			mcpSubscriptions: {npmtest.Try{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},
+			mcpTools:         {npmtest.FeatureUse{Name: "read_graph"}, "entities"},
+			mcpResources:     {npmtest.FeatureUse{URI: "memory://knowledge-graph"}, "entities"},
+			mcpSubscriptions: {npmtest.FeatureUse{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},
 		}, nil},
 		// Claude Flow declares resources, but does not implement the method that lists them.
-		{"claude-flow", claudeFlowEntry(t), map[string]matrixTry{mcpTools: {npmtest.Try{Name: "wasm_agent_list"}, "agents"}}, nil},
+		{"claude-flow", claudeFlowEntry(t), map[string]matrixTry{mcpTools: {npmtest.FeatureUse{Name: "wasm_agent_list"}, "agents"}}, nil},
 	}
 }
 
@@ -59,14 +59,14 @@ func matrixServers(t *testing.T) []matrixServer {
 // differ with and without sessions. It has no tool that takes long enough to be cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
-		mcpTools:         {npmtest.Try{Name: "test_simple_text"}, "simple text"},
-		mcpResources:     {npmtest.Try{URI: "test://static-text"}, "content of the static text resource"},
-		mcpPrompts:       {npmtest.Try{Name: "test_simple_prompt"}, "This is a simple prompt"},
-		mcpCompletion:    {npmtest.Try{Name: "test_prompt_with_arguments", Arguments: map[string]any{"arg1": "x"}}, `"values":[]`},
-		mcpSampling:      {npmtest.Try{Name: samples, Arguments: map[string]any{"prompt": "hello"}}, "re: "},
-		mcpElicitation:   {npmtest.Try{Name: elicits, Arguments: map[string]any{"message": "who?"}}, "ana"},
-		mcpSubscriptions: {npmtest.Try{URI: "test://watched-resource"}, ""}, // the resource changes without a call
-		mcpProgress:      {npmtest.Try{Name: "test_tool_with_progress"}, "3 steps, rising"},
+		mcpTools:         {npmtest.FeatureUse{Name: "test_simple_text"}, "simple text"},
+		mcpResources:     {npmtest.FeatureUse{URI: "test://static-text"}, "content of the static text resource"},
+		mcpPrompts:       {npmtest.FeatureUse{Name: "test_simple_prompt"}, "This is a simple prompt"},
+		mcpCompletion:    {npmtest.FeatureUse{Name: "test_prompt_with_arguments", Arguments: map[string]any{"arg1": "x"}}, `"values":[]`},
+		mcpSampling:      {npmtest.FeatureUse{Name: samples, Arguments: map[string]any{"prompt": "hello"}}, "re: "},
+		mcpElicitation:   {npmtest.FeatureUse{Name: elicits, Arguments: map[string]any{"message": "who?"}}, "ana"},
+		mcpSubscriptions: {npmtest.FeatureUse{URI: "test://watched-resource"}, ""}, // the resource changes without a call
+		mcpProgress:      {npmtest.FeatureUse{Name: "test_tool_with_progress"}, "3 steps, rising"},
 	}
 }
 
@@ -74,20 +74,20 @@ func officialTries(samples, elicits string) map[string]matrixTry {
 func everythingTries() map[string]matrixTry {
 	const slow = "trigger-long-running-operation"
 	return map[string]matrixTry{
-		mcpTools:         {npmtest.Try{Name: "echo", Arguments: map[string]any{"message": "hello"}}, "hello"},
-		mcpResources:     {npmtest.Try{URI: "demo://resource/static/document/features.md"}, "Everything Server"},
-		mcpPrompts:       {npmtest.Try{Name: "simple-prompt"}, "This is a simple prompt"},
-		mcpCompletion:    {npmtest.Try{Name: "completable-prompt", Arguments: map[string]any{"department": "S"}}, `"Sales","Support"`},
-		mcpSampling:      {npmtest.Try{Name: "trigger-sampling-request", Arguments: map[string]any{"prompt": "hello"}}, "re: "},
-		mcpElicitation:   {npmtest.Try{Name: "trigger-elicitation-request"}, "ana"},
-		mcpSubscriptions: {npmtest.Try{URI: "demo://resource/dynamic/text/1", Name: "toggle-subscriber-updates"}, ""},
-		mcpProgress:      {npmtest.Try{Name: slow, Arguments: map[string]any{"duration": 0.3, "steps": 3}}, "3 steps, rising"},
-		mcpCancellation:  {npmtest.Try{Name: slow, Arguments: map[string]any{"duration": 50, "steps": 2}}, ""},
+		mcpTools:         {npmtest.FeatureUse{Name: "echo", Arguments: map[string]any{"message": "hello"}}, "hello"},
+		mcpResources:     {npmtest.FeatureUse{URI: "demo://resource/static/document/features.md"}, "Everything Server"},
+		mcpPrompts:       {npmtest.FeatureUse{Name: "simple-prompt"}, "This is a simple prompt"},
+		mcpCompletion:    {npmtest.FeatureUse{Name: "completable-prompt", Arguments: map[string]any{"department": "S"}}, `"Sales","Support"`},
+		mcpSampling:      {npmtest.FeatureUse{Name: "trigger-sampling-request", Arguments: map[string]any{"prompt": "hello"}}, "re: "},
+		mcpElicitation:   {npmtest.FeatureUse{Name: "trigger-elicitation-request"}, "ana"},
+		mcpSubscriptions: {npmtest.FeatureUse{URI: "demo://resource/dynamic/text/1", Name: "toggle-subscriber-updates"}, ""},
+		mcpProgress:      {npmtest.FeatureUse{Name: slow, Arguments: map[string]any{"duration": 0.3, "steps": 3}}, "3 steps, rising"},
+		mcpCancellation:  {npmtest.FeatureUse{Name: slow, Arguments: map[string]any{"duration": 50, "steps": 2}}, ""},
 	}
 }
 
-// webServer starts a program that serves HTTP on the port in the environment variable PORT, and returns its URL.
-func webServer(t *testing.T, command []string) string {
+// startWebServer starts a program that serves HTTP on the port in the environment variable PORT, and returns its URL.
+func startWebServer(t *testing.T, command []string) string {
 	t.Helper()
 	addr := stack.FreeAddr(t)
 	_, port, err := net.SplitHostPort(addr)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// bookshop serves prompts, resources, completions and a tool with the official SDK.
-func bookshop(t *testing.T) string {
+// startLibraryServer serves prompts, resources, completions and a tool with the official SDK.
+func startLibraryServer(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "library", Version: "1"}, &mcp.ServerOptions{
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
@@ -39,21 +39,21 @@ func bookshop(t *testing.T) string {
 	return web.URL
 }
 
-// bearer sends a token with every request.
-type bearer struct{ token string }
+// bearerRoundTripper sends a token with every request.
+type bearerRoundTripper struct{ token string }
 
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b bearerRoundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+b.token)
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// sdkClient connects the official SDK's client. The caller closes it.
-func sdkClient(t *testing.T, url string) *mcp.ClientSession {
+// connectSDKClient connects the official SDK's client. The caller closes it.
+func connectSDKClient(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
 	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{
-		Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}, DisableStandaloneSSE: true,
+		Endpoint: url, HTTPClient: &http.Client{Transport: bearerRoundTripper{stack.AgentToken}}, DisableStandaloneSSE: true,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -63,9 +63,9 @@ func sdkClient(t *testing.T, url string) *mcp.ClientSession {
 
 // Case T4. Checks that a method passes if a rule names it, and that the initialize result declares a capability only to
 // callers that may use the capability. Each request is recorded as a call is.
-func TestT4MethodsPassWhereARuleNamesThem(t *testing.T) {
+func TestMethods_PassIfARuleNamesThem(t *testing.T) {
 	t.Parallel()
-	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", bookshop(t)), Policy: `version: 1
+	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", startLibraryServer(t)), Policy: `version: 1
 server: library
 default: deny
 rules:
@@ -73,7 +73,7 @@ rules:
   - {name: completion, match: {method: completion/complete}, action: allow, rate_limit: {max: 1, window: 1h}}
   - {name: resources-for-operators, match: {method: "resources/*", groups: [operators]}, action: allow}
 `})
-	c := sdkClient(t, s.MCP("library"))
+	c := connectSDKClient(t, s.MCP("library"))
 	defer func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("end the session: %v", err)
@@ -112,7 +112,7 @@ rules:
 		t.Errorf("tools: %v", err)
 	}
 	var told []string
-	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+	for _, r := range listRecords(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
 		if kind := r.GetKind(); kind == gatewayv1.RecordKind_RECORD_KIND_INTENT || kind == gatewayv1.RecordKind_RECORD_KIND_REFUSAL {
 			told = append(told, strings.TrimSpace(fmt.Sprintf("%s %s %s", r.GetMethod(), r.GetRule().GetRule(), r.GetTool())))
 		}
@@ -128,11 +128,11 @@ rules:
 
 // Case T4. Checks that some methods are refused although policy allows every method: methods of another revision, and
 // server requests. A method name with other letter case is invalid.
-func TestT4WhatNoRuleOpens(t *testing.T) {
+func TestMethods_SomeAreRefusedDespiteARule(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")
 	c := f.connect(t)
-	before := len(f.up.Requests())
+	before := len(f.upstream.Requests())
 	for method, want := range map[string]string{
 		`"sampling/createMessage","params":{}`:  "method_denied",
 		`"roots/list"`:                          "method_denied",
@@ -147,7 +147,7 @@ func TestT4WhatNoRuleOpens(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", method, resp.Status, resp.Body, want)
 		}
 	}
-	if got := f.up.Requests(); len(got) != before {
+	if got := f.upstream.Requests(); len(got) != before {
 		t.Errorf("%d requests reached the server: %s", len(got)-before, got[len(got)-1].Body)
 	}
 	if resp := c.Post(`{"jsonrpc":"2.0","id":6,"method":"x/y"}`); resp.Status != http.StatusOK || !strings.Contains(string(resp.Body), `"result":{}`) {

@@ -16,16 +16,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// often is an environment variable that makes a process export its metrics ten times a second.
-const often = "OTEL_METRIC_EXPORT_INTERVAL=100"
+// fastMetricExport is an environment variable that makes a process export its metrics ten times a second.
+const fastMetricExport = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
-// decide waits until one call is pending, and votes on the call as the operator.
-func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
+// decidePending waits until one call is pending, and votes on the call as the operator.
+func (a *distributedMesh) decidePending(t *testing.T, verdict approvalv1.Verdict) {
 	t.Helper()
-	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
+	people := approvalv1.NewApprovalServiceClient(a.DialWithToken(t, approvalRole, stack.OperatorToken))
 	var id string
 	eventually.Holds(t, "one call is pending", func() bool {
-		list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
+		list, err := people.ListApprovals(stack.TimeoutContext(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 			States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 		}})
 		if err != nil || len(list.GetApprovals()) != 1 {
@@ -34,17 +34,17 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 		id = list.GetApprovals()[0].GetId()
 		return true
 	})
-	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	shown, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: shown.GetView().GetDigest()}); err != nil {
+	if _, err := people.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: shown.GetView().GetDigest()}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// counted waits until the metrics whose names begin with prefix have exactly the values in want.
-func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
+// awaitCounts waits until the metrics whose names begin with prefix have exactly the values in want.
+func awaitCounts(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
 	t.Helper()
 	var got map[string]int64
 	for range 1000 {
@@ -58,10 +58,10 @@ func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]in
 
 // Checks the values of all metrics after four calls: one was approved, one was denied, one had an unknown outcome, and
 // one expired.
-func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
+func TestMetrics_CountEachCallOnce(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	a := newApart(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 60s, decide: 10s}", often)
+	a := newDistributedMesh(t, payPolicy, telemetryConfig(c, "sample: 0")+"\napprovals: {hold: 60s, decide: 10s}", fastMetricExport)
 	lost := func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusInternalServerError) }
 	answered := make(chan stack.Response, 1)
 	cl := a.connect(t)
@@ -75,10 +75,10 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 		{approvalv1.Verdict_VERDICT_APPROVE, lost, "outcome_unknown"},
 		{approvalv1.Verdict_VERDICT_UNSPECIFIED, nil, "approval_expired"},
 	} {
-		a.up.On("pay", story.answer)
+		a.upstream.SetAnswer("pay", story.answer)
 		go func() { answered <- cl.Call("pay", fmt.Sprintf(`{"n":%d}`, n)) }()
 		if story.verdict != approvalv1.Verdict_VERDICT_UNSPECIFIED {
-			a.decide(t, story.verdict)
+			a.decidePending(t, story.verdict)
 		}
 		resp := <-answered
 		if resp.IsError(t) != (story.code != "") || story.code != "" && resp.Decision(t).Code != story.code {
@@ -125,7 +125,7 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 			"mcp.client.operation.duration{error.type=outcome_unknown," + call + "}":          1,
 		},
 	} {
-		counted(t, c, prefix, want)
+		awaitCounts(t, c, prefix, want)
 	}
 	for _, m := range c.Metrics() {
 		for _, p := range m.Points {
@@ -137,16 +137,16 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 }
 
 // Checks that an approval whose call is never made expires, and that its expiry is counted separately.
-func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
+func TestMetrics_CountExpiredApprovals(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	t.Run("mesh", func(t *testing.T) { // the end of the subtest exports the remaining metrics
-		f := newFixtureWith(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 0s, execute: 1s}")
+		f := newFixtureWith(t, payPolicy, telemetryConfig(c, "sample: 0")+"\napprovals: {hold: 0s, execute: 1s}")
 		f.connect(t).Call("pay", `{}`)
-		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
+		if ran := f.runApprovalsJSON(t, "approve", f.awaitOnePending(t), "--yes"); ran.Code != 0 {
 			t.Fatal(ran)
 		}
-		f.settles(t, "expired")
+		f.awaitOnlyState(t, "expired")
 	})
 	for prefix, want := range map[string]map[string]int64{
 		"sluice.approval.decision": {
@@ -157,19 +157,19 @@ func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 		"sluice.decisions":        {"sluice.decisions{sluice.decision.code=approval_pending,sluice.decision.effect=deny}": 1},
 		"sluice.hold.":            {},
 	} {
-		counted(t, c, prefix, want)
+		awaitCounts(t, c, prefix, want)
 	}
 }
 
 // Checks that attributes have only documented values, although callers and servers send unknown methods, tools and
 // codes. Unauthenticated requests are counted, too.
-func TestStrangersMakeNoAttributes(t *testing.T) {
+func TestMetrics_AttributesHaveOnlyDocumentedValues(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	t.Run("mesh", func(t *testing.T) {
-		f := newUnpinned(t, "version: 1\nname: all\ndefault: allow\n", telemetryOf(c, "sample: 0"))
+		f := newUnpinned(t, "version: 1\nname: all\ndefault: allow\n", telemetryConfig(c, "sample: 0"))
 		cl := f.connect(t)
-		f.up.On("odd", func(w http.ResponseWriter, _ *http.Request, id string) {
+		f.upstream.SetAnswer("odd", func(w http.ResponseWriter, _ *http.Request, id string) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-31999,"message":"x"}}`)
 		})
@@ -180,7 +180,7 @@ func TestStrangersMakeNoAttributes(t *testing.T) {
 		cl.Call("odd", "{}")
 		cl.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"1999-01-01"}}}`)
 		cl.Post(`{"`)
-		cl.With("nobody").Call("safe", "{}")
+		cl.WithToken("nobody").Call("safe", "{}")
 	})
 	values := make(map[string]map[string]bool)
 	for _, m := range c.Metrics() {
@@ -205,7 +205,7 @@ func TestStrangersMakeNoAttributes(t *testing.T) {
 }
 
 // Checks that calls pass while the collector of metrics and spans is unavailable.
-func TestMetricsThatNobodyTakes(t *testing.T) {
+func TestMetrics_UnavailableCollectorAffectsNoCall(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, `telemetry: {otlp: "http://127.0.0.1:1", sample: 1}`)
 	c := f.connect(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asked is a request of OpenAI's chat completions API.
-type asked struct {
+// chatRequest is a request of OpenAI's chat completions API.
+type chatRequest struct {
 	Messages []struct {
 		Role      string `json:"role"`
 		Content   string `json:"content"`
@@ -45,8 +45,8 @@ type taskModel struct {
 	ids int
 }
 
-// answer returns the events of a correct response.
-func (m *taskModel) answer(q asked) []string {
+// respond returns the events of a correct response.
+func (m *taskModel) respond(q chatRequest) []string {
 	task, done := "", map[string]bool{}
 	calls := map[string]string{}
 	for _, one := range q.Messages {
@@ -62,14 +62,14 @@ func (m *taskModel) answer(q asked) []string {
 	}
 	arguments := fmt.Sprintf(`{"q":%q}`, task)
 	if done[arguments] {
-		return pieces(`{"role":"assistant","content":"done `+task+`"}`, "stop")
+		return responseEvents(`{"role":"assistant","content":"done `+task+`"}`, "stop")
 	}
 	m.ids++
 	quoted, _ := json.Marshal(arguments) //nolint:errchkjson // a string
-	return pieces(fmt.Sprintf(`{"role":"assistant","tool_calls":[{"index":0,"id":"call-%d","type":"function","function":{"name":"raw__safe","arguments":%s}}]}`, m.ids, quoted), "tool_calls")
+	return responseEvents(fmt.Sprintf(`{"role":"assistant","tool_calls":[{"index":0,"id":"call-%d","type":"function","function":{"name":"raw__safe","arguments":%s}}]}`, m.ids, quoted), "tool_calls")
 }
 
-func pieces(delta, reason string) []string {
+func responseEvents(delta, reason string) []string {
 	return []string{
 		fmt.Sprintf(`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s,"finish_reason":null}]}`, delta),
 		fmt.Sprintf(`{"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":%q}],"usage":{"prompt_tokens":10,"completion_tokens":2,"total_tokens":12}}`, reason),
@@ -79,42 +79,42 @@ func pieces(delta, reason string) []string {
 
 // modelFaults holds the faults of a provider, by name. Each function receives the events of the correct response.
 var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
-	"429":             func(w http.ResponseWriter, _ []string) { refuse(w, 429, "", "") },
-	"429 Retry-After": func(w http.ResponseWriter, _ []string) { refuse(w, 429, "Retry-After", "0") },
+	"429":             func(w http.ResponseWriter, _ []string) { writeError(w, 429, "", "") },
+	"429 Retry-After": func(w http.ResponseWriter, _ []string) { writeError(w, 429, "Retry-After", "0") },
 	"429 Retry-After date": func(w http.ResponseWriter, _ []string) {
-		refuse(w, 429, "Retry-After", "Thu, 01 Jan 2026 00:00:00 GMT")
+		writeError(w, 429, "Retry-After", "Thu, 01 Jan 2026 00:00:00 GMT")
 	},
-	"429 retry-after-ms": func(w http.ResponseWriter, _ []string) { refuse(w, 429, "Retry-After-Ms", "2") },
-	"429 for an hour":    func(w http.ResponseWriter, _ []string) { refuse(w, 429, "Retry-After", "3600") },
-	"500":                func(w http.ResponseWriter, _ []string) { refuse(w, 500, "", "") },
-	"529":                func(w http.ResponseWriter, _ []string) { refuse(w, 529, "", "") },
-	"408":                func(w http.ResponseWriter, _ []string) { refuse(w, 408, "", "") },
-	"malformed":          func(w http.ResponseWriter, _ []string) { stream(w, `{"id":`) },
+	"429 retry-after-ms": func(w http.ResponseWriter, _ []string) { writeError(w, 429, "Retry-After-Ms", "2") },
+	"429 for an hour":    func(w http.ResponseWriter, _ []string) { writeError(w, 429, "Retry-After", "3600") },
+	"500":                func(w http.ResponseWriter, _ []string) { writeError(w, 500, "", "") },
+	"529":                func(w http.ResponseWriter, _ []string) { writeError(w, 529, "", "") },
+	"408":                func(w http.ResponseWriter, _ []string) { writeError(w, 408, "", "") },
+	"malformed":          func(w http.ResponseWriter, _ []string) { writeEvents(w, `{"id":`) },
 	"nulls": func(w http.ResponseWriter, _ []string) {
-		stream(w, `null`, `{"id":null,"choices":[null]}`, `{"choices":null,"usage":null}`, "[DONE]")
+		writeEvents(w, `null`, `{"id":null,"choices":[null]}`, `{"choices":null,"usage":null}`, "[DONE]")
 	},
 	"wrong types": func(w http.ResponseWriter, _ []string) {
-		stream(w, `{"id":7,"choices":[{"index":-1,"delta":"x"}]}`, `[]`, `"x"`)
+		writeEvents(w, `{"id":7,"choices":[{"index":-1,"delta":"x"}]}`, `[]`, `"x"`)
 	},
-	"empty":   func(w http.ResponseWriter, _ []string) { stream(w) },
-	"cut off": func(w http.ResponseWriter, lines []string) { stream(w, lines[0]); panic(http.ErrAbortHandler) },
-	"no end":  func(w http.ResponseWriter, lines []string) { stream(w, lines[0]) },
+	"empty":   func(w http.ResponseWriter, _ []string) { writeEvents(w) },
+	"cut off": func(w http.ResponseWriter, lines []string) { writeEvents(w, lines[0]); panic(http.ErrAbortHandler) },
+	"no end":  func(w http.ResponseWriter, lines []string) { writeEvents(w, lines[0]) },
 	"error in the stream": func(w http.ResponseWriter, lines []string) {
-		stream(w, lines[0], `{"error":{"message":"sorry","type":"server_error"}}`)
+		writeEvents(w, lines[0], `{"error":{"message":"sorry","type":"server_error"}}`)
 	},
 	"error at first": func(w http.ResponseWriter, _ []string) {
-		stream(w, `{"error":{"message":"sorry","type":"server_error"}}`)
+		writeEvents(w, `{"error":{"message":"sorry","type":"server_error"}}`)
 	},
 	"reset": func(http.ResponseWriter, []string) { panic(http.ErrAbortHandler) },
 	"slow": func(w http.ResponseWriter, lines []string) {
 		for _, line := range lines {
-			stream(w, line)
+			writeEvents(w, line)
 			time.Sleep(10 * time.Millisecond) // simulates a slow provider; no result depends on it
 		}
 	},
 }
 
-func refuse(w http.ResponseWriter, status int, header, value string) {
+func writeError(w http.ResponseWriter, status int, header, value string) {
 	if header != "" {
 		w.Header().Set(header, value)
 	}
@@ -123,7 +123,7 @@ func refuse(w http.ResponseWriter, status int, header, value string) {
 	_, _ = fmt.Fprint(w, `{"error":{"message":"not now","type":"x"}}`)
 }
 
-func stream(w http.ResponseWriter, lines ...string) {
+func writeEvents(w http.ResponseWriter, lines ...string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for _, line := range lines {
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", line)
@@ -135,13 +135,13 @@ func stream(w http.ResponseWriter, lines ...string) {
 
 // ServeHTTP implements http.Handler.
 func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var q asked
+	var q chatRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-		refuse(w, 400, "", "")
+		writeError(w, 400, "", "")
 		return
 	}
 	m.mu.Lock()
-	lines := m.answer(q)
+	lines := m.respond(q)
 	fault := ""
 	if m.random.Float64() < m.faulty {
 		names := make([]string, 0, len(modelFaults))
@@ -157,21 +157,21 @@ func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		modelFaults[fault](w, lines)
 		return
 	}
-	stream(w, lines...)
+	writeEvents(w, lines...)
 }
 
-// faultyMesh starts a mesh with the model provider model, and with a server whose tools the agents may call.
-func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
+// startModelMesh starts a mesh with the model provider model, and with a server whose tools the agents may call.
+func startModelMesh(t *testing.T, model http.Handler, provider string) *agentMesh {
 	t.Helper()
 	at := httptest.NewServer(model)
 	t.Cleanup(at.Close)
 	up := rawmcp.Start(t, tools)
-	mesh := stack.Start(t, stack.Write(t, stack.Options{
+	mesh := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  safe: {action: allow}\n  wasm_model_ask: {action: allow}\nrules:\n  - {name: agents, match: {tool: \"wasm_agent_*\"}, action: allow}\n",
 		Extra:   fmt.Sprintf("agents:\n  person_day: {tokens: 1000000000}\n  providers:\n    local: {kind: openai, url: %q, key: the-key-of-the-provider, %s}", at.URL, provider),
 	}))
-	return &actor{Stack: mesh.Stack, up: up, client: stack.Connect(t, mesh.MCP("agents"), stack.AgentToken)}
+	return &agentMesh{Stack: mesh.Stack, upstream: up, client: stack.Connect(t, mesh.MCP("agents"), stack.AgentToken)}
 }
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
@@ -180,9 +180,9 @@ const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"ser
 // SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
-	turns, seed := number(t, "SLUICE_TURNS", 100), number(t, "SLUICE_SEED", 1)
+	turns, seed := positiveNumber(t, "SLUICE_TURNS", 100), positiveNumber(t, "SLUICE_SEED", 1)
 	model := &taskModel{random: rand.New(rand.NewPCG(uint64(seed), 3)), faulty: 0.5, faults: map[string]int{}}
-	a := faultyMesh(t, model, "tries: 2, backoff: 1ms")
+	a := startModelMesh(t, model, "tries: 2, backoff: 1ms")
 	const agents = 4
 	var work sync.WaitGroup
 	var mu sync.Mutex
@@ -216,7 +216,7 @@ func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	}
 	work.Wait()
 	made := map[string]int{}
-	for _, call := range a.up.Calls("safe") {
+	for _, call := range a.upstream.Calls("safe") {
 		made[textBetween(t, string(call.Body), `"arguments":`, `}`)]++
 	}
 	for arguments, n := range made {
@@ -232,7 +232,7 @@ func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	}
 }
 
-func number(t *testing.T, name string, otherwise int) int {
+func positiveNumber(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
 	if text == "" {
@@ -247,19 +247,19 @@ func number(t *testing.T, name string, otherwise int) int {
 
 // Checks that the error of a turn names the fault of the model provider, and that only a response that broke off is
 // charged. Its charge is an estimate.
-func TestModelFaults_NamedAndCharged(t *testing.T) {
+func TestModelFaults_AreNamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var fault func(w http.ResponseWriter)
 	n := 0
-	a := faultyMesh(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	a := startModelMesh(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		n++
 		answer := fault
 		mu.Unlock()
 		answer(w)
 	}), "tries: 2, backoff: 1ms, prices: {m: {input: \"1000\", output: \"1000\"}}")
-	first := pieces(`{"role":"assistant","content":"half an answer"}`, "stop")[0]
+	first := responseEvents(`{"role":"assistant","content":"half an answer"}`, "stop")[0]
 	for _, c := range []struct {
 		name    string
 		fault   func(w http.ResponseWriter)
@@ -267,27 +267,27 @@ func TestModelFaults_NamedAndCharged(t *testing.T) {
 		tries   int
 		charged bool
 	}{
-		{"rate limited", func(w http.ResponseWriter) { refuse(w, 429, "", "") }, "model_rate_limited: the provider of the model allows no more questions now: status 429 Too Many Requests: not now (asked 2 times)", 2, false},
-		{"for an hour", func(w http.ResponseWriter) { refuse(w, 429, "Retry-After", "3600") }, "the provider requests a wait of 1h0m0s", 1, false},
-		{"overloaded", func(w http.ResponseWriter) { refuse(w, 529, "", "") }, "model_overloaded: ", 2, false},
-		{"rejected", func(w http.ResponseWriter) { refuse(w, 400, "", "") }, "model_rejected: ", 1, false},
-		{"key", func(w http.ResponseWriter) { refuse(w, 401, "", "") }, "model_auth: ", 1, false},
+		{"rate limited", func(w http.ResponseWriter) { writeError(w, 429, "", "") }, "model_rate_limited: the provider of the model allows no more questions now: status 429 Too Many Requests: not now (asked 2 times)", 2, false},
+		{"for an hour", func(w http.ResponseWriter) { writeError(w, 429, "Retry-After", "3600") }, "the provider requests a wait of 1h0m0s", 1, false},
+		{"overloaded", func(w http.ResponseWriter) { writeError(w, 529, "", "") }, "model_overloaded: ", 2, false},
+		{"rejected", func(w http.ResponseWriter) { writeError(w, 400, "", "") }, "model_rejected: ", 1, false},
+		{"key", func(w http.ResponseWriter) { writeError(w, 401, "", "") }, "model_auth: ", 1, false},
 		{"reset", func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, "model_unreachable: ", 2, false},
-		{"broken", func(w http.ResponseWriter) { stream(w, first); panic(http.ErrAbortHandler) }, "model_answer_broken: ", 1, true},
-		{"malformed", func(w http.ResponseWriter) { stream(w, `{"id":`) }, "model_answer_malformed: ", 1, true},
+		{"broken", func(w http.ResponseWriter) { writeEvents(w, first); panic(http.ErrAbortHandler) }, "model_answer_broken: ", 1, true},
+		{"malformed", func(w http.ResponseWriter) { writeEvents(w, `{"id":`) }, "model_answer_malformed: ", 1, true},
 	} {
-		id := textBetween(t, a.agents(t, "create", taskAgent), `"id":"`, `"`)
+		id := textBetween(t, a.callAgentTool(t, "create", taskAgent), `"id":"`, `"`)
 		mu.Lock()
 		fault, n = c.fault, 0
 		mu.Unlock()
-		said := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"task x"}`, id))
+		said := a.callAgentTool(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"task x"}`, id))
 		mu.Lock()
 		asked := n
 		mu.Unlock()
 		if !strings.Contains(said, c.want) || strings.Contains(said, "outcome_unknown") || asked != c.tries {
 			t.Errorf("%s: after %d requests the agent answers %s", c.name, asked, said)
 		}
-		state := a.agents(t, "state", fmt.Sprintf(`{"agentId":%q}`, id))
+		state := a.callAgentTool(t, "state", fmt.Sprintf(`{"agentId":%q}`, id))
 		if charged := strings.Contains(state, `"inputTokens"`) && !strings.Contains(state, `"inputTokens":"0"`); charged != c.charged {
 			t.Errorf("%s: charged %v, want %v: %s", c.name, charged, c.charged, state)
 		}

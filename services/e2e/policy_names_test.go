@@ -24,16 +24,16 @@ rules:
 // Checks that `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing. Before the
 // mesh has run they warn about an unknown server and a name of /mcp. Once the server was listed they warn about an
 // unknown tool.
-func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
+func TestPolicyNames_UnknownNamesAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
-	s := stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: misnamed})
+	s := stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: misnamed})
 	early := []string{`:8:39: `, `rules[0].match.server: no configured server is called "rwa"; did you mean "raw"?`, `:5:3: `, `"raw__echo" is a name at /mcp`}
 	late := `tools.not_there: no tool called "not_there" was listed by raw`
 	commands := [][]string{{"policy", "lint", s.Policy, "--config", s.Config}, {"config", "check", "--config", s.Config}}
 	for _, command := range commands {
 		ran := stack.Run(t, stack.Command{Args: command})
-		holds(t, ran, 0, ran.Stdout, early...)
+		checkCommand(t, ran, 0, ran.Stdout, early...)
 		if strings.Contains(ran.Stdout, "not_there") {
 			t.Errorf("%v warns about a tool of a server that was never listed:\n%s", command, ran.Stdout)
 		}
@@ -44,13 +44,13 @@ func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
 	for range 2 { // while the mesh runs, and afterwards
 		for _, command := range commands {
 			ran := stack.Run(t, stack.Command{Args: command})
-			holds(t, ran, 0, ran.Stdout, append(early, late)...)
+			checkCommand(t, ran, 0, ran.Stdout, append(early, late)...)
 		}
 		p.Kill()
 	}
 }
 
-func TestConfigCheck_WithoutPoliciesSaysSo(t *testing.T) {
+func TestConfigCheck_ReportsMissingPolicies(t *testing.T) {
 	t.Parallel()
 	const server = "servers:\n  a: {http: {url: \"http://127.0.0.1:1/mcp\"}}\n"
 	for text, want := range map[string]struct {
@@ -63,8 +63,8 @@ func TestConfigCheck_WithoutPoliciesSaysSo(t *testing.T) {
 			0, "no policies are configured: the policy role does not start with this file",
 		},
 	} {
-		dir := folder(t, map[string]string{"c.yaml": text})
+		dir := writeFolder(t, map[string]string{"c.yaml": text})
 		ran := stack.Run(t, stack.Command{Args: []string{"config", "check", "--config", "c.yaml"}, Dir: dir})
-		holds(t, ran, want.code, ran.Stdout+ran.Stderr, want.said)
+		checkCommand(t, ran, want.code, ran.Stdout+ran.Stderr, want.said)
 	}
 }

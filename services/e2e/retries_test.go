@@ -11,12 +11,12 @@ import (
 )
 
 // Case A2. Checks that one of 200 concurrent retries of an approved call, from several sessions, reaches the server.
-func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
+func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	t.Parallel()
 	const retries, sessions = 200, 8
-	rounds := times(t, "SLUICE_REDEEMS", 5)
+	rounds := repetitions(t, "SLUICE_REDEEMS", 5)
 	up := rawmcp.Start(t, tools)
-	mesh := stack.Start(t, stack.Write(t, stack.Options{
+	mesh := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Policy: payPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Extra: "approvals: {hold: 0s, max_pending: 1000, max_asked: {max: 100000}}",
 	}))
 	people := approvalv1.NewApprovalServiceClient(mesh.Operator(t))
@@ -25,18 +25,18 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 		callers = append(callers, stack.Connect(t, mesh.MCP("raw"), stack.AgentToken))
 	}
 	for round := range rounds {
-		body := call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, round))
-		id := refusalOf(callers[0].Post(body).Body).Approval.ID
-		seen, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+		body := callRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, round))
+		id := parseRefusal(callers[0].Post(body).Body).Approval.ID
+		seen, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: seen.GetView().GetDigest()}); err != nil {
+		if _, err := people.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: seen.GetView().GetDigest()}); err != nil {
 			t.Fatal(err)
 		}
 		codes := make(map[string]int)
 		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a busy machine may serve no call in time
-			codes = together(retries, func(i int) (stack.Response, error) { return callers[i%sessions].Try([]byte(body)) })
+			codes = callConcurrently(retries, func(i int) (stack.Response, error) { return callers[i%sessions].TryPost([]byte(body)) })
 		}
 		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // approval_pending: a retry after the call has run makes another approval request
 		if n := len(up.Calls("pay")); n != round+1 || codes[""] != 1 || others != retries-1 {
@@ -45,8 +45,8 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 	}
 }
 
-// together makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a result.
-func together(calls int, try func(i int) (stack.Response, error)) map[string]int {
+// callConcurrently makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a result.
+func callConcurrently(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex
 	codes := make(map[string]int)
 	begin := make(chan struct{})
@@ -61,7 +61,7 @@ func together(calls int, try func(i int) (stack.Response, error)) map[string]int
 				codes[err.Error()]++
 				return
 			}
-			codes[refusalOf(resp.Body).Code]++
+			codes[parseRefusal(resp.Body).Code]++
 		})
 	}
 	close(begin)

@@ -64,12 +64,12 @@ done
 
 // Case X15. Checks that a stdio server can change neither its own program, nor another server's program, nor a link to
 // one, nor files of the system.
-func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
+func TestSandbox_StdioServerCannotChangePrograms(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
 		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
-	s := stack.Write(t, stack.Options{Policy: "version: 1\nname: p\ndefault: deny\ntools: {tamper: {action: allow}}\n"})
+	s := stack.WriteConfig(t, stack.Options{Policy: "version: 1\nname: p\ndefault: deny\ntools: {tamper: {action: allow}}\n"})
 	dir := t.TempDir()
 	app, other, link, tools := filepath.Join(dir, "home", "app"), filepath.Join(dir, "other"), filepath.Join(dir, "links", "current"), filepath.Join(dir, "tools")
 	for file, text := range map[string]string{
@@ -79,7 +79,7 @@ func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		write(t, file, text)
+		writeFile(t, file, text)
 		if err := os.Chmod(file, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, s.Config, strings.Replace(string(text), "auth:\n", fmt.Sprintf(`servers:
+	writeFile(t, s.Config, strings.Replace(string(text), "auth:\n", fmt.Sprintf(`servers:
   held: {stdio: {command: [/bin/sh, %[1]q], env: {APP: %[2]q, OTHER: %[3]q, LINK: %[4]q, TOOLS: %[5]q}}}
   open: {stdio: {command: [/bin/sh, %[1]q], env: {APP: %[2]q, OTHER: %[3]q, LINK: %[4]q, TOOLS: %[5]q}, sandbox: {mode: off}}}
   writer: {stdio: {command: [/bin/sh, %[1]q], env: {APP: %[2]q, OTHER: %[3]q, LINK: %[4]q, TOOLS: %[5]q}, sandbox: {write: [%[2]q]}}}

@@ -42,21 +42,21 @@ done
 
 // Case X6. Checks that a stdio server has no access to the files of the mesh unless its sandbox is off. `status` and
 // `config check` report what the sandbox enforces.
-func TestX6AServerOverStdio(t *testing.T) {
+func TestSandbox_StdioServerCannotReadTheMeshsFiles(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
 		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Policy: "version: 1\nname: p\ndefault: deny\ntools: {reach: {action: allow}}\n",
 	})
 	script := filepath.Join(t.TempDir(), "nosy.sh")
-	write(t, script, nosy)
+	writeFile(t, script, nosy)
 	text, err := os.ReadFile(s.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, s.Config, strings.Replace(string(text), "auth:\n", fmt.Sprintf(`servers:
+	writeFile(t, s.Config, strings.Replace(string(text), "auth:\n", fmt.Sprintf(`servers:
   nosy: {stdio: {command: [/bin/sh, %[1]q], env: {MESH: %[2]q}}}
   open: {stdio: {command: [/bin/sh, %[1]q], env: {MESH: %[2]q}, sandbox: {mode: off}}}
 auth:
@@ -94,7 +94,7 @@ auth:
 
 // Case X6. Checks that a sandbox entry that would make a secret accessible is refused, and that the error names its
 // key.
-func TestX6WhatIsSecretIsNotOpened(t *testing.T) {
+func TestSandbox_EntryThatOpensASecretIsRefused(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{
 		"sandbox: {read: [data/tokens]}":                    "servers.s.stdio.sandbox.read: ",
@@ -103,8 +103,8 @@ func TestX6WhatIsSecretIsNotOpened(t *testing.T) {
 		"dir: data/keys":                                    "servers.s.stdio.dir: ",
 		"sandbox: {read: [key]}, env: {K: \"${file:key}\"}": "servers.s.stdio.sandbox.read: ",
 	} {
-		s := stack.Write(t, stack.Options{Servers: "  s: {stdio: {command: [cat], " + entry + "}}", Policy: "version: 1\nname: p\nserver: s\ndefault: deny\n"})
-		write(t, filepath.Join(s.Dir, "key"), "a secret")
+		s := stack.WriteConfig(t, stack.Options{Servers: "  s: {stdio: {command: [cat], " + entry + "}}", Policy: "version: 1\nname: p\nserver: s\ndefault: deny\n"})
+		writeFile(t, filepath.Join(s.Dir, "key"), "a secret")
 		if ran := stack.Run(t, stack.Command{Args: []string{"config", "check", "--config", s.Config}}); ran.Code != 1 || !strings.Contains(ran.Stderr, want) {
 			t.Errorf("%s: %+v", entry, ran)
 		}

@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// soak returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS. Without
+// soakParameters returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS. Without
 // these variables the values are small.
-func soak(t *testing.T) (long time.Duration, sessions int) {
+func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 	t.Helper()
 	long, sessions = 8*time.Second, 60
 	var err error
@@ -40,22 +40,22 @@ func soak(t *testing.T) (long time.Duration, sessions int) {
 const (
 	// phases is the number of phases with calls to the failing servers, and of the phases without, which alternate.
 	phases = 4
-	// thinks is the average pause of a session between two calls.
-	thinks = 4 * time.Second
+	// callPause is the average pause of a session between two calls.
+	callPause = 4 * time.Second
 )
 
 // Checks that a server that hangs and a server that dies every second do not affect the sessions of the same callers
 // with working servers. The test logs response times with and without calls to the failing servers, and the resources
 // that the mesh uses (`make soak`).
-func TestServersThatFailTroubleNobody(t *testing.T) {
+func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
-	long, sessions := soak(t)
+	long, sessions := soakParameters(t)
 	collector := stack.NewCollector(t)
-	s := stack.Write(t, stack.Options{
-		Servers: failingAmong(t), Policy: "version: 1\ndefault: allow\n",
+	s := stack.WriteConfig(t, stack.Options{
+		Servers: workingAndFailingServers(t), Policy: "version: 1\ndefault: allow\n",
 		Extra: fmt.Sprintf("session: {idle: 30m, max_per_principal: 1000}\ntelemetry: {otlp: %q}", collector.URL),
 	})
-	s.Env = append(s.Env, often)
+	s.Env = append(s.Env, fastMetricExport)
 	p := stack.Start(t, s)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
@@ -78,7 +78,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 				select {
 				case <-ctx.Done():
 					return
-				case <-time.After(thinks * time.Duration(50+(i*37)%100) / 100):
+				case <-time.After(callPause * time.Duration(50+(i*37)%100) / 100):
 				}
 				mu.Lock()
 				with := fails
@@ -93,7 +93,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 					continue
 				}
 				begin := time.Now()
-				resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`))
+				resp, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`))
 				if !works || ctx.Err() != nil {
 					continue
 				}
@@ -106,7 +106,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * thinks) // until all sessions are open
+	time.Sleep(2 * callPause) // until all sessions are open
 	mu.Lock()
 	clear(took)
 	mu.Unlock()
@@ -115,7 +115,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 		fails = n%2 == 1
 		mu.Unlock()
 		time.Sleep(long / (2 * phases))
-		t.Logf("phase %d, calls to failing servers: %t; %s, %d goroutines", n, n%2 == 1, inHand(t, p.PID()), collector.Counts("go.goroutine")["go.goroutine.count{}"])
+		t.Logf("phase %d, calls to failing servers: %t; %s, %d goroutines", n, n%2 == 1, processResources(t, p.PID()), collector.Counts("go.goroutine")["go.goroutine.count{}"])
 	}
 	end()
 	all.Wait()
@@ -128,15 +128,15 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 	}
 }
 
-// failingAmong returns the configuration of eight working servers, one server that hangs in calls, and one that dies
+// workingAndFailingServers returns the configuration of eight working servers, one server that hangs in calls, and one that dies
 // and starts again every second.
-func failingAmong(t *testing.T) string {
+func workingAndFailingServers(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
 	for i := range 8 {
-		fmt.Fprintf(&out, "  light%d: {http: {url: %q}}\n", i, echoing(t, false, false))
+		fmt.Fprintf(&out, "  light%d: {http: {url: %q}}\n", i, startEchoServer(t, false, false))
 	}
-	hangs := served(t, func(w http.ResponseWriter, r *http.Request) {
+	hangs := startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || strings.Contains(string(body), "tools/call") {
 			<-r.Context().Done()
@@ -144,12 +144,12 @@ func failingAmong(t *testing.T) string {
 		}
 		answerEcho(w, string(body))
 	})
-	fmt.Fprintf(&out, "  hangs: {http: {url: %q}, timeout: 5s}\n  dies: {http: {url: %q}, timeout: 5s}\n", hangs, dying(t))
+	fmt.Fprintf(&out, "  hangs: {http: {url: %q}, timeout: 5s}\n  dies: {http: {url: %q}, timeout: 5s}\n", hangs, startDyingServer(t))
 	return out.String()
 }
 
 func answerEcho(w http.ResponseWriter, body string) {
-	said := echo(body)
+	said := echoResponses(body)
 	if len(said) == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return
@@ -158,8 +158,8 @@ func answerEcho(w http.ResponseWriter, body string) {
 	_, _ = io.WriteString(w, said[0])
 }
 
-// dying starts a server that dies every second and closes its connections, and returns the server's URL.
-func dying(t *testing.T) string {
+// startDyingServer starts a server that dies every second and closes its connections, and returns the server's URL.
+func startDyingServer(t *testing.T) string {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -190,8 +190,8 @@ func dying(t *testing.T) string {
 	return "http://" + addr
 }
 
-// inHand returns a text with the resident memory and the number of descriptors of a process.
-func inHand(t *testing.T, pid int) string {
+// processResources returns a text with the resident memory and the number of descriptors of a process.
+func processResources(t *testing.T, pid int) string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	status, failed := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

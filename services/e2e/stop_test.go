@@ -17,52 +17,52 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// held is a mesh with a call that its server has received, and answers only when the test releases it.
-type held struct {
+// heldCall is a mesh with a call that its server has received, and answers only when the test releases it.
+type heldCall struct {
 	*stack.Process
 	client *stack.Client
-	answer chan heldAnswer
+	answer chan heldResult
 }
 
-type heldAnswer struct {
+type heldResult struct {
 	resp stack.Response
 	err  error
 }
 
-// hold starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has received the
+// startHeldCall starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has received the
 // call.
-func hold(t *testing.T, servers, server string, arrived func() bool) *held {
+func startHeldCall(t *testing.T, servers, server string, arrived func() bool) *heldCall {
 	t.Helper()
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: servers, Policy: openPolicy}))
-	h := &held{Process: p, client: stack.Connect(t, p.MCP(server), stack.AgentToken), answer: make(chan heldAnswer, 1)}
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: servers, Policy: openPolicy}))
+	h := &heldCall{Process: p, client: stack.Connect(t, p.MCP(server), stack.AgentToken), answer: make(chan heldResult, 1)}
 	go func() {
-		resp, err := h.client.Try([]byte(call(`{"name":"safe"}`)))
-		h.answer <- heldAnswer{resp, err}
+		resp, err := h.client.TryPost([]byte(callRequest(`{"name":"safe"}`)))
+		h.answer <- heldResult{resp, err}
 	}()
 	eventually.Holds(t, "the call reaches its server", arrived)
 	return h
 }
 
-// interrupt sends SIGINT and waits until the gateway accepts no new connections.
-func (h *held) interrupt(t *testing.T, server string) {
+// interruptAndAwaitStop sends SIGINT and waits until the gateway accepts no new connections.
+func (h *heldCall) interruptAndAwaitStop(t *testing.T, server string) {
 	t.Helper()
 	h.Interrupt(t)
 	eventually.Holds(t, "the stopping gateway takes no new connections", func() bool {
-		_, err := stack.NewClient(t, h.MCP(server), stack.AgentToken).Try([]byte("{}"))
+		_, err := stack.NewClient(t, h.MCP(server), stack.AgentToken).TryPost([]byte("{}"))
 		return err != nil
 	})
 }
 
-// ends checks that the process exited with code 0 and that the journal has the call's intent and outcome.
-func (h *held) ends(t *testing.T) {
+// checkEnd checks that the process exited with code 0 and that the journal has the call's intent and outcome.
+func (h *heldCall) checkEnd(t *testing.T) {
 	t.Helper()
 	if err := h.Wait(); err != nil {
 		t.Errorf("after Ctrl-C the mesh ended with %v, want exit code 0\n%s", err, h.Stderr())
 	}
-	calls := newChain(h.Journal(), "calls")
-	calls.readOn(t)
-	if calls.records() != 2 || len(calls.intents) != 1 || calls.torn != 0 {
-		t.Fatalf("the journal has %d records of %d calls, want an intent and its outcome", calls.records(), len(calls.intents))
+	calls := newHashChain(h.Journal(), "calls")
+	calls.readNewRecords(t)
+	if calls.recordCount() != 2 || len(calls.intents) != 1 || calls.incompleteBytes != 0 {
+		t.Fatalf("the journal has %d records of %d calls, want an intent and its outcome", calls.recordCount(), len(calls.intents))
 	}
 	for trace := range calls.intents {
 		if calls.outcomes[trace] != 1 {
@@ -72,48 +72,48 @@ func (h *held) ends(t *testing.T) {
 }
 
 // Checks that the caller still receives its result, and the journal the outcome, if Ctrl-C arrives during a call.
-func TestCtrlCLosesNothing(t *testing.T) {
+func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 	t.Parallel()
 	t.Run("over HTTP", func(t *testing.T) {
 		t.Parallel()
 		up, arrived, release := holdingServer(t)
-		h := hold(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
-		ended := len(up.Ended())
-		h.interrupt(t, "up")
-		if len(up.Ended()) != ended {
+		h := startHeldCall(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
+		ended := len(up.EndedSessions())
+		h.interruptAndAwaitStop(t, "up")
+		if len(up.EndedSessions()) != ended {
 			t.Error("the session with the server was ended during the call")
 		}
 		close(release)
 		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
 			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
-		h.ends(t)
-		if len(up.Ended()) != ended+1 {
-			t.Errorf("%d sessions of the server were ended, want 1", len(up.Ended())-ended)
+		h.checkEnd(t)
+		if len(up.EndedSessions()) != ended+1 {
+			t.Errorf("%d sessions of the server were ended, want 1", len(up.EndedSessions())-ended)
 		}
 	})
 	t.Run("over stdio", func(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
-		h := hold(t, fmt.Sprintf("  up: {stdio: {command: [%q], env: {%s: %q}}}", os.Args[0], slowServer, dir), "up",
-			func() bool { return exists(filepath.Join(dir, "arrived")) })
-		h.interrupt(t, "up")
-		write(t, filepath.Join(dir, "release"), "")
+		h := startHeldCall(t, fmt.Sprintf("  up: {stdio: {command: [%q], env: {%s: %q}}}", os.Args[0], slowServer, dir), "up",
+			func() bool { return fileExists(filepath.Join(dir, "arrived")) })
+		h.interruptAndAwaitStop(t, "up")
+		writeFile(t, filepath.Join(dir, "release"), "")
 		if got := <-h.answer; got.err != nil || got.resp.Text(t) != "late" {
 			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
-		h.ends(t)
+		h.checkEnd(t)
 	})
 	t.Run("a call that takes too long is cut off, on record", func(t *testing.T) {
 		t.Parallel()
 		up, arrived, release := holdingServer(t)
-		h := hold(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
+		h := startHeldCall(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })
 		defer close(release)
-		h.interrupt(t, "up")
+		h.interruptAndAwaitStop(t, "up")
 		if got := <-h.answer; got.err != nil || got.resp.Decision(t).Code != "outcome_unknown" {
 			t.Errorf("the caller received %q, %v", got.resp.Body, got.err)
 		}
-		h.ends(t)
+		h.checkEnd(t)
 	})
 }
 
@@ -123,7 +123,7 @@ func holdingServer(t *testing.T) (up *rawmcp.Server, arrived, release chan struc
 	t.Helper()
 	up = rawmcp.Start(t, tools)
 	arrived, release = make(chan struct{}), make(chan struct{})
-	up.On("safe", func(w http.ResponseWriter, r *http.Request, id string) {
+	up.SetAnswer("safe", func(w http.ResponseWriter, r *http.Request, id string) {
 		close(arrived)
 		<-release
 		rawmcp.Result(`{"content":[{"type":"text","text":"late"}]}`)(w, r, id)
@@ -140,7 +140,7 @@ func isClosed(c chan struct{}) bool {
 	}
 }
 
-func exists(file string) bool {
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
@@ -149,7 +149,7 @@ func exists(file string) bool {
 // call creates the file `arrived` in the folder and is answered when the file `release` exists.
 const slowServer = "E2E_SLOW_SERVER"
 
-func serveSlowly() int {
+func runSlowServer() int {
 	dir := os.Getenv(slowServer)
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -168,7 +168,7 @@ func serveSlowly() int {
 			if err := os.WriteFile(filepath.Join(dir, "arrived"), nil, 0o600); err != nil {
 				return 1
 			}
-			for !exists(filepath.Join(dir, "release")) {
+			for !fileExists(filepath.Join(dir, "release")) {
 				<-time.After(10 * time.Millisecond)
 			}
 			result = `{"content":[{"type":"text","text":"late"}]}`
@@ -179,10 +179,10 @@ func serveSlowly() int {
 }
 
 // Checks that a stop does not wait for open streams: they end, and the process ends soon after.
-func TestAStopEndsStreams(t *testing.T) {
+func TestStop_EndsOpenStreams(t *testing.T) {
 	t.Parallel()
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", everythingProgram(t)), Policy: openAll}))
-	c, heard := attending(t, listening(p.MCP("program")))
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", buildEverythingServer(t)), Policy: openAll}))
+	c, heard := connectInteractive(t, streamingTransport(p.MCP("program")))
 	defer c.Close()
 	if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "test_trigger_tool_change"}); err != nil {
 		t.Fatal(err)

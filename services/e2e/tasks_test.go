@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// taskSeen holds the fields of a task that its client receives.
-type taskSeen struct {
+// taskView holds the fields of a task that its client receives.
+type taskView struct {
 	ResultType string
 	ID         string `json:"taskId"`
 	Status     string
@@ -25,9 +25,9 @@ type taskSeen struct {
 	Result     npmtest.ToolResult `json:"result"`
 }
 
-// asks sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status, the task in
+// sendTaskRequest sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status, the task in
 // the result, and the body of the response.
-func asks(t *testing.T, url, token, method, name, params string) (status int, task taskSeen, body string) {
+func sendTaskRequest(t *testing.T, url, token, method, name, params string) (status int, task taskView, body string) {
 	t.Helper()
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 		`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}},"io.modelcontextprotocol/clientInfo":{"name":"tasks","version":"1"}}}}`, method, params)
@@ -48,7 +48,7 @@ func asks(t *testing.T, url, token, method, name, params string) (status int, ta
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said struct{ Result taskSeen }
+	var said struct{ Result taskView }
 	at := bytes.IndexByte(got, '{') // the response may be an event
 	if err := json.Unmarshal(bytes.TrimSpace(got[max(at, 0):]), &said, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%s: %v", got, err)
@@ -58,28 +58,28 @@ func asks(t *testing.T, url, token, method, name, params string) (status int, ta
 
 // Checks that a call that needs approval becomes a task for a client that supports tasks. After the approval the call
 // runs once, when the client requests the task. A task that its client has cancelled can't be approved any more.
-func TestCallsWaitAsTasks(t *testing.T) {
+func TestTasks_CallThatNeedsApprovalBecomesATask(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "")
-	w := &waitingCaller{fixture: f}
+	w := &approvalCaller{fixture: f}
 	url := f.MCP("raw")
-	begin := func() taskSeen {
+	begin := func() taskView {
 		t.Helper()
-		_, task, body := asks(t, url, stack.AgentToken, "tools/call", "pay", `"name":"pay","arguments":{"sum":12.5}`)
+		_, task, body := sendTaskRequest(t, url, stack.AgentToken, "tools/call", "pay", `"name":"pay","arguments":{"sum":12.5}`)
 		if task.ResultType != "task" || task.Status != "working" || !strings.HasPrefix(task.ID, "sluice-task.") {
 			t.Fatalf("the response to the call is %s", body)
 		}
 		return task
 	}
-	get := func(id string) taskSeen {
+	get := func(id string) taskView {
 		t.Helper()
-		status, task, body := asks(t, url, stack.AgentToken, "tasks/get", id, `"taskId":"`+id+`"`)
+		status, task, body := sendTaskRequest(t, url, stack.AgentToken, "tasks/get", id, `"taskId":"`+id+`"`)
 		if status != http.StatusOK || task.ResultType != "complete" || task.ID != id {
 			t.Fatalf("the response to tasks/get is %d %s", status, body)
 		}
 		return task
 	}
-	ends := func(id string) (task taskSeen) {
+	ends := func(id string) (task taskView) {
 		t.Helper()
 		eventually.Within(t, time.Minute, "the task ends", func() bool {
 			task = get(id)
@@ -88,29 +88,29 @@ func TestCallsWaitAsTasks(t *testing.T) {
 		return task
 	}
 	paid := begin()
-	approval := w.pendingOne(t)
+	approval := w.awaitOnePending(t)
 	if task := get(paid.ID); task.Status != "working" || !strings.Contains(task.Message, "A person must approve") {
 		t.Errorf("before the approval the task is %+v", task)
 	}
-	w.decide(t, "approve", approval)
-	w.ran(t, 0) // the client has not requested the task yet
+	w.decideApproval(t, "approve", approval)
+	w.checkPayments(t, 0) // the client has not requested the task yet
 	for range 3 {
 		if task := ends(paid.ID); task.Status != "completed" || task.Result.IsError || task.Result.Text() != "ran" {
 			t.Errorf("after the approval the task is %+v", task)
 		}
 	}
-	w.ran(t, 1)
-	w.settles(t, "done")
-	if status, _, body := asks(t, url, stack.OtherToken, "tasks/get", paid.ID, `"taskId":"`+paid.ID+`"`); status != http.StatusBadRequest || !strings.Contains(body, "-32602") {
+	w.checkPayments(t, 1)
+	w.awaitOnlyState(t, "done")
+	if status, _, body := sendTaskRequest(t, url, stack.OtherToken, "tasks/get", paid.ID, `"taskId":"`+paid.ID+`"`); status != http.StatusBadRequest || !strings.Contains(body, "-32602") {
 		t.Errorf("another caller receives %d %s", status, body)
 	}
 
 	cancelled := begin()
-	approval = w.pendingOne(t)
-	if status, _, body := asks(t, url, stack.AgentToken, "tasks/cancel", cancelled.ID, `"taskId":"`+cancelled.ID+`"`); status != http.StatusOK {
+	approval = w.awaitOnePending(t)
+	if status, _, body := sendTaskRequest(t, url, stack.AgentToken, "tasks/cancel", cancelled.ID, `"taskId":"`+cancelled.ID+`"`); status != http.StatusOK {
 		t.Errorf("the response to tasks/cancel is %d %s", status, body)
 	}
-	if ran := f.approvals(t, "approve", approval, "--yes"); ran.Code == 0 {
+	if ran := f.runApprovalsJSON(t, "approve", approval, "--yes"); ran.Code == 0 {
 		t.Error("a cancelled task was approved")
 	}
 	if task := ends(cancelled.ID); task.Status != "cancelled" {
@@ -118,9 +118,9 @@ func TestCallsWaitAsTasks(t *testing.T) {
 	}
 
 	denied := begin()
-	w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
+	w.decideApproval(t, "deny", w.awaitOnePending(t), "-m", "too much")
 	if task := ends(denied.ID); task.Status != "completed" || !task.Result.IsError || !strings.Contains(task.Result.Text(), "too much") {
 		t.Errorf("after the denial the task is %+v", task)
 	}
-	w.ran(t, 1)
+	w.checkPayments(t, 1)
 }

@@ -21,8 +21,8 @@ var commandsWithTokens = map[string][]string{
 // initializeLine is the first line that a client writes.
 const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
 
-// listener starts a server that counts the requests with a token. It returns the server's URL and the counter.
-func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
+// startTokenCounter starts a server that counts the requests with a token. It returns the server's URL and the counter.
+func startTokenCounter(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
 	t.Helper()
 	tokens = new(atomic.Int64)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,9 +37,9 @@ func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic
 
 // Checks that commands send a token without TLS only to loopback addresses. The proxy in the environment stands where
 // an attacker could read the network between the command and the mesh.
-func TestToken_CommandSendsItWithoutTLSToLoopbackAlone(t *testing.T) {
+func TestToken_CommandSendsItWithoutTLSOnlyToLoopback(t *testing.T) {
 	t.Parallel()
-	proxy, seen := listener(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	proxy, seen := startTokenCounter(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	for name, args := range commandsWithTokens {
 		for _, url := range []string{"http://mesh.evil.example:7777", "http://localhost.evil.example", "http://127.0.0.1@evil.example", "http://2130706433:7777"} {
 			ran := stack.Run(t, stack.Command{Args: args, Stdin: initializeLine, Env: []string{
@@ -57,8 +57,8 @@ func TestToken_CommandSendsItWithoutTLSToLoopbackAlone(t *testing.T) {
 
 func TestToken_CommandFollowsNoRedirectWithIt(t *testing.T) {
 	t.Parallel()
-	elsewhere, seen := listener(t, func(http.ResponseWriter, *http.Request) {})
-	mesh, _ := listener(t, func(w http.ResponseWriter, r *http.Request) {
+	elsewhere, seen := startTokenCounter(t, func(http.ResponseWriter, *http.Request) {})
+	mesh, _ := startTokenCounter(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere+r.URL.Path+"?key=hidden", http.StatusTemporaryRedirect)
 	})
 	for name, args := range commandsWithTokens {
@@ -73,7 +73,7 @@ func TestToken_CommandFollowsNoRedirectWithIt(t *testing.T) {
 	}
 }
 
-func TestToken_OperatorsCommandSendsItOverPlaintextGRPCToLoopbackAlone(t *testing.T) {
+func TestToken_CommandSendsItOverPlaintextGRPCOnlyToLoopback(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"approvals", "list"}, {"status"}, {"decisions", "tail"}, {"doctor"}} {
 		for _, host := range []string{"mesh.evil.example", "localhost.evil.example", "2130706433", "0177.0.0.1", "::ffff:192.0.2.1"} {

@@ -14,19 +14,19 @@ import (
 
 const voteSpan = "approval vote"
 
-// approves approves the only pending approval with a comment, and returns its id.
-func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string) {
+// approveOnlyPending approves the only pending approval with a comment, and returns its id.
+func approveOnlyPending(t *testing.T, people approvalv1.ApprovalServiceClient) (id string) {
 	t.Helper()
-	list, err := people.ListApprovals(stack.Soon(t), new(approvalv1.ListApprovalsRequest))
+	list, err := people.ListApprovals(stack.TimeoutContext(t), new(approvalv1.ListApprovalsRequest))
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
 	id = list.GetApprovals()[0].GetId()
-	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	shown, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
+	_, err = people.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{
 		ApprovalId: id, Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine by me", ViewDigest: shown.GetView().GetDigest(),
 	})
 	if err != nil {
@@ -35,8 +35,8 @@ func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string)
 	return id
 }
 
-// spanOf waits for a span with this name, kind and attributes.
-func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_SpanKind, attributes map[string]string) stack.Span {
+// awaitSpan waits for a span with this name, kind and attributes.
+func awaitSpan(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_SpanKind, attributes map[string]string) stack.Span {
 	t.Helper()
 	is := func(s stack.Span) bool {
 		for key, want := range attributes {
@@ -51,21 +51,21 @@ func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_Spa
 }
 
 // Checks that the traces of the vote and of the retry have the approval id of the ticket's trace, and a link to it.
-func TestTheTracesOfAnApprovedCallAreLinked(t *testing.T) {
+func TestTrace_ApprovedCallLinksToItsTicket(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	a := newApart(t, payPolicy, telemetryOf(c, "sample: 1")+"\napprovals: {hold: 0s}", quickly)
+	a := newDistributedMesh(t, payPolicy, telemetryConfig(c, "sample: 1")+"\napprovals: {hold: 0s}", fastSpanExport)
 	cl := a.connect(t)
 	if code := cl.Call("pay", `{"sum":1.5}`).Decision(t).Code; code != "approval_pending" {
 		t.Fatalf("the ticket is %s", code)
 	}
-	id := approves(t, approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken)))
+	id := approveOnlyPending(t, approvalv1.NewApprovalServiceClient(a.DialWithToken(t, approvalRole, stack.OperatorToken)))
 	if resp := cl.Call("pay", `{"sum":1.5}`); resp.IsError(t) {
 		t.Fatalf("the retry: %s", resp.Body)
 	}
-	ticket := spanOf(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.code": "approval_pending"})
-	vote := spanOf(t, c, voteSpan, innerSpan, map[string]string{"sluice.approval.id": id})
-	retry := spanOf(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.effect": "allow"})
+	ticket := awaitSpan(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.code": "approval_pending"})
+	vote := awaitSpan(t, c, voteSpan, innerSpan, map[string]string{"sluice.approval.id": id})
+	retry := awaitSpan(t, c, "tools/call pay", serverSpan, map[string]string{"sluice.approval.id": id, "sluice.decision.effect": "allow"})
 	want := map[string]string{"sluice.approval.id": id, "sluice.approval.verdict": "approve", "sluice.approval.state": "approved"}
 	if !maps.Equal(vote.Attributes, want) {
 		t.Errorf("the attributes of the vote are %v, want %v", vote.Attributes, want)

@@ -36,17 +36,17 @@ const (
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
-// quickly is an environment variable that makes a process export its spans after 50 ms.
-const quickly = "OTEL_BSP_SCHEDULE_DELAY=50"
+// fastSpanExport is an environment variable that makes a process export its spans after 50 ms.
+const fastSpanExport = "OTEL_BSP_SCHEDULE_DELAY=50"
 
-// strangers is the id of a trace that a client has started.
-const strangers = "0af7651916cd43dd8448eb211c80319c"
+// clientTraceID is the id of a trace that a client has started.
+const clientTraceID = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sent returns the trace context of the last call of a tool that the server received. It checks that the traceparent in
+// sentTraceContext returns the trace context of the last call of a tool that the server received. It checks that the traceparent in
 // the body, if any, equals the header.
-func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
+func sentTraceContext(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
 	if len(calls) == 0 {
@@ -60,21 +60,21 @@ func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags stri
 	if bytes.Contains(last.Body, []byte("traceparent")) && !bytes.Contains(last.Body, []byte(parts[0])) {
 		t.Errorf("the body and the header have different traces: %s and %s", last.Body, parts[0])
 	}
-	if strings.Contains(string(last.Body)+fmt.Sprint(last.Header), strangers) {
+	if strings.Contains(string(last.Body)+fmt.Sprint(last.Header), clientTraceID) {
 		t.Errorf("the server received the client's trace: %s %s", last.Header, last.Body)
 	}
 	return parts[1], parts[2], parts[3]
 }
 
-// spansOf waits until a trace has n spans.
-func spansOf(t *testing.T, c *stack.Collector, trace string, n int) []stack.Span {
+// awaitSpans waits until a trace has n spans.
+func awaitSpans(t *testing.T, c *stack.Collector, trace string, n int) []stack.Span {
 	t.Helper()
 	eventually.Holds(t, fmt.Sprintf("%d spans of trace %s", n, trace), func() bool { return len(c.Spans(trace)) >= n })
 	return c.Spans(trace)
 }
 
-// find returns the only span with this name, kind and service.
-func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.Span_SpanKind) stack.Span {
+// findSpan returns the only span with this name, kind and service.
+func findSpan(t *testing.T, spans []stack.Span, service, name string, kind tracev1.Span_SpanKind) stack.Span {
 	t.Helper()
 	var found []stack.Span
 	for _, s := range spans {
@@ -88,23 +88,23 @@ func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.S
 	return found[0]
 }
 
-// wholeTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that caused
+// checkCallTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that caused
 // it. service returns the service name of the process of a role.
-func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
+func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
 		t.Errorf("the trace has %d spans, want %d:\n%+v", len(spans), callSpans, spans)
 	}
 	gateway := service("gateway")
-	root = find(t, spans, gateway, "tools/call "+tool, serverSpan)
-	forward = find(t, spans, gateway, "tools/call "+tool, clientSpan)
-	decide := find(t, spans, gateway, decideRPC, clientSpan)
-	reserve := find(t, spans, gateway, reserveRPC, clientSpan)
+	root = findSpan(t, spans, gateway, "tools/call "+tool, serverSpan)
+	forward = findSpan(t, spans, gateway, "tools/call "+tool, clientSpan)
+	decide := findSpan(t, spans, gateway, decideRPC, clientSpan)
+	reserve := findSpan(t, spans, gateway, reserveRPC, clientSpan)
 	for _, below := range []struct{ span, parent stack.Span }{
 		{forward, root}, {decide, root}, {reserve, root},
-		{find(t, spans, gateway, "journal intent", innerSpan), root}, {find(t, spans, gateway, "journal outcome", innerSpan), root},
-		{find(t, spans, service("policy"), decideRPC, serverSpan), decide},
-		{find(t, spans, service("ratelimit"), reserveRPC, serverSpan), reserve},
+		{findSpan(t, spans, gateway, "journal intent", innerSpan), root}, {findSpan(t, spans, gateway, "journal outcome", innerSpan), root},
+		{findSpan(t, spans, service("policy"), decideRPC, serverSpan), decide},
+		{findSpan(t, spans, service("ratelimit"), reserveRPC, serverSpan), reserve},
 	} {
 		if below.span.Parent != below.parent.ID {
 			t.Errorf("%s (%s, %s) is below %s, want %s (%s)", below.span.Name, below.span.Kind, below.span.Service, below.span.Parent, below.parent.Name, below.parent.ID)
@@ -113,31 +113,31 @@ func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role
 	return root, forward
 }
 
-func apartService(role string) string { return "sluice-" + role }
+func roleServiceName(role string) string { return "sluice-" + role }
 
-func togetherService(string) string { return "sluice" }
+func meshServiceName(string) string { return "sluice" }
 
-func telemetryOf(c *stack.Collector, more string) string {
+func telemetryConfig(c *stack.Collector, more string) string {
 	return fmt.Sprintf("telemetry: {otlp: %q, %s}", c.URL, more)
 }
 
-func TestOneTraceThroughRolesThatLiveApart(t *testing.T) {
+func TestTrace_OneTraceThroughDistributedRoles(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 1"), quickly)
+	a := newDistributedMesh(t, storyPolicy, telemetryConfig(c, "sample: 1"), fastSpanExport)
 	if resp := a.connect(t).Call("limited", "{}"); resp.IsError(t) {
 		t.Fatalf("%s", resp.Body)
 	}
-	trace, parent, flags := sent(t, a.up, "limited")
-	root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", apartService)
+	trace, parent, flags := sentTraceContext(t, a.upstream, "limited")
+	root, forward := checkCallTrace(t, awaitSpans(t, c, trace, callSpans), "limited", roleServiceName)
 	if root.Parent != "" || len(root.Links) != 0 || parent != forward.ID || flags != "01" {
 		t.Errorf("the root span has the parent %q and the links %v; the server received the parent %s and the flags %s, want %s and 01", root.Parent, root.Links, parent, flags, forward.ID)
 	}
-	traced(t, a.records(t), trace)
+	checkRecordsHaveTrace(t, a.records(t), trace)
 }
 
-// traced checks that the intent and the outcome of a call have its trace id.
-func traced(t *testing.T, records []*gatewayv1.Record, trace string) {
+// checkRecordsHaveTrace checks that the intent and the outcome of a call have its trace id.
+func checkRecordsHaveTrace(t *testing.T, records []*gatewayv1.Record, trace string) {
 	t.Helper()
 	kinds := make(map[gatewayv1.RecordKind]int)
 	for _, r := range records {
@@ -150,26 +150,26 @@ func traced(t *testing.T, records []*gatewayv1.Record, trace string) {
 	}
 }
 
-func TestOneTraceThroughOneProcess(t *testing.T) {
+func TestTrace_OneTraceThroughOneProcess(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	f := newFixtureWith(t, storyPolicy, telemetryConfig(c, "sample: 1"))
 	if resp := f.connect(t).Call("limited", "{}"); resp.IsError(t) {
 		t.Fatalf("%s", resp.Body)
 	}
-	trace, parent, _ := sent(t, f.up, "limited")
-	_, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
+	trace, parent, _ := sentTraceContext(t, f.upstream, "limited")
+	_, forward := checkCallTrace(t, awaitSpans(t, c, trace, callSpans), "limited", meshServiceName)
 	if parent != forward.ID {
 		t.Errorf("the server received the parent %s, want %s", parent, forward.ID)
 	}
-	traced(t, f.records(t), trace)
+	checkRecordsHaveTrace(t, f.records(t), trace)
 }
 
 // newFixtureWith is like newFixture, with more configuration.
 func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
-	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+	return &fixture{upstream: up, Stack: stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: policy, Extra: extra,
 	})}
 }
@@ -179,78 +179,78 @@ func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), tools))
-	return &fixture{up: up, Stack: stack.Up(t, stack.Options{
+	return &fixture{upstream: up, Stack: stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: policy, Extra: extra,
 	})}
 }
 
-// clientTraces returns functions that make a call with a trace context of the client, by the place of the context.
-func clientTraces(c *stack.Client) map[string]func() stack.Response {
-	parent := "00-" + strangers + "-b7ad6b7169203331-01"
+// callsWithClientTrace returns functions that make a call with a trace context of the client, by the place of the context.
+func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
+	parent := "00-" + clientTraceID + "-b7ad6b7169203331-01"
 	withHeader := *c
 	withHeader.Header = http.Header{"Traceparent": {parent}, "Tracestate": {"vendor=x"}}
 	meta := `{"name":"limited","_meta":{"traceparent":"` + parent + `","tracestate":"vendor=x","baggage":"user=root"}}`
 	return map[string]func() stack.Response{
 		"in the head": func() stack.Response { return withHeader.Call("limited", "{}") },
-		"in _meta":    func() stack.Response { return c.Post(call(meta)) },
+		"in _meta":    func() stack.Response { return c.Post(callRequest(meta)) },
 	}
 }
 
 // Checks that by default the gateway does not continue a client's trace: it starts a trace with a link to the client's
 // trace.
-func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
+func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	f := newFixtureWith(t, storyPolicy, telemetryConfig(c, "sample: 1"))
 	f.connect(t).Call("safe", "{}") // so that the server is in the catalog and the policy revision stays the same
-	for name, send := range clientTraces(f.connect(t)) {
+	for name, send := range callsWithClientTrace(f.connect(t)) {
 		if resp := send(); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)
 		}
-		trace, parent, _ := sent(t, f.up, "limited")
-		root, forward := wholeTrace(t, spansOf(t, c, trace, callSpans), "limited", togetherService)
-		if root.Parent != "" || !slices.Equal(root.Links, []string{strangers}) || parent != forward.ID {
+		trace, parent, _ := sentTraceContext(t, f.upstream, "limited")
+		root, forward := checkCallTrace(t, awaitSpans(t, c, trace, callSpans), "limited", meshServiceName)
+		if root.Parent != "" || !slices.Equal(root.Links, []string{clientTraceID}) || parent != forward.ID {
 			t.Errorf("%s: the root span has the parent %q and the links %v, want no parent and a link to the client's trace", name, root.Parent, root.Links)
 		}
 	}
-	if spans := c.Spans(strangers); len(spans) > 0 {
+	if spans := c.Spans(clientTraceID); len(spans) > 0 {
 		t.Errorf("%d spans are in the client's trace", len(spans))
 	}
 }
 
 // Checks that the gateway continues the client's trace if trust_parent is set, with the client's span as the parent.
-func TestATrustedClientsTraceGoesOn(t *testing.T) {
+func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 0, trust_parent: true")) // the client's sampling decision applies
-	head := clientTraces(f.connect(t))["in the head"]
+	f := newFixtureWith(t, storyPolicy, telemetryConfig(c, "sample: 0, trust_parent: true")) // the client's sampling decision applies
+	head := callsWithClientTrace(f.connect(t))["in the head"]
 	if resp := head(); resp.IsError(t) {
 		t.Fatalf("%s", resp.Body)
 	}
-	root, forward := wholeTrace(t, spansOf(t, c, strangers, 6), "limited", togetherService)
+	root, forward := checkCallTrace(t, awaitSpans(t, c, clientTraceID, 6), "limited", meshServiceName)
 	if root.Parent != "b7ad6b7169203331" || len(root.Links) != 0 {
 		t.Errorf("the root span has the parent %q and the links %v, want the client's span as the parent", root.Parent, root.Links)
 	}
-	if got, want := f.up.Calls("limited")[0].Header.Get("Traceparent"), "00-"+strangers+"-"+forward.ID+"-01"; got != want {
+	if got, want := f.upstream.Calls("limited")[0].Header.Get("Traceparent"), "00-"+clientTraceID+"-"+forward.ID+"-01"; got != want {
 		t.Errorf("the server received %s, want %s", got, want)
 	}
 }
 
 // Checks that a trace that is not sampled is not exported, but that its id is sent to the server and recorded.
-func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
+func TestTrace_UnsampledTraceHasAnID(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 0"), quickly)
-	sends := clientTraces(a.connect(t))
+	a := newDistributedMesh(t, storyPolicy, telemetryConfig(c, "sample: 0"), fastSpanExport)
+	sends := callsWithClientTrace(a.connect(t))
 	for _, name := range slices.Sorted(maps.Keys(sends)) {
 		if resp := sends[name](); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)
 		}
-		trace, _, flags := sent(t, a.up, "limited")
-		if trace == strangers || flags != "00" {
+		trace, _, flags := sentTraceContext(t, a.upstream, "limited")
+		if trace == clientTraceID || flags != "00" {
 			t.Errorf("%s: the server received the trace %s and the flags %s", name, trace, flags)
 		}
-		traced(t, a.records(t), trace)
+		checkRecordsHaveTrace(t, a.records(t), trace)
 	}
 	for _, role := range authn.Roles() {
 		if err := a.Stop(t, role); err != nil { // a stop exports pending spans
@@ -263,17 +263,17 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 }
 
 // Checks that spans have exactly the attributes that docs/telemetry.md lists.
-func TestSpansSayWhatTheyShould(t *testing.T) {
+func TestTrace_SpansHaveTheDocumentedAttributes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
+	f := newFixtureWith(t, storyPolicy, telemetryConfig(c, "sample: 1"))
 	cl := f.connect(t)
-	session := sessionOf(t, f)
+	session := onlySessionDigest(t, f)
 	passed := cl.Post(`{"jsonrpc":"2.0","id":"seven","method":"tools/call","params":{"name":"limited","arguments":{}}}`)
-	trace, _, _ := sent(t, f.up, "limited")
-	f.up.On("safe", rawmcp.Result(`{"content":[],"isError":true}`))
+	trace, _, _ := sentTraceContext(t, f.upstream, "limited")
+	f.upstream.SetAnswer("safe", rawmcp.Result(`{"content":[],"isError":true}`))
 	failed := cl.Call("safe", "{}")
-	failedTrace, _, _ := sent(t, f.up, "safe")
+	failedTrace, _, _ := sentTraceContext(t, f.upstream, "safe")
 	denied := cl.Call("danger", "{}")
 	for name, resp := range map[string]stack.Response{"limited": passed, "safe": failed, "danger": denied} {
 		if resp.Status != http.StatusOK {
@@ -314,7 +314,7 @@ func TestSpansSayWhatTheyShould(t *testing.T) {
 			"sluice.policy.revision", revision, "error.type", "tool_error")},
 	}
 	for _, tt := range tests {
-		got := find(t, c.Spans(tt.trace), "sluice", "tools/call "+tt.tool, tt.kind).Attributes
+		got := findSpan(t, c.Spans(tt.trace), "sluice", "tools/call "+tt.tool, tt.kind).Attributes
 		delete(got, "sluice.decision.id")
 		if !maps.Equal(got, tt.want) {
 			t.Errorf("%s, %s:\n got %v\nwant %v", tt.tool, tt.kind, got, tt.want)
@@ -322,10 +322,10 @@ func TestSpansSayWhatTheyShould(t *testing.T) {
 	}
 }
 
-// sessionOf returns the digest of the only session.
-func sessionOf(t *testing.T, f *fixture) string {
+// onlySessionDigest returns the digest of the only session.
+func onlySessionDigest(t *testing.T, f *fixture) string {
 	t.Helper()
-	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(stack.Soon(t), new(gatewayv1.ListSessionsRequest))
+	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(stack.TimeoutContext(t), new(gatewayv1.ListSessionsRequest))
 	if err != nil || len(resp.GetSessions()) != 1 {
 		t.Fatalf("%v, %v", resp, err)
 	}
@@ -333,26 +333,26 @@ func sessionOf(t *testing.T, f *fixture) string {
 }
 
 // Case S1. Checks that no span, metric, log line or record contains arguments, results, errors, tokens or session ids.
-func TestS1NoSecretLeavesTheMesh(t *testing.T) {
+func TestTelemetry_HasNoSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-51d0c3"
 	c := stack.NewCollector(t)
-	a := newApart(t, storyPolicy, telemetryOf(c, "sample: 1")+"\napprovals: {hold: 0s}", quickly)
+	a := newDistributedMesh(t, storyPolicy, telemetryConfig(c, "sample: 1")+"\napprovals: {hold: 0s}", fastSpanExport)
 	cl := a.connect(t)
 	cl.Header = http.Header{"X-Secret": {canary}, "Cookie": {canary}}
 	arguments := `{"path":"` + canary + `","` + canary + `":{"deep":["` + canary + `"]}}`
-	a.up.On("limited", rawmcp.Result(`{"content":[{"type":"text","text":"`+canary+`"}],"isError":true}`))
-	a.up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) {
+	a.upstream.SetAnswer("limited", rawmcp.Result(`{"content":[{"type":"text","text":"`+canary+`"}],"isError":true}`))
+	a.upstream.SetAnswer("safe", func(w http.ResponseWriter, _ *http.Request, _ string) {
 		http.Error(w, canary, http.StatusInternalServerError)
 	})
 	for _, tool := range []string{"limited", "safe", "danger", "secret", "pay"} {
 		cl.Call(tool, arguments)
 	}
-	cl.Post(call(`{"name":"safe","arguments":{},"_meta":{"x":"` + canary + `","progressToken":"` + canary + `"}}`))
-	cl.Post(call(`{"name":"safe","arguments":["` + canary + `"]}`))
+	cl.Post(callRequest(`{"name":"safe","arguments":{},"_meta":{"x":"` + canary + `","progressToken":"` + canary + `"}}`))
+	cl.Post(callRequest(`{"name":"safe","arguments":["` + canary + `"]}`))
 	cl.Post(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"cursor":"` + canary + `"}}`)
 	cl.Post(`{"` + canary)
-	cl.With(canary).Call("safe", "{}")
+	cl.WithToken(canary).Call("safe", "{}")
 	for _, role := range authn.Roles() {
 		if err := a.Stop(t, role); err != nil {
 			t.Errorf("%s stopped with %v", authn.RoleName(role), err)

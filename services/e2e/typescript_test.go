@@ -32,9 +32,9 @@ func decisionOf(t testing.TB, r npmtest.ToolResult) stack.Decision {
 }
 
 // Checks the first use of a new user: `sluice up` without configuration, with the official TypeScript SDK.
-func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
+func TestTypeScriptSDK_WorksWithoutConfiguration(t *testing.T) {
 	t.Parallel()
-	p := stack.StartBare(t)
+	p := stack.StartWithoutConfig(t)
 	client := npmtest.StartClient(t, p.MCP("demo"), generatedToken(t, p, "agent"))
 
 	want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
@@ -102,10 +102,10 @@ tools:
   delete_note: {action: deny, reason: notes are kept}
 `
 
-func TestTypeScriptSDKDeniedCallsNeverReachTheServer(t *testing.T) {
+func TestTypeScriptSDK_DeniedCallsNeverReachTheServer(t *testing.T) {
 	t.Parallel()
-	demo := startDemo(t)
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: demo.entry(), Policy: demoPolicy}))
+	demo := startDemoServer(t)
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: demo.entry(), Policy: demoPolicy}))
 	client := npmtest.StartClient(t, p.MCP("demo"), stack.AgentToken)
 	client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t)
 	before := demo.stats(t)
@@ -123,10 +123,10 @@ func TestTypeScriptSDKDeniedCallsNeverReachTheServer(t *testing.T) {
 }
 
 // Checks a rate limit in the form `rate_limit: {max: 4, window: 6}`.
-func TestTypeScriptSDKRateLimit(t *testing.T) {
+func TestTypeScriptSDK_RateLimitHolds(t *testing.T) {
 	t.Parallel()
-	demo := startDemo(t)
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: demo.entry(), Policy: demoPolicy}))
+	demo := startDemoServer(t)
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: demo.entry(), Policy: demoPolicy}))
 
 	t.Run("the fifth call is refused and passes when it was said to", func(t *testing.T) {
 		t.Parallel()
@@ -164,7 +164,7 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 }
 
 // Checks that the gateway changes neither unknown members nor large numbers of lists, calls and results.
-func TestTypeScriptSDKGetsEveryByte(t *testing.T) {
+func TestTypeScriptSDK_ReceivesEveryByte(t *testing.T) {
 	t.Parallel()
 	const (
 		list   = `[{"name":"odd", "inputSchema":{"type":"object","maximum":1e999},"xUnknown":{"n":9007199254740993,"\u0061":[ ]},"execution":{"taskSupport":"optional"},"_meta":{"x":1.50}}],"xUnknown":18446744073709551617,"ttl":-0.0`
@@ -172,8 +172,8 @@ func TestTypeScriptSDKGetsEveryByte(t *testing.T) {
 		args   = `{"n":9223372036854775807,"f":1.5,"deep":[{"n":-9007199254740993}]}`
 	)
 	up := rawmcp.Start(t, list)
-	up.On("odd", rawmcp.Result(result))
-	s := stack.Write(t, stack.Options{
+	up.SetAnswer("odd", rawmcp.Result(result))
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: "version: 1\nname: open\ndefault: allow\n",
 	})
 	client := npmtest.StartClient(t, stack.Start(t, s).MCP("raw"), stack.AgentToken)

@@ -38,7 +38,7 @@ import (
 func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  safe: {action: allow}\n  danger: {action: deny, reason: no}\n  limited: {rate_limit: {max: 2, window: 60}}\n",
 	})
@@ -54,7 +54,7 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 			t.Fatalf("%s: %d %s", tool, resp.Status, resp.Body)
 		}
 	}
-	up.On("safe", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusUnauthorized) })
+	up.SetAnswer("safe", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusUnauthorized) })
 	c.Call("safe", "{}")
 	for _, method := range []string{
 		policyv1.PolicyService_DecideCall_FullMethodName, policyv1.PolicyService_FilterTools_FullMethodName, ratelimitv1.RateLimitService_ReserveLimits_FullMethodName,

@@ -54,7 +54,7 @@ func spanName(s stack.Span) string {
 // makeEverySpan runs a mesh that makes every kind of span.
 func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
-	s := stack.Start(t, stack.Write(t, stack.Options{
+	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
 		Policy: "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_agent_terminate: {action: allow}\n  wasm_model_ask: {action: allow}\n" +
 			"rules:\n  - {name: lists, match: {method: prompts/list}, action: allow}\n  - {name: prompts, match: {prompt: p}, action: allow}\n",
@@ -77,19 +77,19 @@ func makeEverySpan(t *testing.T, collector string) {
 	agents.Call("wasm_agent_terminate", fmt.Sprintf(`{"agentId":%q}`, waiting))
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-	up.On("", rawmcp.Result(`{"prompts":[{"name":"p"}]}`))
+	up.SetAnswer("", rawmcp.Result(`{"prompts":[{"name":"p"}]}`))
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // a response without a request
 	c.Call("limited", "{}")
 	c.Call("pay", "{}") // the call is held, and gets a ticket
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
-	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
+	list, err := people.ListApprovals(stack.TimeoutContext(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
 	}})
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
-	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: digestOf(t, people, list)}); err != nil {
+	if _, err := people.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: digestOf(t, people, list)}); err != nil {
 		t.Fatal(err)
 	}
 	c.Call("pay", "{}")
@@ -104,7 +104,7 @@ func makeEverySpan(t *testing.T, collector string) {
 // digestOf returns the digest of the view of the only approval.
 func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListApprovalsResponse) []byte {
 	t.Helper()
-	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
+	shown, err := people.GetApproval(stack.TimeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func values(t *testing.T) map[string]map[string]bool {
 // makeEveryMetric runs a mesh that makes every metric of docs/telemetry.md.
 func makeEveryMetric(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
-	s := stack.Up(t, stack.Options{
+	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
 		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n",
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
@@ -191,11 +191,11 @@ func makeEveryMetric(t *testing.T, collector *stack.Collector) {
 		<-time.After(10 * time.Millisecond)
 	}
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
-	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
+	list, err := people.ListApprovals(stack.TimeoutContext(t), &approvalv1.ListApprovalsRequest{})
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}
-	if _, err := people.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_DENY}); err != nil {
+	if _, err := people.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), Verdict: approvalv1.Verdict_VERDICT_DENY}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -128,7 +128,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 		})
 	}
 	time.Sleep(2 * time.Second)
-	proxy.Lose(t)
+	proxy.DropSilently(t)
 	time.Sleep(2 * time.Second)
 	stop()
 	callers.Wait()

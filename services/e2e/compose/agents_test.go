@@ -59,7 +59,7 @@ func agentStories(t *testing.T, d *deployment) {
 			"sluice-policy " + policyService + "/DecideCall <- sluice-gateway " + policyService + "/DecideCall",
 		}
 		eventually.Within(t, commandTime, "Jaeger has the spans of trace "+records[0].TraceID, func() bool {
-			spans := tree(d.trace(t, records[0].TraceID))
+			spans := describeSpans(d.trace(t, records[0].TraceID))
 			t.Logf("the spans: %s", strings.Join(spans, "\n"))
 			return !slices.ContainsFunc(wanted, func(want string) bool { return !slices.Contains(spans, want) })
 		})

@@ -30,8 +30,8 @@ type caller struct {
 	client *npmtest.Client
 	// denied is the id of the decision on a denied call.
 	denied string
-	// opens is the time at which the limit allows another call, according to the refusal.
-	opens time.Time
+	// reopensAt is the time at which the limit allows another call, according to the refusal.
+	reopensAt time.Time
 }
 
 func newCaller(t *testing.T, d *deployment) *caller {
@@ -39,8 +39,8 @@ func newCaller(t *testing.T, d *deployment) *caller {
 	return &caller{d: d, client: npmtest.StartClient(t, d.mcp(), d.agent)}
 }
 
-// newNote calls the tool that is limited to four calls for each minute and session.
-func (c *caller) newNote(t *testing.T) npmtest.ToolResult {
+// createNote calls the tool that is limited to four calls for each minute and session.
+func (c *caller) createNote(t *testing.T) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "tea"}}).ToolResult(t)
 }
@@ -53,12 +53,12 @@ func (c *caller) stories(t *testing.T) {
 		}
 	})
 	t.Run("is let through", func(t *testing.T) {
-		before := c.reached(t)
+		before := c.countReceived(t)
 		result := c.client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t)
 		if result.IsError || !strings.Contains(result.Text(), "note-1") {
 			t.Errorf("got %+v", result)
 		}
-		if got := c.reached(t)["list_notes"] - before["list_notes"]; got != 1 {
+		if got := c.countReceived(t)["list_notes"] - before["list_notes"]; got != 1 {
 			t.Errorf("%d calls reached the server, want 1", got)
 		}
 	})
@@ -73,7 +73,7 @@ func (c *caller) stories(t *testing.T) {
 }
 
 func (c *caller) refusals(t *testing.T) {
-	before := c.reached(t)
+	before := c.countReceived(t)
 	for _, tt := range []struct {
 		tool, code, text string
 		args             map[string]any
@@ -91,7 +91,7 @@ func (c *caller) refusals(t *testing.T) {
 			c.denied = got.ID
 		}
 	}
-	after := c.reached(t)
+	after := c.countReceived(t)
 	delete(before, "get_note") // reached itself calls get_note
 	delete(after, "get_note")
 	if diff := cmp.Diff(before, after); diff != "" {
@@ -100,25 +100,25 @@ func (c *caller) refusals(t *testing.T) {
 }
 
 func (c *caller) limit(t *testing.T) {
-	before := c.reached(t)
+	before := c.countReceived(t)
 	for i := range 4 {
-		if result := c.newNote(t); result.IsError {
+		if result := c.createNote(t); result.IsError {
 			t.Fatalf("call %d of 4 was refused: %s", i+1, result.Text())
 		}
 	}
-	result := c.newNote(t)
+	result := c.createNote(t)
 	got := decisionOf(t, result)
 	if !result.IsError || got.Code != "rate_limited" || !got.Retryable || got.RetryAfterMs < 1 || got.RetryAfterMs > 60_000 {
 		t.Errorf("the fifth call: %q, %+v", result.Text(), got)
 	}
-	c.opens = time.Now().Add(time.Duration(got.RetryAfterMs) * time.Millisecond)
-	if n := c.reached(t)["create_note"] - before["create_note"]; n != 4 {
+	c.reopensAt = time.Now().Add(time.Duration(got.RetryAfterMs) * time.Millisecond)
+	if n := c.countReceived(t)["create_note"] - before["create_note"]; n != 4 {
 		t.Errorf("%d calls reached the server, want 4", n)
 	}
 }
 
-// limitHolds shortens the window of the limit while the mesh runs, and makes calls at random times for a minute.
-func (c *caller) limitHolds(t *testing.T) {
+// checkShorterLimit shortens the window of the limit while the mesh runs, and makes calls at random times for a minute.
+func (c *caller) checkShorterLimit(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
 	eventually.Within(t, healTime, "the changed policy is in force", func() bool {
@@ -129,25 +129,25 @@ func (c *caller) limitHolds(t *testing.T) {
 	}}.CallAtRandom(t, time.Minute)
 }
 
-// limitOpens waits until the time that the refusal named, and calls.
-func (c *caller) limitOpens(t *testing.T) {
-	<-time.After(time.Until(c.opens))
-	if result := c.newNote(t); result.IsError {
+// checkLimitReopens waits until the time that the refusal named, and calls.
+func (c *caller) checkLimitReopens(t *testing.T) {
+	<-time.After(time.Until(c.reopensAt))
+	if result := c.createNote(t); result.IsError {
 		t.Errorf("refused at the time that the refusal named: %s", result.Text())
 	}
 }
 
-// reached returns the number of calls that the demo server has logged, by tool. It makes an allowed call and waits for
+// countReceived returns the number of calls that the demo server has logged, by tool. It makes an allowed call and waits for
 // its log line, so that the lines of all earlier calls are complete.
-func (c *caller) reached(t *testing.T) map[string]int {
+func (c *caller) countReceived(t *testing.T) map[string]int {
 	t.Helper()
-	before := count(c.d.demoCalls(t))
+	before := countByTool(c.d.demoCalls(t))
 	if result := c.client.CallTool(npmtest.ToolCall{Name: "get_note", Arguments: map[string]any{"id": "note-1"}}).ToolResult(t); result.IsError {
 		t.Fatalf("get_note was refused: %s", result.Text())
 	}
 	var after map[string]int
 	eventually.Within(t, commandTime, "the demo server logs a call", func() bool {
-		after = count(c.d.demoCalls(t))
+		after = countByTool(c.d.demoCalls(t))
 		return after["get_note"] > before["get_note"]
 	})
 	return after
@@ -177,7 +177,7 @@ func (d *deployment) demoCalls(t *testing.T) []demoCall {
 	return calls
 }
 
-func count(calls []demoCall) map[string]int {
+func countByTool(calls []demoCall) map[string]int {
 	n := make(map[string]int)
 	for _, call := range calls {
 		n[call.Tool]++

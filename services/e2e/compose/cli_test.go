@@ -21,7 +21,7 @@ func cliStories(t *testing.T, d *deployment) {
 		}
 	})
 	t.Run("suggests commands that work there", func(t *testing.T) {
-		_, err := d.try(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "call", "demo", "delete_note", "--arg", "id=note-1")
+		_, err := d.tryRun(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "call", "demo", "delete_note", "--arg", "id=note-1")
 		if err == nil {
 			t.Fatal("a denied call succeeded")
 		}
@@ -64,11 +64,11 @@ func cliStories(t *testing.T, d *deployment) {
 			t.Fatal(err)
 		}
 		run := []string{"CONFIG_DIR=" + dir, "docker", "compose", "run", "--rm", "--no-deps", "sluice", "config", "check"}
-		if got, err := d.try(t, commandTime, "env", run...); err != nil || !strings.Contains(got, "everything") {
+		if got, err := d.tryRun(t, commandTime, "env", run...); err != nil || !strings.Contains(got, "everything") {
 			t.Errorf("the command prints %s, %v", got, err)
 		}
 		run[0] = "CONFIG_DIR=not-there"
-		if _, err := d.try(t, commandTime, "env", run...); err == nil || !strings.Contains(err.Error(), "deploy/not-there") {
+		if _, err := d.tryRun(t, commandTime, "env", run...); err == nil || !strings.Contains(err.Error(), "deploy/not-there") {
 			t.Errorf("with a folder that does not exist: %v", err)
 		}
 	})

@@ -7,7 +7,7 @@ import "testing"
 // TestCompose runs the scenarios on one deployment. Their order matters, because later scenarios restart services that
 // the earlier scenarios need.
 func TestCompose(t *testing.T) {
-	d := up(t)
+	d := startDeployment(t)
 	calls := newCaller(t, d)
 	t.Run("an agent's calls", calls.stories)
 	t.Run("an operator's questions", func(t *testing.T) { grpcurlStories(t, d) })
@@ -19,7 +19,7 @@ func TestCompose(t *testing.T) {
 	t.Run("each service knows its peers", func(t *testing.T) { peerStories(t, d) })
 	t.Run("containers are confined", func(t *testing.T) { confinedStories(t, d) })
 	t.Run("only the gateway reaches upstreams", func(t *testing.T) { networkStories(t, d) })
-	t.Run("a limit lets calls through again when it said", calls.limitOpens)
-	t.Run("never more than 4 in any 6 s", calls.limitHolds)
+	t.Run("a limit lets calls through again when it said", calls.checkLimitReopens)
+	t.Run("never more than 4 in any 6 s", calls.checkShorterLimit)
 	t.Run("a restart heals", func(t *testing.T) { restartStories(t, d, calls.denied) })
 }

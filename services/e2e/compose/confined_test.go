@@ -77,9 +77,9 @@ var volumes = map[string][]string{
 // users holds the users of the containers with another image than the mesh's.
 var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
 
-// unasked lists the services without a health check: setup ends by itself, and door only forwards connections to
+// withoutHealthCheck lists the services without a health check: setup ends by itself, and door only forwards connections to
 // services that have a health check.
-var unasked = []string{"setup", "door"}
+var withoutHealthCheck = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {
 	services := strings.Fields(d.compose(t, "config", "--services"))
@@ -89,7 +89,7 @@ func confinedStories(t *testing.T, d *deployment) {
 			if want := cmp.Or(users[service], "65532:65532"); c.Config.User != want {
 				t.Errorf("the container runs as %q, want %s", c.Config.User, want)
 			}
-			if well := c.State.Health != nil && c.State.Health.Status == "healthy"; well == slices.Contains(unasked, service) {
+			if well := c.State.Health != nil && c.State.Health.Status == "healthy"; well == slices.Contains(withoutHealthCheck, service) {
 				t.Errorf("the health of the container is %+v", c.State.Health)
 			}
 			h := c.HostConfig
@@ -113,7 +113,7 @@ func confinedStories(t *testing.T, d *deployment) {
 				}
 			}
 			want, known := volumes[service]
-			if diff := gocmp.Diff(want, mounted(t, c)); diff != "" || !known {
+			if diff := gocmp.Diff(want, listVolumes(t, c)); diff != "" || !known {
 				t.Errorf("mounts (-want +got):\n%s", diff)
 			}
 		})
@@ -123,7 +123,7 @@ func confinedStories(t *testing.T, d *deployment) {
 	}
 	t.Run("nothing is written outside a volume", func(t *testing.T) {
 		for _, dir := range []string{"/new", "/operator/new", "/etc/sluice/new"} {
-			_, err := d.try(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "certs", "--dir", dir)
+			_, err := d.tryRun(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "certs", "--dir", dir)
 			if err == nil || !strings.Contains(err.Error(), "read-only file system") {
 				t.Errorf("writing to %s: %v", dir, err)
 			}
@@ -131,9 +131,9 @@ func confinedStories(t *testing.T, d *deployment) {
 	})
 }
 
-// mounted returns the volumes of a container, without the name of the project. The test fails unless the
+// listVolumes returns the volumes of a container, without the name of the project. The test fails unless the
 // configuration is mounted read-only in every role's container.
-func mounted(t *testing.T, c container) []string {
+func listVolumes(t *testing.T, c container) []string {
 	t.Helper()
 	var out []string
 	for _, m := range c.Mounts {

@@ -42,8 +42,8 @@ type deployment struct {
 	agent, operator string
 }
 
-// up starts a deployment and removes it when the test ends.
-func up(t *testing.T) *deployment {
+// startDeployment starts a deployment and removes it when the test ends.
+func startDeployment(t *testing.T) *deployment {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
@@ -54,21 +54,21 @@ func up(t *testing.T) *deployment {
 	}}
 	d.choosePorts(t)
 	d.copyConfig(t)
-	if _, err := d.try(t, commandTime, "docker", "buildx", "version"); err != nil {
+	if _, err := d.tryRun(t, commandTime, "docker", "buildx", "version"); err != nil {
 		d.env = append(d.env, "DOCKER_BUILDKIT=0")
 	}
 	for line := range strings.Lines(d.run(t, imageTime, "deploy/local-images.sh")) {
 		d.env = append(d.env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
 	d.down(t) // remove what an earlier run has left that was killed
-	d.timed(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
+	d.logTime(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the logs:\n%s", d.compose(t, "logs", "--no-color", "--tail", "60"))
 		}
-		d.timed(t, "down", func() { d.down(t) })
+		d.logTime(t, "down", func() { d.down(t) })
 	})
-	d.timed(t, "up", func() { d.run(t, readyTime, "docker", "compose", "up", "--detach", "--wait") })
+	d.logTime(t, "up", func() { d.run(t, readyTime, "docker", "compose", "up", "--detach", "--wait") })
 	d.agent = strings.TrimSpace(d.compose(t, "run", "--rm", "sluice", "token", "show", "agent"))
 	d.operator = strings.TrimSpace(d.compose(t, "run", "--rm", "sluice", "token", "show", "operator"))
 	d.compose(t, "cp", "setup:/setup/.", d.keys)
@@ -165,15 +165,15 @@ func (d *deployment) cli(t *testing.T, args ...string) string {
 // run runs a command in the repository and returns its standard output. The test fails if the command fails.
 func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ...string) string {
 	t.Helper()
-	out, err := d.try(t, limit, name, args...)
+	out, err := d.tryRun(t, limit, name, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// try runs a command in the repository. The error includes the end of its standard error.
-func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ...string) (string, error) {
+// tryRun runs a command in the repository. The error includes the end of its standard error.
+func (d *deployment) tryRun(t *testing.T, limit time.Duration, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 	defer cancel()
@@ -195,8 +195,8 @@ func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ..
 	return out.String(), nil
 }
 
-// timed calls do and logs how long it took.
-func (*deployment) timed(t *testing.T, what string, do func()) {
+// logTime calls do and logs how long it took.
+func (*deployment) logTime(t *testing.T, what string, do func()) {
 	t.Helper()
 	start := time.Now()
 	do()

@@ -12,7 +12,7 @@ import (
 const (
 	grpcurlVersion = "v1.9.4"
 	policyService  = "sluice.policy.v1.PolicyService"
-	question       = `{"call": {"server": "demo", "name": "delete_note"},
+	decideRequest  = `{"call": {"server": "demo", "name": "delete_note"},
 		"subject": {"tenant": "default", "subject": "agent", "agent": "demo", "role": "TOKEN_ROLE_AGENT"}}`
 )
 
@@ -43,7 +43,7 @@ func (g *grpcurl) ask(t *testing.T, token string, args ...string) (string, error
 	if token != "" {
 		flags = append(flags, "-H", "authorization: Bearer "+token)
 	}
-	return g.d.try(t, commandTime, g.binary, append(flags, args...)...)
+	return g.d.tryRun(t, commandTime, g.binary, append(flags, args...)...)
 }
 
 func grpcurlStories(t *testing.T, d *deployment) {
@@ -62,7 +62,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 		"ExplainCall": {`"effect": "EFFECT_DENY"`, `"why": "`, `"matched": true`},
 	} {
 		t.Run(method+" answers an operator", func(t *testing.T) {
-			got, err := g.ask(t, d.operator, "-d", question, policy, policyService+"/"+method)
+			got, err := g.ask(t, d.operator, "-d", decideRequest, policy, policyService+"/"+method)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,7 +79,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 		} {
 			t.Run(method+" refuses "+name, func(t *testing.T) {
 				// With -protoset grpcurl does not use reflection, so the refusal comes from the method.
-				_, err := g.ask(t, refused.token, "-protoset", contracts, "-d", question, policy, policyService+"/"+method)
+				_, err := g.ask(t, refused.token, "-protoset", contracts, "-d", decideRequest, policy, policyService+"/"+method)
 				if err == nil || !strings.Contains(err.Error(), refused.want) {
 					t.Errorf("got %v, want %s", err, refused.want)
 				}

@@ -60,7 +60,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	t.Run("from its network the demo server answers", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
 			// The server does not serve TLS, but its error shows that it can be reached.
-			if got := d.knock(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
+			if got := d.requestTools(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
 				t.Errorf("%s: got %q, want a response", host, got)
 			}
 		}
@@ -68,7 +68,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	for _, from := range []string{"mesh", "traces", "everything"} {
 		t.Run("from "+from+" it is neither named nor reached", func(t *testing.T) {
 			for _, host := range []string{"demo", ip} {
-				if got := d.knock(t, from, host+":8000"); got != "" && !strings.Contains(got, "dial tcp") {
+				if got := d.requestTools(t, from, host+":8000"); got != "" && !strings.Contains(got, "dial tcp") {
 					t.Errorf("%s: got %q, want no connection", host, got)
 				}
 			}
@@ -87,14 +87,14 @@ func (d *deployment) hostStories(t *testing.T) {
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
 	edge := d.network(t, "edge").IPAM.Config[0].Gateway
 	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {
-		if got := d.knock(t, "edge", net.JoinHostPort(edge, port)); !strings.Contains(got, "HTTP response to HTTPS client") {
+		if got := d.requestTools(t, "edge", net.JoinHostPort(edge, port)); !strings.Contains(got, "HTTP response to HTTPS client") {
 			t.Errorf("got %q", got)
 		}
 	})
 	for name := range members {
 		t.Run("from "+name+" nothing of this machine is reached", func(t *testing.T) {
 			for _, host := range []string{d.network(t, name).IPAM.Config[0].Gateway, edge} {
-				if got := d.knock(t, name, net.JoinHostPort(host, port)); got != "" && !strings.Contains(got, "dial tcp") {
+				if got := d.requestTools(t, name, net.JoinHostPort(host, port)); got != "" && !strings.Contains(got, "dial tcp") {
 					t.Errorf("%s: got %q, want no connection", host, got)
 				}
 			}
@@ -112,15 +112,15 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// knock sends a tools/list request to an address from a new container on a network, and returns the error. It returns
+// requestTools sends a tools/list request to an address from a new container on a network, and returns the error. It returns
 // "" if there was no response within 10 s.
-func (d *deployment) knock(t *testing.T, network, addr string) string {
+func (d *deployment) requestTools(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"
-	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // the container may have been removed already
-	_, err := d.try(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", project+"_"+network,
+	t.Cleanup(func() { _, _ = d.tryRun(t, commandTime, "docker", "rm", "--force", name) }) // the container may have been removed already
+	_, err := d.tryRun(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", project+"_"+network,
 		"--env", "SLUICE_TOKEN=none", "--env", "SLUICE_URL=https://"+addr, d.image(t), "tools", "demo")
-	_, _ = d.try(t, commandTime, "docker", "rm", "--force", name)
+	_, _ = d.tryRun(t, commandTime, "docker", "rm", "--force", name)
 	if err == nil {
 		t.Fatalf("%s on %s responded as the gateway does", addr, network)
 	}

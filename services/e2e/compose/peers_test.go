@@ -35,9 +35,9 @@ const (
 // service is one of the five services, with one of its methods. caller is a role that the contract allows to call the
 // method, and another is a role that the contract does not allow.
 type service struct {
-	role            authv1.Role
-	port, method    string
-	caller, another authv1.Role
+	role                 authv1.Role
+	port, method         string
+	caller, unauthorized authv1.Role
 }
 
 var services = []service{
@@ -67,7 +67,7 @@ func peerStories(t *testing.T, d *deployment) {
 			expired := right
 			expired.Life = -1
 			t.Run("hears the role that may call", func(t *testing.T) {
-				if err := askAs(t, addr, s, ours); slices.Contains(refusals, status.Code(err)) {
+				if err := callAsRole(t, addr, s, ours); slices.Contains(refusals, status.Code(err)) {
 					t.Errorf("%s is refused, so the other refusals prove nothing: %v", right.Name, err)
 				}
 			})
@@ -77,35 +77,35 @@ func peerStories(t *testing.T, d *deployment) {
 				reason string
 			}{
 				"plaintext":                     {insecure.NewCredentials(), codes.Unavailable, ""},
-				"TLS and no credential":         {creds(t, nil, pki.Leaf{}), codes.Unauthenticated, "UNAUTHENTICATED"},
-				"another CA":                    {creds(t, another, right), codes.Unavailable, ""},
-				"an expired certificate":        {creds(t, ours, expired), codes.Unavailable, ""},
-				"our CA without a role":         {creds(t, ours, pki.Leaf{Name: right.Name}), codes.Unauthenticated, "UNAUTHENTICATED"},
-				"our CA with an unknown role":   {creds(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://sluice/root"}}), codes.Unauthenticated, "UNAUTHENTICATED"},
-				"our CA with a role elsewhere":  {creds(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://elsewhere/" + right.Name}}), codes.Unauthenticated, "UNAUTHENTICATED"},
-				"our CA with two roles":         {creds(t, ours, pki.Leaf{Name: right.Name, URIs: append(pki.RoleLeaf(s.another).URIs, right.URIs...)}), codes.Unauthenticated, "UNAUTHENTICATED"},
-				"a role that may not call this": {creds(t, ours, pki.RoleLeaf(s.another)), codes.PermissionDenied, "CALLER_REFUSED"},
+				"TLS and no credential":         {clientCredentials(t, nil, pki.Leaf{}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"another CA":                    {clientCredentials(t, another, right), codes.Unavailable, ""},
+				"an expired certificate":        {clientCredentials(t, ours, expired), codes.Unavailable, ""},
+				"our CA without a role":         {clientCredentials(t, ours, pki.Leaf{Name: right.Name}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with an unknown role":   {clientCredentials(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://sluice/root"}}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with a role elsewhere":  {clientCredentials(t, ours, pki.Leaf{Name: right.Name, URIs: []string{"spiffe://elsewhere/" + right.Name}}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"our CA with two roles":         {clientCredentials(t, ours, pki.Leaf{Name: right.Name, URIs: append(pki.RoleLeaf(s.unauthorized).URIs, right.URIs...)}), codes.Unauthenticated, "UNAUTHENTICATED"},
+				"a role that may not call this": {clientCredentials(t, ours, pki.RoleLeaf(s.unauthorized)), codes.PermissionDenied, "CALLER_REFUSED"},
 			} {
 				t.Run("refuses "+name, func(t *testing.T) {
-					err := ask(t, addr, s.method, tt.creds)
+					err := callWithEmptyRequest(t, addr, s.method, tt.creds)
 					if status.Code(err) != tt.code || rpc.Reason(err) != tt.reason {
 						t.Errorf("got %v with reason %q, want %s with reason %q", err, rpc.Reason(err), tt.code, tt.reason)
 					}
 				})
 			}
 			t.Run("is not taken for another role", func(t *testing.T) {
-				cfg := rpc.ClientTLS(nil, ours.Pool(), s.another)
-				if err := ask(t, addr, s.method, credentials.NewTLS(cfg)); status.Code(err) != codes.Unavailable {
-					t.Errorf("a client that expects %s is connected: %v", authn.RoleName(s.another), err)
+				cfg := rpc.ClientTLS(nil, ours.Pool(), s.unauthorized)
+				if err := callWithEmptyRequest(t, addr, s.method, credentials.NewTLS(cfg)); status.Code(err) != codes.Unavailable {
+					t.Errorf("a client that expects %s is connected: %v", authn.RoleName(s.unauthorized), err)
 				}
 			})
 		})
 	}
 }
 
-// creds returns credentials with a certificate of from, which the client presents even if the server's list of CAs does
+// clientCredentials returns credentials with a certificate of from, which the client presents even if the server's list of CAs does
 // not include from. If from is nil, the client presents no certificate.
-func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
+func clientCredentials(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test checks only the verification by the server
 	if from == nil {
@@ -123,8 +123,8 @@ func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.Transpo
 	return credentials.NewTLS(cfg)
 }
 
-// ask calls a method with an empty request and returns the error.
-func ask(t *testing.T, addr, method string, creds credentials.TransportCredentials) error {
+// callWithEmptyRequest calls a method with an empty request and returns the error.
+func callWithEmptyRequest(t *testing.T, addr, method string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
@@ -136,8 +136,8 @@ func ask(t *testing.T, addr, method string, creds credentials.TransportCredentia
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// askAs calls a method as the role s.caller of the mesh, on behalf of an agent if the role may assert principals.
-func askAs(t *testing.T, addr string, s service, ca *pki.Authority) error {
+// callAsRole calls a method as the role s.caller of the mesh, on behalf of an agent if the role may assert principals.
+func callAsRole(t *testing.T, addr string, s service, ca *pki.Authority) error {
 	t.Helper()
 	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))
 	if err != nil {

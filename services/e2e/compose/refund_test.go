@@ -95,7 +95,7 @@ func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)
 	refund := func() npmtest.ToolResult {
 		return c.client.CallTool(npmtest.ToolCall{Name: "refund", Arguments: map[string]any{"account": "ana", "amount": amount}}).ToolResult(t)
 	}
-	before := c.reached(t)
+	before := c.countReceived(t)
 	asked := refund()
 	var ticket struct {
 		Approval struct {
@@ -112,7 +112,7 @@ func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)
 	if again := refund(); decisionOf(t, again).Code != "approval_pending" {
 		t.Errorf("the second refund: %s", again.Text())
 	}
-	if n := c.reached(t)["refund"] - before["refund"]; n != 1 {
+	if n := c.countReceived(t)["refund"] - before["refund"]; n != 1 {
 		t.Errorf("%d refunds reached the server, want 1", n)
 	}
 	return ticket.Approval.ID

@@ -26,7 +26,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 	}
 	heals := func(t *testing.T) {
 		t.Helper()
-		d.timed(t, "healing", func() {
+		d.logTime(t, "healing", func() {
 			eventually.Within(t, healTime, "calls are let through again", func() bool { passed, _ := passes(); return passed })
 		})
 	}
@@ -37,7 +37,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 			return !passed && code == "policy_unavailable"
 		})
 		eventually.Within(t, healTime, "the gateway's probe reports that the gateway is not ready", func() bool {
-			_, err := d.try(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
+			_, err := d.tryRun(t, commandTime, "docker", "compose", "exec", "gateway", "gateway", "-probe")
 			return err != nil && strings.Contains(err.Error(), "not ready")
 		})
 		d.compose(t, "start", "policy")

@@ -33,7 +33,7 @@ tools:
 func serverStories(t *testing.T, d *deployment) {
 	call := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()
-		return d.try(t, commandTime, "docker", append([]string{"compose", "run", "--rm", "sluice", "call"}, args...)...)
+		return d.tryRun(t, commandTime, "docker", append([]string{"compose", "run", "--rm", "sluice", "call"}, args...)...)
 	}
 	t.Run("one that speaks HTTP", func(t *testing.T) {
 		if got, err := call(t, "everything", "echo", "--arg", "message=tea"); err != nil || !strings.Contains(got, "tea") {

@@ -74,7 +74,7 @@ func traceStories(t *testing.T, d *deployment) {
 		"sluice-ratelimit " + reserve + " <- sluice-gateway " + reserve,
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, tree(spans)); diff != "" {
+	if diff := cmp.Diff(want, describeSpans(spans)); diff != "" {
 		t.Errorf("spans of trace %s (-want +got):\n%s", arrived.TraceID, diff)
 	}
 	// The server must receive the trace context of the span that sends the call.
@@ -86,8 +86,8 @@ func traceStories(t *testing.T, d *deployment) {
 	t.Errorf("the demo server got traceparent %s, which is not the parent of a span that sends a call: %+v", arrived.TraceParent, spans)
 }
 
-// tree returns a text for each span with the names of the span and its parent.
-func tree(spans []span) []string {
+// describeSpans returns a text for each span with the names of the span and its parent.
+func describeSpans(spans []span) []string {
 	names := make(map[string]string)
 	for _, s := range spans {
 		names[s.ID] = s.Service + " " + s.Name

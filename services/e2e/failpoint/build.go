@@ -20,8 +20,8 @@ const (
 	// patience is the longest time for a build, including the wait for another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
-	// kept is how long an unused build stays in the cache.
-	kept = 7 * 24 * time.Hour
+	// cacheLifetime is how long an unused build stays in the cache.
+	cacheLifetime = 7 * 24 * time.Hour
 )
 
 // programs returns the packages to build, relative to the folder services.
@@ -54,14 +54,14 @@ func Open(ctx context.Context) (Build, error) {
 	dir := filepath.Join(cache, t.digest())
 	b := Build{Sluice: filepath.Join(dir, "sluice"), Approval: filepath.Join(dir, "approval"), Digest: t.digest(), Points: slices.Concat(slices.Collect(maps.Values(t.points()))...)}
 	slices.Sort(b.Points)
-	if err := t.ensure(ctx, cache, dir); err != nil {
+	if err := t.buildIfMissing(ctx, cache, dir); err != nil {
 		return Build{}, fmt.Errorf("build with failpoints: %w", err)
 	}
 	return b, nil
 }
 
-// ensure builds the programs unless their folder exists.
-func (t tree) ensure(ctx context.Context, cache, dir string) (err error) {
+// buildIfMissing builds the programs unless their folder exists.
+func (t tree) buildIfMissing(ctx context.Context, cache, dir string) (err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (t tree) ensure(ctx context.Context, cache, dir string) (err error) {
 	if _, err := os.Stat(dir); err == nil {
 		return os.Chtimes(dir, now, now)
 	}
-	if err := prune(cache, now.Add(-kept)); err != nil {
+	if err := prune(cache, now.Add(-cacheLifetime)); err != nil {
 		return err
 	}
 	return t.build(ctx, filepath.Join(cache, ".unfinished"), dir)

@@ -22,7 +22,7 @@ const policy = "version: 1\nname: p\nserver: raw\ndefault: deny\ntools: {safe: {
 
 // Checks that a program that is built for tests has the failpoints of the code, and that it blocks at a failpoint after
 // the first Pass hits.
-func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
+func TestTrap_ProgramBlocksAtTheFailpoint(t *testing.T) {
 	t.Parallel()
 	build, err := failpoint.Open(t.Context())
 	if err != nil {
@@ -33,7 +33,7 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 		t.Errorf("the same sources are built again: %v (-first +again):\n%s", err, diff)
 	}
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)
-	site := stack.Write(t, stack.Options{Policy: policy, Servers: "  raw: {http: {url: \"" + up.URL + "\"}}"})
+	site := stack.WriteConfig(t, stack.Options{Policy: policy, Servers: "  raw: {http: {url: \"" + up.URL + "\"}}"})
 	trap := failpoint.Trap{Point: "gatewayAfterSend", Pass: 2, Addr: stack.FreeAddr(t)}
 	site.Program, site.Env = build.Sluice, trap.Env()
 	mesh := stack.Start(t, site)
@@ -48,10 +48,10 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	}
 	answered := make(chan error, 1)
 	go func() {
-		_, err := c.Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{}}}`))
+		_, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{}}}`))
 		answered <- err
 	}()
-	if err := trap.Await(stack.Soon(t)); err != nil {
+	if err := trap.Await(stack.TimeoutContext(t)); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -65,7 +65,7 @@ func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	}
 }
 
-func TestTheProgramThatUsersRunHasNoFailpoints(t *testing.T) {
+func TestProgram_HasNoFailpointsForUsers(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "version", "-m", stack.Program(t, "sluice")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "google.golang.org/grpc") || strings.Contains(string(out), "gofail") {
@@ -73,7 +73,7 @@ func TestTheProgramThatUsersRunHasNoFailpoints(t *testing.T) {
 	}
 }
 
-func TestAPointThatNobodyReachesIsAnError(t *testing.T) {
+func TestTrap_UnreachedPointIsAnError(t *testing.T) {
 	t.Parallel()
 	trap := failpoint.Trap{Point: "nowhere", Addr: stack.FreeAddr(t)}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// still is the time for which a goroutine blocks at a failpoint. The test kills the process earlier.
-	still = time.Hour
-	// look is the polling interval.
-	look = time.Millisecond
+	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process earlier.
+	blockTime = time.Hour
+	// pollInterval is the polling interval.
+	pollInterval = time.Millisecond
 )
 
 // Trap makes a program block at a failpoint, after the first Pass hits.
@@ -30,7 +30,7 @@ type Trap struct {
 
 // Env returns the environment variables that set the trap in a program.
 func (tr Trap) Env() []string {
-	term := fmt.Sprintf("sleep(%d)", still.Milliseconds())
+	term := fmt.Sprintf("sleep(%d)", blockTime.Milliseconds())
 	if tr.Pass > 0 {
 		term = fmt.Sprintf("%d*off->%s", tr.Pass, term)
 	}
@@ -39,10 +39,10 @@ func (tr Trap) Env() []string {
 
 // Await waits until a hit blocks at the failpoint. It returns an error if no hit does before ctx ends.
 func (tr Trap) Await(ctx context.Context) error {
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		came, err := tr.came(ctx)
+		came, err := tr.hits(ctx)
 		if err == nil && came > tr.Pass {
 			return nil
 		}
@@ -54,9 +54,9 @@ func (tr Trap) Await(ctx context.Context) error {
 	}
 }
 
-// came returns the number of hits of the failpoint so far.
-func (tr Trap) came(ctx context.Context) (int, error) {
-	text, err := tr.ask(ctx, tr.Point+"/count")
+// hits returns the number of hits of the failpoint so far.
+func (tr Trap) hits(ctx context.Context) (int, error) {
+	text, err := tr.get(ctx, tr.Point+"/count")
 	if err != nil {
 		return 0, err
 	}
@@ -65,7 +65,7 @@ func (tr Trap) came(ctx context.Context) (int, error) {
 
 // Points returns the names of the failpoints of a running program, sorted.
 func (tr Trap) Points(ctx context.Context) ([]string, error) {
-	text, err := tr.ask(ctx, "")
+	text, err := tr.get(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (tr Trap) Points(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (tr Trap) ask(ctx context.Context, path string) (string, error) {
+func (tr Trap) get(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+tr.Addr+"/"+path, http.NoBody)
 	if err != nil {
 		return "", err

@@ -24,16 +24,16 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// house is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for hidden.
-type house struct {
+// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for hidden.
+type twoServerMesh struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
 }
 
-func newHouse(t *testing.T) *house {
+func newTwoServerMesh(t *testing.T) *twoServerMesh {
 	t.Helper()
-	h := &house{open: rawmcp.Start(t, tools), hidden: rawmcp.Start(t, tools)}
-	h.Stack = stack.Up(t, stack.Options{
+	h := &twoServerMesh{open: rawmcp.Start(t, tools), hidden: rawmcp.Start(t, tools)}
+	h.Stack = stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  open: {http: {url: %q}}\n  hidden: {http: {url: %q}}", h.open.URL, h.hidden.URL),
 		Policy:  policy, Extra: "behind_proxy: [127.0.0.1]",
 	})
@@ -41,7 +41,7 @@ func newHouse(t *testing.T) *house {
 }
 
 // session opens a session with a server directly, without a proxy.
-func (h *house) session(t *testing.T, server string) string {
+func (h *twoServerMesh) session(t *testing.T, server string) string {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, h.MCP(server), strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
 	if err != nil {
@@ -56,21 +56,21 @@ func (h *house) session(t *testing.T, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// call returns the body of a call. The id identifies the response to the call.
-func call(id int) string {
+// callBody returns the body of a call. The id identifies the response to the call.
+func callBody(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
 }
 
-// heads returns the request line and the headers that precede Content-Length or Transfer-Encoding.
-func heads(path, session string) string {
+// requestHead returns the request line and the headers that precede Content-Length or Transfer-Encoding.
+func requestHead(path, session string) string {
 	return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + stack.AgentToken +
 		"\r\nContent-Type: application/json\r\nMcp-Session-Id: " + session + "\r\n"
 }
 
-// whole returns a well-formed request.
-func whole(path, session string, id int) string {
-	body := call(id)
-	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", heads(path, session), len(body), body)
+// wellFormedRequest returns a well-formed request.
+func wellFormedRequest(path, session string, id int) string {
+	body := callBody(id)
+	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", requestHead(path, session), len(body), body)
 }
 
 // An ambiguity builds a request whose end is ambiguous. One reader takes the smuggled request for a part of the body,
@@ -83,18 +83,18 @@ type ambiguity struct {
 // chunk returns body in chunked encoding.
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// both returns a function that builds a request with a Content-Length that covers everything and a Transfer-Encoding
+// twoFramings returns a function that builds a request with a Content-Length that covers everything and a Transfer-Encoding
 // that ends earlier. lines are the header lines.
-func both(lines ...string) func(head, body, smuggled string) string {
+func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
 		return head + fmt.Sprintf(strings.Join(lines, ""), len(all)) + "\r\n" + all
 	}
 }
 
-// short returns a function that builds a request with a Content-Length that ends before the smuggled request, and with
+// shortLength returns a function that builds a request with a Content-Length that ends before the smuggled request, and with
 // another header that may extend the body over the smuggled request.
-func short(lines string) func(head, body, smuggled string) string {
+func shortLength(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
 	}
@@ -103,34 +103,34 @@ func short(lines string) func(head, body, smuggled string) string {
 func ambiguities() []ambiguity {
 	const length = "Content-Length: %d\r\n"
 	return []ambiguity{
-		{"Content-Length, then Transfer-Encoding", both(length, "Transfer-Encoding: chunked\r\n")},
-		{"Transfer-Encoding, then Content-Length", both("Transfer-Encoding: chunked\r\n", length)},
-		{"another case", both(length, "tRANSFER-eNCODING: CHUNKED\r\n")},
-		{"a coding that is none", both(length, "Transfer-Encoding: xchunked\r\n")},
-		{"identity", both(length, "Transfer-Encoding: identity\r\n")},
-		{"chunked, identity", both(length, "Transfer-Encoding: chunked, identity\r\n")},
-		{"chunked twice", both(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")},
-		{"chunked and another line", both(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: cow\r\n")},
-		{"a space before the colon", both(length, "Transfer-Encoding : chunked\r\n")},
-		{"a space before the name", both(length, " Transfer-Encoding: chunked\r\n")},
-		{"a tab after the colon", both(length, "Transfer-Encoding:\tchunked\r\n")},
-		{"a vertical tab", both(length, "Transfer-Encoding: \x0bchunked\r\n")},
-		{"a quoted value", both(length, "Transfer-Encoding: \"chunked\"\r\n")},
-		{"folded", both(length, "Transfer-Encoding:\r\n chunked\r\n")},
-		{"folded into another field", both(length, "X-Field: x\r\n Transfer-Encoding: chunked\r\n")},
-		{"a bare LF before it", both(length, "X-Field: x\nTransfer-Encoding: chunked\r\n")},
-		{"a bare CR before it", both(length, "X-Field: x\rTransfer-Encoding: chunked\r\n")},
-		{"a NUL in it", both(length, "Transfer-Encoding: chunked\x00\r\n")},
+		{"Content-Length, then Transfer-Encoding", twoFramings(length, "Transfer-Encoding: chunked\r\n")},
+		{"Transfer-Encoding, then Content-Length", twoFramings("Transfer-Encoding: chunked\r\n", length)},
+		{"another case", twoFramings(length, "tRANSFER-eNCODING: CHUNKED\r\n")},
+		{"a coding that is none", twoFramings(length, "Transfer-Encoding: xchunked\r\n")},
+		{"identity", twoFramings(length, "Transfer-Encoding: identity\r\n")},
+		{"chunked, identity", twoFramings(length, "Transfer-Encoding: chunked, identity\r\n")},
+		{"chunked twice", twoFramings(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")},
+		{"chunked and another line", twoFramings(length, "Transfer-Encoding: chunked\r\nTransfer-Encoding: cow\r\n")},
+		{"a space before the colon", twoFramings(length, "Transfer-Encoding : chunked\r\n")},
+		{"a space before the name", twoFramings(length, " Transfer-Encoding: chunked\r\n")},
+		{"a tab after the colon", twoFramings(length, "Transfer-Encoding:\tchunked\r\n")},
+		{"a vertical tab", twoFramings(length, "Transfer-Encoding: \x0bchunked\r\n")},
+		{"a quoted value", twoFramings(length, "Transfer-Encoding: \"chunked\"\r\n")},
+		{"folded", twoFramings(length, "Transfer-Encoding:\r\n chunked\r\n")},
+		{"folded into another field", twoFramings(length, "X-Field: x\r\n Transfer-Encoding: chunked\r\n")},
+		{"a bare LF before it", twoFramings(length, "X-Field: x\nTransfer-Encoding: chunked\r\n")},
+		{"a bare CR before it", twoFramings(length, "X-Field: x\rTransfer-Encoding: chunked\r\n")},
+		{"a NUL in it", twoFramings(length, "Transfer-Encoding: chunked\x00\r\n")},
 		{"bare LF everywhere", func(head, body, smuggled string) string {
-			return strings.ReplaceAll(both(length, "Transfer-Encoding: chunked\r\n")(head, body, ""), "\r\n", "\n") + smuggled
+			return strings.ReplaceAll(twoFramings(length, "Transfer-Encoding: chunked\r\n")(head, body, ""), "\r\n", "\n") + smuggled
 		}},
-		{"two lengths", short("Content-Length: SHORT\r\nContent-Length: LONG\r\n")},
-		{"two lengths, the long one first", short("Content-Length: LONG\r\nContent-Length: SHORT\r\n")},
-		{"two lengths in a line", short("Content-Length: LONG, SHORT\r\n")},
-		{"a length with a sign", short("Content-Length: +SHORT\r\n")},
-		{"a length in two lines, folded", short("Content-Length: SHORT\r\n 0\r\n")},
-		{"no length", short("")},
-		{"a length of another name", short("Content_Length: LONG\r\nContent-Length: SHORT\r\n")},
+		{"two lengths", shortLength("Content-Length: SHORT\r\nContent-Length: LONG\r\n")},
+		{"two lengths, the long one first", shortLength("Content-Length: LONG\r\nContent-Length: SHORT\r\n")},
+		{"two lengths in a line", shortLength("Content-Length: LONG, SHORT\r\n")},
+		{"a length with a sign", shortLength("Content-Length: +SHORT\r\n")},
+		{"a length in two lines, folded", shortLength("Content-Length: SHORT\r\n 0\r\n")},
+		{"no length", shortLength("")},
+		{"a length of another name", shortLength("Content_Length: LONG\r\nContent-Length: SHORT\r\n")},
 		{"chunks that end with a bare LF", func(head, body, smuggled string) string {
 			return head + "Transfer-Encoding: chunked\r\n\r\n" + fmt.Sprintf("%x\n%s\n0\n\n", len(body), body) + smuggled
 		}},
@@ -147,7 +147,7 @@ func ambiguities() []ambiguity {
 			return head + "Transfer-Encoding: chunked\r\nTrailer: Content-Length\r\n\r\n" + fmt.Sprintf("%x\r\n%s\r\n0\r\nContent-Length: 10\r\n\r\n", len(body), body) + smuggled
 		}},
 		{"chunks in HTTP/1.0", func(head, body, smuggled string) string {
-			return both(length, "Transfer-Encoding: chunked\r\nConnection: keep-alive\r\n")(strings.Replace(head, "HTTP/1.1", "HTTP/1.0", 1), body, smuggled)
+			return twoFramings(length, "Transfer-Encoding: chunked\r\nConnection: keep-alive\r\n")(strings.Replace(head, "HTTP/1.1", "HTTP/1.0", 1), body, smuggled)
 		}},
 	}
 }
@@ -155,32 +155,32 @@ func ambiguities() []ambiguity {
 // Case H3. Checks that a request that proxies and the mesh may end at different bytes passes no rule of a proxy, and
 // that no client receives the response to another client's request. The request is refused, or every reader ends it at
 // the same byte.
-func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
+func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t)
+			h := newTwoServerMesh(t)
 			front := p.start(t, strings.TrimPrefix(h.URL, "http://"))
 			open, hidden := h.session(t, "open"), h.session(t, "hidden")
 			victim := newVictim(t, front, open)
-			victim.calls(t, "to begin with")
+			victim.checkCalls(t, "to begin with")
 			before := len(h.hidden.Calls())
 			for _, a := range ambiguities() {
-				for _, smuggled := range []string{whole("/mcp/hidden", hidden, 666), strings.TrimSuffix(whole("/mcp/hidden", hidden, 666), "\r\n")} {
-					exchange(t, front, a.make(heads("/mcp/open", open), call(1), smuggled))
-					victim.calls(t, a.name)
+				for _, smuggled := range []string{wellFormedRequest("/mcp/hidden", hidden, 666), strings.TrimSuffix(wellFormedRequest("/mcp/hidden", hidden, 666), "\r\n")} {
+					exchange(t, front, a.make(requestHead("/mcp/open", open), callBody(1), smuggled))
+					victim.checkCalls(t, a.name)
 				}
 				if after := len(h.hidden.Calls()); after != before {
 					t.Errorf("%s: %d calls reached the hidden server", a.name, after-before)
 					before = after
 				}
 			}
-			exchange(t, front, whole("/mcp/hidden", hidden, 667))
+			exchange(t, front, wellFormedRequest("/mcp/hidden", hidden, 667))
 			if len(h.hidden.Calls()) != before {
 				t.Error("the proxy forwards everything, so this test proves nothing")
 			}
-			exchange(t, strings.TrimPrefix(h.URL, "http://"), whole("/mcp/hidden", hidden, 668))
+			exchange(t, strings.TrimPrefix(h.URL, "http://"), wellFormedRequest("/mcp/hidden", hidden, 668))
 			if len(h.hidden.Calls()) != before+1 {
 				t.Error("the mesh does not serve the smuggled request, so this test proves nothing")
 			}
@@ -218,12 +218,12 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// calls makes two calls and checks that each receives the response with its id. after names the preceding attack.
-func (v *victim) calls(t *testing.T, after string) {
+// checkCalls makes two calls and checks that each receives the response with its id. after names the preceding attack.
+func (v *victim) checkCalls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {
 		v.id++
-		req, err := http.NewRequest(http.MethodPost, "http://"+v.front+"/mcp/open", strings.NewReader(call(v.id)))
+		req, err := http.NewRequest(http.MethodPost, "http://"+v.front+"/mcp/open", strings.NewReader(callBody(v.id)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,11 +35,11 @@ type proxy struct {
 }
 
 func proxies() []proxy {
-	return []proxy{{"nginx", startNginx}, {"HAProxy", startHAProxy}, {"one that reads Content-Length alone", startNaive}}
+	return []proxy{{"nginx", startNginx}, {"HAProxy", startHAProxy}, {"one that reads Content-Length alone", startNaiveProxy}}
 }
 
-// program returns the path of an installed program. The test is skipped if it is not installed.
-func program(t *testing.T, name, debian string) string {
+// findProgram returns the path of an installed program. The test is skipped if it is not installed.
+func findProgram(t *testing.T, name, debian string) string {
 	t.Helper()
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin") {
 		path := filepath.Join(dir, name)
@@ -71,7 +71,7 @@ http {
 func startNginx(t *testing.T, target string) string {
 	t.Helper()
 	dir, addr := t.TempDir(), stack.FreeAddr(t)
-	run(t, addr, fmt.Sprintf(nginxConfig, dir, addr, target), program(t, "nginx", "nginx-light"), "-p", dir, "-e", "stderr", "-c")
+	runProxy(t, addr, fmt.Sprintf(nginxConfig, dir, addr, target), findProgram(t, "nginx", "nginx-light"), "-p", dir, "-e", "stderr", "-c")
 	return addr
 }
 
@@ -97,18 +97,18 @@ backend mesh
 func startHAProxy(t *testing.T, target string) string {
 	t.Helper()
 	addr := stack.FreeAddr(t)
-	run(t, addr, fmt.Sprintf(haproxyConfig, addr, target), program(t, "haproxy", "haproxy"), "-db", "-f")
+	runProxy(t, addr, fmt.Sprintf(haproxyConfig, addr, target), findProgram(t, "haproxy", "haproxy"), "-db", "-f")
 	return addr
 }
 
-// run runs a program with a configuration until the test ends. It returns when the program listens.
-func run(t *testing.T, addr, config string, command ...string) {
+// runProxy runs a program with a configuration until the test ends. It returns when the program listens.
+func runProxy(t *testing.T, addr, config string, command ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var said output
+	var said outputBuffer
 	cmd := exec.Command(command[0], append(command[1:], file)...)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -134,27 +134,27 @@ func run(t *testing.T, addr, config string, command ...string) {
 	}
 }
 
-// output collects the output of a program while the test reads it.
-type output struct {
+// outputBuffer collects the output of a program while the test reads it.
+type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (o *output) Write(p []byte) (int, error) {
+func (o *outputBuffer) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.Write(p)
 }
 
-func (o *output) String() string {
+func (o *outputBuffer) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
 }
 
-// startNaive starts an incorrect proxy. It evaluates only Content-Length, forwards headers unchanged, and uses one
+// startNaiveProxy starts an incorrect proxy. It evaluates only Content-Length, forwards headers unchanged, and uses one
 // connection to the mesh for all clients.
-func startNaive(t *testing.T, target string) string {
+func startNaiveProxy(t *testing.T, target string) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -162,7 +162,7 @@ func startNaive(t *testing.T, target string) string {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	context.AfterFunc(ctx, func() { _ = lis.Close() })
-	n := &naive{target: target}
+	n := &naiveProxy{target: target}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -180,12 +180,12 @@ func startNaive(t *testing.T, target string) string {
 	t.Cleanup(func() {
 		stop()
 		serving.Wait()
-		n.hangUp()
+		n.closeConnection()
 	})
 	return lis.Addr().String()
 }
 
-type naive struct {
+type naiveProxy struct {
 	target string
 
 	mu   sync.Mutex
@@ -196,7 +196,7 @@ type naive struct {
 var errNotOpen = errors.New("only /mcp/open is forwarded")
 
 // serve forwards requests one after the other.
-func (n *naive) serve(client net.Conn) error {
+func (n *naiveProxy) serve(client net.Conn) error {
 	in := textproto.NewReader(newReader(client))
 	for {
 		first, err := in.ReadLineBytes()
@@ -225,14 +225,14 @@ func (n *naive) serve(client net.Conn) error {
 		if _, err := io.ReadFull(in.R, body); err != nil {
 			return err
 		}
-		if err := n.pass(client, append(head, body...)); err != nil {
+		if err := n.forward(client, append(head, body...)); err != nil {
 			return err
 		}
 	}
 }
 
-// pass forwards one request and its response.
-func (n *naive) pass(client net.Conn, request []byte) error {
+// forward forwards one request and its response.
+func (n *naiveProxy) forward(client net.Conn, request []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for kept := true; kept; { // the mesh may have closed the existing connection
@@ -247,7 +247,7 @@ func (n *naive) pass(client net.Conn, request []byte) error {
 		if _, err := n.conn.Write(request); err == nil {
 			resp, err := http.ReadResponse(n.back.R, nil)
 			if err == nil {
-				defer n.keep(resp.Close)
+				defer n.closeIfLast(resp.Close)
 				return resp.Write(client)
 			}
 		}
@@ -257,14 +257,14 @@ func (n *naive) pass(client net.Conn, request []byte) error {
 	return io.ErrUnexpectedEOF
 }
 
-func (n *naive) keep(last bool) {
+func (n *naiveProxy) closeIfLast(last bool) {
 	if last {
 		_ = n.conn.Close()
 		n.conn = nil
 	}
 }
 
-func (n *naive) hangUp() {
+func (n *naiveProxy) closeConnection() {
 	if n.conn != nil {
 		_ = n.conn.Close()
 	}

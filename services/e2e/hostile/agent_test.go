@@ -23,24 +23,24 @@ const (
 	pause   = 40 * time.Millisecond
 )
 
-// agent is the well-behaved agent, whose calls are measured. Each call has a unique number.
-type agent struct {
+// goodAgent is the well-behaved agent, whose calls are measured. Each call has a unique number.
+type goodAgent struct {
 	clients []*stack.Client
 	made    atomic.Int64
 }
 
-func newAgent(t *testing.T, url string) *agent {
+func newGoodAgent(t *testing.T, url string) *goodAgent {
 	t.Helper()
-	a := new(agent)
+	a := new(goodAgent)
 	for range callers {
 		a.clients = append(a.clients, stack.Connect(t, url, stack.AgentToken))
 	}
 	return a
 }
 
-// call makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a call
+// makeCalls makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a call
 // does not succeed.
-func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
+func (a *goodAgent) makeCalls(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
 	var took []time.Duration
@@ -50,7 +50,7 @@ func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []
 		calling.Go(func() {
 			for time.Now().Before(end) && ctx.Err() == nil {
 				start := time.Now()
-				resp, err := client.Try(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{"q":"tea","n":%d}}}`, a.made.Add(1)))
+				resp, err := client.TryPost(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":{"q":"tea","n":%d}}}`, a.made.Add(1)))
 				one := time.Since(start)
 				if err != nil || resp.Status != http.StatusOK || resp.IsError(t) {
 					t.Errorf("a call of the well-behaved agent returned %d %s, %v", resp.Status, resp.Body, err)
@@ -59,7 +59,7 @@ func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []
 				mu.Lock()
 				took = append(took, one)
 				mu.Unlock()
-				rest(ctx, pause)
+				sleep(ctx, pause)
 			}
 		})
 	}
@@ -76,27 +76,27 @@ func percentile(sorted []time.Duration, n int) time.Duration {
 	return sorted[(len(sorted)-1)*n/100].Round(10 * time.Microsecond)
 }
 
-// counting is the server of the well-behaved agent. It counts the requests of each call.
-type counting struct {
+// countingServer is the server of the well-behaved agent. It counts the requests of each call.
+type countingServer struct {
 	mcpServer
 
-	mu   sync.Mutex
-	came map[int64]int
+	mu       sync.Mutex
+	received map[int64]int
 }
 
-func newCounting() *counting {
+func newCountingServer() *countingServer {
 	list := `[{"name":"safe","inputSchema":{"type":"object"}}]`
-	return &counting{mcpServer: mcpServer{func() string { return list }, `{"content":[{"type":"text","text":"done"}]}`}, came: make(map[int64]int)}
+	return &countingServer{mcpServer: mcpServer{func() string { return list }, `{"content":[{"type":"text","text":"done"}]}`}, received: make(map[int64]int)}
 }
 
-func (s *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, err := io.ReadAll(r.Body)
 	var m struct {
 		Params struct{ Arguments struct{ N int64 } }
 	}
 	if err == nil && json.Unmarshal(raw, &m) == nil && m.Params.Arguments.N > 0 {
 		s.mu.Lock()
-		s.came[m.Params.Arguments.N]++
+		s.received[m.Params.Arguments.N]++
 		s.mu.Unlock()
 	}
 	r.Body = io.NopCloser(bytes.NewReader(raw))
@@ -104,14 +104,14 @@ func (s *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // check checks that each of the calls that the agent made was received exactly once.
-func (s *counting) check(t *testing.T, made int64) {
+func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int64(len(s.came)) != made {
-		t.Errorf("%d calls were made and %d reached the server", made, len(s.came))
+	if int64(len(s.received)) != made {
+		t.Errorf("%d calls were made and %d reached the server", made, len(s.received))
 	}
-	if again := slices.Max(append(slices.Collect(maps.Values(s.came)), 0)); again > 1 {
+	if again := slices.Max(append(slices.Collect(maps.Values(s.received)), 0)); again > 1 {
 		t.Errorf("a call reached the server %d times", again)
 	}
 }

@@ -19,18 +19,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asAttackers names the environment variable that makes the test binary run as the process of the attackers and their
+// attackersVariable names the environment variable that makes the test binary run as the process of the attackers and their
 // servers. Real attackers have other machines. Here the process runs only on processor time that the mesh, the
 // well-behaved agent and its server leave (SCHED_IDLE, by chrt), so that only the work of the mesh slows the agent.
-const asAttackers = "SLUICE_TEST_AS_ATTACKERS"
+const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// comesFirst names the environment variable that marks the process of the agent and its server. Real agents have other
+// priorityVariable names the environment variable that marks the process of the agent and its server. Real agents have other
 // machines, too. If the system allows it, this process has priority over all others (SCHED_RR).
-const comesFirst = "SLUICE_TEST_COMES_FIRST"
+const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asAttackers) == "" {
-		comeFirst()
+	if os.Getenv(attackersVariable) == "" {
+		runWithPriority()
 		os.Exit(stack.Main(m))
 	}
 	if err := serveAttacks(os.Stdin, os.Stdout); err != nil {
@@ -39,15 +39,15 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// comeFirst runs this program again with priority over all other processes. It returns if the program has the priority
+// runWithPriority runs this program again with priority over all other processes. It returns if the program has the priority
 // already, or cannot get it.
-func comeFirst() {
+func runWithPriority() {
 	under := []string{"chrt", "--rr", "1"}
 	chrt, err := exec.LookPath(under[0])
-	if os.Getenv(comesFirst) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
+	if os.Getenv(priorityVariable) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
 		return
 	}
-	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // on failure this process continues without priority
+	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), priorityVariable+"=1")) // on failure this process continues without priority
 }
 
 // serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads one command for each
@@ -70,13 +70,13 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
 		return err
 	}
-	all := chosen()
+	all := selectedAttacks()
 	done := make([]atomic.Int64, len(all))
 	stop := func() {}
 	for lines.Scan() {
 		stop()
-		if stop = func() {}; lines.Text() == toAttack {
-			stop = begin(m, all, done)
+		if stop = func() {}; lines.Text() == commandAttack {
+			stop = startAttacks(m, all, done)
 		}
 		counts := make(map[string]int64)
 		for i, a := range all {
@@ -90,8 +90,8 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// begin makes attacks until stop is called. stop returns when all attacks have ended.
-func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
+// startAttacks makes attacks until stop is called. stop returns when all attacks have ended.
+func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
 	for i, a := range all {
@@ -101,7 +101,7 @@ func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 					if a.do(ctx, m) {
 						done[i].Add(1)
 					} else {
-						rest(ctx, 10*time.Millisecond)
+						sleep(ctx, 10*time.Millisecond)
 					}
 				}
 			})
@@ -124,7 +124,7 @@ type attackers struct {
 func startAttackers(t *testing.T) *attackers {
 	t.Helper()
 	cmd := exec.Command("chrt", "--idle", "0", os.Args[0])
-	cmd.Env, cmd.Stderr = append(os.Environ(), asAttackers+"=1"), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), attackersVariable+"=1"), os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -141,43 +141,43 @@ func startAttackers(t *testing.T) *attackers {
 		_ = cmd.Wait()
 	})
 	a := &attackers{t: t, in: in, out: bufio.NewScanner(out)}
-	a.hear(&a.urls)
+	a.receive(&a.urls)
 	return a
 }
 
-// aim sends the target to the attackers.
-func (a *attackers) aim(at target) {
+// sendTarget sends the target to the attackers.
+func (a *attackers) sendTarget(at target) {
 	a.t.Helper()
 	raw, err := json.Marshal(at)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	a.tell(string(raw))
+	a.send(string(raw))
 }
 
-// toAttack and toRest are the commands to the attackers.
+// commandAttack and toRest are the commands to the attackers.
 const (
-	toAttack = "attack"
-	toRest   = "rest"
+	commandAttack = "attack"
+	commandRest   = "rest"
 )
 
-// turn makes the attackers attack or rest. It returns the number of times that each attack was made so far.
-func (a *attackers) turn(what string) (counts map[string]int64) {
+// switchTo makes the attackers attack or rest. It returns the number of times that each attack was made so far.
+func (a *attackers) switchTo(what string) (counts map[string]int64) {
 	a.t.Helper()
-	a.tell(what)
-	a.hear(&counts)
+	a.send(what)
+	a.receive(&counts)
 	return counts
 }
 
-func (a *attackers) tell(line string) {
+func (a *attackers) send(line string) {
 	a.t.Helper()
 	if _, err := fmt.Fprintln(a.in, line); err != nil {
 		a.t.Fatalf("tell the attackers %s: %v", line, err)
 	}
 }
 
-// hear reads a line of JSON from the attackers into what.
-func (a *attackers) hear(what any) {
+// receive reads a line of JSON from the attackers into what.
+func (a *attackers) receive(what any) {
 	a.t.Helper()
 	if !a.out.Scan() {
 		a.t.Fatalf("the attackers ended: %v", a.out.Err())

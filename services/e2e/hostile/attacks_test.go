@@ -41,7 +41,7 @@ func attacks() []attack {
 	judged := `{"name":"judged","arguments":{"path":"/srv/` + strings.Repeat("../a/", 40_000) + `","paths":["` + strings.Repeat(`/srv/b","`, 3_000) + `"]}}`
 	stuffed := `{"text":"` + text + `"}`
 	ask := func(server, method, params string) func(context.Context, target) bool {
-		return func(ctx context.Context, m target) bool { return m.ask(ctx, server, method, params) }
+		return func(ctx context.Context, m target) bool { return m.requestInSession(ctx, server, method, params) }
 	}
 	list := func(server string) func(context.Context, target) bool { return ask(server, "tools/list", "{}") }
 	called := func(server, tool string) func(context.Context, target) bool {
@@ -56,30 +56,32 @@ func attacks() []attack {
 		{"X1 10,000 tools in each list", 4, list("wide")},
 		{"X2 streams of indexed headers", 2, hpackBomb},
 		{"X2 streams that are reset", 2, rapidReset},
-		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) bool { return hold(ctx, m.GRPC, "") }},
+		{"X2 connections that say nothing to gRPC", 2, func(ctx context.Context, m target) bool { return holdConnection(ctx, m.GRPC, "") }},
 		{"X3 large answers, read slowly", 16, readSlowly},
 		{"X3 large answers, sent slowly", 24, called("trickle", "free")},
 		{"X3 a person who reads nothing", 4, readNothing},
 		{"X4 text for a server of which all is denied", 2, ask("closed", "ping", stuffed)},
 		{"X4 messages that need no rule", 2, ask("closed", "ping", `{"text":"`+text[:60<<10]+`"}`)},
 		{"X5 an unlimited tool", 8, called("free", "free")},
-		{"X8 questions without end", 2, func(ctx context.Context, m target) bool { return m.call(ctx, "drift", "ask", `{"n":"`+rand()+`"}`) }},
+		{"X8 questions without end", 2, func(ctx context.Context, m target) bool {
+			return m.call(ctx, "drift", "ask", `{"n":"`+uniqueText()+`"}`)
+		}},
 		{"X8 large calls that ask", 1, func(ctx context.Context, m target) bool {
-			return m.call(ctx, "drift", "ask", `{"n":"`+rand()+text+`"}`)
+			return m.call(ctx, "drift", "ask", `{"n":"`+uniqueText()+text+`"}`)
 		}},
 		{"X9 names that are hidden, or are not", 2, func(ctx context.Context, m target) bool {
-			return m.call(ctx, "free", "secret", "{}") && m.call(ctx, "free", rand(), "{}")
+			return m.call(ctx, "free", "secret", "{}") && m.call(ctx, "free", uniqueText(), "{}")
 		}},
 		{"X10 requests that end in two places", 2, smuggle},
 		{"R11 denied without end", 4, called("free", "denied")},
-		{"N2 sessions without end", 2, func(ctx context.Context, m target) bool { return m.open(ctx, "free") != "" }},
+		{"N2 sessions without end", 2, func(ctx context.Context, m target) bool { return m.openSession(ctx, "free") != "" }},
 		{"N2 sessions that do not end", 2, called("lingering", "free")},
 		{"N2 bodies that do not end", 4, func(ctx context.Context, m target) bool {
-			return hold(ctx, m.edge(), m.head("free")+"Content-Length: 4000000\r\n\r\n{")
+			return holdConnection(ctx, m.edge(), m.requestHead("free")+"Content-Length: 4000000\r\n\r\n{")
 		}},
 		{"I1 credentials that are none", 2, func(ctx context.Context, m target) bool {
-			m.Token = rand()
-			return m.open(ctx, "free") == "" && ctx.Err() == nil
+			m.Token = uniqueText()
+			return m.openSession(ctx, "free") == "" && ctx.Err() == nil
 		}},
 		{"P12 names that steer terminals", 1, called("free", `\u001b[2J\u202e`)},
 		{"P16 questions of newer clients", 2, ask("free", "server/discover", "{}")},
@@ -87,9 +89,9 @@ func attacks() []attack {
 	}
 }
 
-// chosen returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it returns
+// selectedAttacks returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it returns
 // all attacks.
-func chosen() []attack {
+func selectedAttacks() []attack {
 	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
@@ -97,8 +99,8 @@ func chosen() []attack {
 // client has a time-out of a minute, which is the longest time that a call is held.
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// open opens a session and returns the session id, or "" if there was no response.
-func (m target) open(ctx context.Context, server string) string {
+// openSession opens a session and returns the session id, or "" if there was no response.
+func (m target) openSession(ctx context.Context, server string) string {
 	resp := m.post(ctx, server, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
 	if resp == nil {
 		return ""
@@ -107,10 +109,10 @@ func (m target) open(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// ask opens a session, sends one request in it, reads the response, and reports whether there was a response.
-func (m target) ask(ctx context.Context, server, method, params string) bool {
-	session := m.open(ctx, server)
-	defer m.end(ctx, server, session)
+// requestInSession opens a session, sends one request in it, reads the response, and reports whether there was a response.
+func (m target) requestInSession(ctx context.Context, server, method, params string) bool {
+	session := m.openSession(ctx, server)
+	defer m.endSession(ctx, server, session)
 	resp := m.post(ctx, server, session, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`)
 	if resp == nil {
 		return false
@@ -120,14 +122,14 @@ func (m target) ask(ctx context.Context, server, method, params string) bool {
 }
 
 func (m target) call(ctx context.Context, server, tool, arguments string) bool {
-	return m.ask(ctx, server, "tools/call", `{"name":"`+tool+`","arguments":`+arguments+`}`)
+	return m.requestInSession(ctx, server, "tools/call", `{"name":"`+tool+`","arguments":`+arguments+`}`)
 }
 
 // edge returns the address of the MCP edge.
 func (m target) edge() string { return strings.TrimPrefix(m.MCP, "http://") }
 
-// head returns the request line and the headers of a request, without the headers for the length of the body.
-func (m target) head(server string) string {
+// requestHead returns the request line and the headers of a request, without the headers for the length of the body.
+func (m target) requestHead(server string) string {
 	return "POST /mcp/" + server + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + m.Token + "\r\nContent-Type: application/json\r\n"
 }
 
@@ -140,7 +142,7 @@ func (m target) post(ctx context.Context, server, session, body string) *http.Re
 	return m.send(req, session)
 }
 
-func (m target) end(ctx context.Context, server, session string) {
+func (m target) endSession(ctx context.Context, server, session string) {
 	if req, err := http.NewRequestWithContext(ctx, http.MethodDelete, m.MCP+"/mcp/"+server, nil); err == nil && session != "" {
 		if resp := m.send(req, session); resp != nil {
 			drain(resp)
@@ -169,23 +171,23 @@ func drain(resp *http.Response) {
 
 // readSlowly requests a large response and reads 64 KiB of it each second until the connection is closed.
 func readSlowly(ctx context.Context, m target) bool {
-	session := m.open(ctx, "big")
-	defer m.end(ctx, "big", session)
+	session := m.openSession(ctx, "big")
+	defer m.endSession(ctx, "big", session)
 	resp := m.post(ctx, "big", session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"big"}}`)
 	if resp == nil {
 		return false
 	}
 	defer resp.Body.Close()
 	for {
-		if n, err := io.CopyN(io.Discard, resp.Body, 64<<10); err != nil || n == 0 || !rest(ctx, time.Second) {
+		if n, err := io.CopyN(io.Discard, resp.Body, 64<<10); err != nil || n == 0 || !sleep(ctx, time.Second) {
 			return true
 		}
 	}
 }
 
-// hold opens a connection, sends the text say, and leaves the connection open for 30 s.
-func hold(ctx context.Context, addr, say string) bool {
-	defer rest(ctx, 10*time.Millisecond)
+// holdConnection opens a connection, sends the text say, and leaves the connection open for 30 s.
+func holdConnection(ctx context.Context, addr, say string) bool {
+	defer sleep(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return false
@@ -205,14 +207,14 @@ func smuggle(ctx context.Context, m target) bool {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	_, err = io.WriteString(conn, m.head("free")+"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+m.head("free")+"Content-Length: 2\r\n\r\n{}")
+	_, err = io.WriteString(conn, m.requestHead("free")+"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+m.requestHead("free")+"Content-Length: 2\r\n\r\n{}")
 	n, _ := io.Copy(io.Discard, conn) // the mesh closes the connection after the first response
 	return err == nil && n > 0
 }
 
-// frames opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when ctx
+// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when ctx
 // ends or end is called.
-func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
+func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
 		return nil, nil
@@ -228,8 +230,8 @@ func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
 	return to, end
 }
 
-// request encodes the headers of a gRPC call, and further fields whose values have size bytes.
-func request(enc *hpack.Encoder, fields, size int) {
+// encodeHeaders encodes the headers of a gRPC call, and further fields whose values have size bytes.
+func encodeHeaders(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail
 	}
@@ -241,7 +243,7 @@ func request(enc *hpack.Encoder, fields, size int) {
 // hpackBomb opens streams whose headers are small on the wire and large when decoded (RFC 7541, section 7.3), until
 // the connection is closed.
 func hpackBomb(ctx context.Context, m target) bool {
-	to, end := m.frames(ctx)
+	to, end := m.dialHTTP2(ctx)
 	if to == nil {
 		return false
 	}
@@ -250,7 +252,7 @@ func hpackBomb(ctx context.Context, m target) bool {
 	enc := hpack.NewEncoder(&block)
 	for id := uint32(1); id < 80; id += 2 {
 		block.Reset()
-		request(enc, 4000, 3900)
+		encodeHeaders(enc, 4000, 3900)
 		for first, rest := true, block.Bytes(); len(rest) > 0; first = false {
 			part := rest[:min(len(rest), 16<<10)]
 			rest = rest[len(part):]
@@ -270,7 +272,7 @@ func hpackBomb(ctx context.Context, m target) bool {
 
 // rapidReset opens streams and resets each stream at once (CVE-2023-44487), until the connection is closed.
 func rapidReset(ctx context.Context, m target) bool {
-	to, end := m.frames(ctx)
+	to, end := m.dialHTTP2(ctx)
 	if to == nil {
 		return false
 	}
@@ -279,7 +281,7 @@ func rapidReset(ctx context.Context, m target) bool {
 	enc := hpack.NewEncoder(&block)
 	for id := uint32(1); id < 20_000; id += 2 {
 		block.Reset()
-		request(enc, 0, 0)
+		encodeHeaders(enc, 0, 0)
 		if to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
 			to.WriteRSTStream(id, http2.ErrCodeCancel) != nil {
 			return id > 1
@@ -288,8 +290,8 @@ func rapidReset(ctx context.Context, m target) bool {
 	return true
 }
 
-// rest waits for d, and reports whether ctx is still active.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, and reports whether ctx is still active.
+func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -298,5 +300,5 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// rand returns a unique text.
-func rand() string { return crand.Text() }
+// uniqueText returns a unique text.
+func uniqueText() string { return crand.Text() }

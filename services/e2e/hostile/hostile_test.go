@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// byDefault is the duration of the test if SLUICE_HOSTILE is not set.
-	byDefault = 24 * time.Second
-	// stretch is the time for which the agent is measured while the attackers rest, and again while they attack.
+	// defaultDuration is the duration of the test if SLUICE_HOSTILE is not set.
+	defaultDuration = 24 * time.Second
+	// measureTime is the time for which the agent is measured while the attackers rest, and again while they attack.
 	// settling is the time before each measurement, in which the effects of the preceding one end.
-	stretch  = 6 * time.Second
-	settling = 2 * time.Second
-	// slower is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the median
+	measureTime = 6 * time.Second
+	settleTime  = 2 * time.Second
+	// maxSlowdown is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the median
 	// of all rounds, so that a single delay of the machine does not matter.
-	slower = 2
-	// mostMemory is the highest permitted resident memory of the mesh, in MiB. It includes the memory at rest, and
+	maxSlowdown = 2
+	// maxMemory is the highest permitted resident memory of the mesh, in MiB. It includes the memory at rest, and
 	// four times these quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's
 	// responses. The factor is four because the garbage collector runs when the heap has doubled, and because
 	// memory is returned to the system later.
-	mostMemory = 768
-	// told is the interval of the log lines. afterwards is the part of the test's time limit that is reserved for the
+	maxMemory = 768
+	// logInterval is the interval of the log lines. afterwards is the part of the test's time limit that is reserved for the
 	// checks at the end.
-	told, afterwards = time.Minute, 3 * time.Minute
+	logInterval, endReserve = time.Minute, 3 * time.Minute
 	// patience is the longest time that the test continues until each attack was made at least once, because attackers
 	// get little processor time on a busy machine.
 	patience = time.Minute
@@ -59,12 +59,12 @@ tools:
   secret: {action: hide}
 `
 
-// TestAWellBehavedCallerBesideAttackers checks the calls of one agent while other agents, servers and unauthenticated
+// TestHostile_WellBehavedCallerIsServedUnderAttack checks the calls of one agent while other agents, servers and unauthenticated
 // clients attack the mesh, in turns with periods of rest. Each call of the agent must succeed, reach its server once and
 // be recorded, and the mesh must stay within its memory limit. The latency is always logged, and checked only if
 // SLUICE_HOSTILE sets a duration. Ctrl-C ends the test with the results so far.
-func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
-	lasts, judged := byDefault, false
+func TestHostile_WellBehavedCallerIsServedUnderAttack(t *testing.T) {
+	lasts, judged := defaultDuration, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
 		var err error
 		if lasts, err = time.ParseDuration(text); err != nil {
@@ -73,41 +73,41 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 		judged = true
 	}
 	stack.Program(t, "sluice") // so that building is not part of the run
-	server := newCounting()
+	server := newCountingServer()
 	good := httptest.NewServer(server)
 	defer good.Close()
 	bad := startAttackers(t)
 	mesh := startMesh(t, good.URL+"/mcp", bad.urls)
-	bad.aim(target{MCP: mesh.URL, GRPC: mesh.GRPC, Token: badToken})
+	bad.sendTarget(target{MCP: mesh.URL, GRPC: mesh.GRPC, Token: badToken})
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if deadline, ok := t.Deadline(); ok {
-		ctx, stop = context.WithDeadline(ctx, deadline.Add(-afterwards))
+		ctx, stop = context.WithDeadline(ctx, deadline.Add(-endReserve))
 		defer stop()
 	}
 
-	caller, seen := newAgent(t, mesh.MCP("good")), watch{pid: mesh.PID(), began: time.Now()}
-	end, next := seen.began.Add(lasts), seen.began.Add(told)
-	for now := time.Now(); ctx.Err() == nil && (now.Before(end) || now.Before(end.Add(patience)) && seen.lacks() != ""); now = time.Now() {
-		if seen.round(ctx, t, caller, bad); time.Now().After(next) {
-			seen.tell(t)
-			next = next.Add(told)
+	caller, seen := newGoodAgent(t, mesh.MCP("good")), measurements{pid: mesh.PID(), began: time.Now()}
+	end, next := seen.began.Add(lasts), seen.began.Add(logInterval)
+	for now := time.Now(); ctx.Err() == nil && (now.Before(end) || now.Before(end.Add(patience)) && seen.missingAttack() != ""); now = time.Now() {
+		if seen.measureRound(ctx, t, caller, bad); time.Now().After(next) {
+			seen.logProgress(t)
+			next = next.Add(logInterval)
 		}
 	}
-	seen.summary(t)
-	if lacks := seen.lacks(); lacks != "" {
+	seen.logSummary(t)
+	if lacks := seen.missingAttack(); lacks != "" {
 		t.Errorf("the attack %s was never made", lacks)
 	}
 	if err := mesh.Stop(t); err != nil {
 		t.Errorf("the mesh stopped with %v", err)
 	}
 	server.check(t, caller.made.Load())
-	recorded(t, mesh.Stack, int(caller.made.Load()))
-	if seen.most > mostMemory {
-		t.Errorf("%d MiB resident, want at most %d", seen.most, mostMemory)
+	checkRecords(t, mesh.Stack, int(caller.made.Load()))
+	if seen.most > maxMemory {
+		t.Errorf("%d MiB resident, want at most %d", seen.most, maxMemory)
 	}
-	if ratio := seen.ratio(); judged && ratio > slower {
-		t.Errorf("the 99th percentile of calls took %.1f times as long under attack, want at most %d", ratio, slower)
+	if ratio := seen.ratio(); judged && ratio > maxSlowdown {
+		t.Errorf("the 99th percentile of calls took %.1f times as long under attack, want at most %d", ratio, maxSlowdown)
 	}
 }
 
@@ -118,23 +118,23 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	for _, name := range slices.Sorted(maps.Keys(bad)) {
 		servers += fmt.Sprintf("  %s: {http: {url: %s}}\n", name, bad[name])
 	}
-	s := stack.Write(t, stack.Options{
+	s := stack.WriteConfig(t, stack.Options{
 		Servers: servers, Policy: policy,
 		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
 		// In an hour the well-behaved agent makes more calls than its default quota of the journal holds.
 		Extra: "approvals: {hold: 0s}\njournal: {calls_mib: 8192}\n",
 	})
 	s.OwnGroup = true
-	if os.Getenv(comesFirst) == "" {
+	if os.Getenv(priorityVariable) == "" {
 		t.Log("the agent and its server share processors with the mesh, because this user may not use SCHED_RR: the measured times are too long")
 	} else {
-		s.Under = []string{"chrt", "--other", "0"}
+		s.Wrapper = []string{"chrt", "--other", "0"}
 	}
 	return stack.Start(t, s)
 }
 
-// recorded checks that the journal is intact and has the records of all calls that the well-behaved agent made.
-func recorded(t *testing.T, mesh *stack.Stack, made int) {
+// checkRecords checks that the journal is intact and has the records of all calls that the well-behaved agent made.
+func checkRecords(t *testing.T, mesh *stack.Stack, made int) {
 	t.Helper()
 	if _, err := journal.Verify(mesh.Journal()); err != nil {
 		t.Errorf("the journal: %v", err)

@@ -49,8 +49,8 @@ func servers() map[string]http.Handler {
 		"free":      mcpServer{fixed(tools("free", "judged", "denied", "secret")), answer},
 		"drift":     mcpServer{drift, answer},
 		"closed":    mcpServer{fixed(tools("denied")), answer},
-		"lingering": lingering{mcpServer{fixed(tools("free")), answer}},
-		"trickle":   trickling{mcpServer{fixed(tools("free")), answer}},
+		"lingering": lingeringServer{mcpServer{fixed(tools("free")), answer}},
+		"trickle":   tricklingServer{mcpServer{fixed(tools("free")), answer}},
 	}
 }
 
@@ -77,7 +77,7 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	result := s.answer
 	switch m.Method {
 	case "initialize":
-		w.Header().Set("Mcp-Session-Id", rand())
+		w.Header().Set("Mcp-Session-Id", uniqueText())
 		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"hostile","version":"1"}}`
 	case "tools/list":
 		result = `{"tools":` + s.list() + `}`
@@ -88,10 +88,10 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// lingering is a server that does not respond to the request that ends a session.
-type lingering struct{ mcpServer }
+// lingeringServer is a server that does not respond to the request that ends a session.
+type lingeringServer struct{ mcpServer }
 
-func (s lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s lingeringServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		<-r.Context().Done()
 		return

@@ -31,32 +31,32 @@ const (
 	maxChildren = 3000
 	// maxThreads is the number of threads after which an attacker stops by itself.
 	maxThreads = 2000
-	// maxHog is the memory after which an attacker stops by itself, in bytes.
-	maxHog = 768 << 20
+	// maxMemory is the memory after which an attacker stops by itself, in bytes.
+	maxMemory = 768 << 20
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(attackerVariable); role != "" {
-		os.Exit(attacker(role))
+		os.Exit(runAttackerRole(role))
 	}
 	os.Exit(stack.Main(m))
 }
 
-// attacker runs a role of the attacker program and returns the exit code.
-func attacker(role string) int {
+// runAttackerRole runs a role of the attacker program and returns the exit code.
+func runAttackerRole(role string) int {
 	switch role {
 	case "server":
-		serve()
+		serveMCP()
 	case "hog":
-		hog()
+		allocateMemory()
 	case "sleeper":
 		waitLong()
 	}
 	return 0
 }
 
-// serve serves MCP on standard input and output, with the tools `fine`, `pid` and `attack`.
-func serve() {
+// serveMCP serves MCP on standard input and output, with the tools `fine`, `pid` and `attack`.
+func serveMCP() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		var m struct {
@@ -79,7 +79,7 @@ func serve() {
 		case "tools/call":
 			text := "fine"
 			if m.Params.Name == "attack" {
-				text = attack(m.Params.Arguments.Kind)
+				text = runAttack(m.Params.Arguments.Kind)
 			}
 			raw, _ := json.Marshal(text)
 			result = `{"content":[{"type":"text","text":` + string(raw) + `}]}`
@@ -88,8 +88,8 @@ func serve() {
 	}
 }
 
-// attack runs one attack and returns its result as text.
-func attack(kind string) string {
+// runAttack runs one attack and returns its result as text.
+func runAttack(kind string) string {
 	kind, argument, _ := strings.Cut(kind, ":")
 	attacks := map[string]func(string) error{
 		"fork": func(string) error { return forkMany(nil) },
@@ -97,16 +97,16 @@ func attack(kind string) string {
 			return forkMany(&syscall.SysProcAttr{Setsid: true})
 		},
 		"double-fork": doubleFork,
-		"threads":     func(string) error { return threads() },
-		"memory":      func(string) error { hog(); return nil },
-		"grandchild":  func(string) error { return grandchildHog() },
-		"one-file":    func(string) error { return oneFile("big", false) },
-		"unlinked":    func(string) error { return oneFile("gone", true) },
-		"small-files": func(string) error { return smallFiles() },
-		"sparse":      func(string) error { return sparse() },
-		"nested":      func(string) error { return nested() },
-		"inotify":     func(string) error { return inotify() },
-		"file":        fileOf,
+		"threads":     func(string) error { return startThreads() },
+		"memory":      func(string) error { allocateMemory(); return nil },
+		"grandchild":  func(string) error { return allocateInGrandchild() },
+		"one-file":    func(string) error { return fillOneFile("big", false) },
+		"unlinked":    func(string) error { return fillOneFile("gone", true) },
+		"small-files": func(string) error { return createSmallFiles() },
+		"sparse":      func(string) error { return createSparseFile() },
+		"nested":      func(string) error { return fillNestedFolder() },
+		"inotify":     func(string) error { return exhaustInotify() },
+		"file":        writeFileOfSize,
 		"oom":         func(string) error { return oomScore() },
 	}
 	run, ok := attacks[kind]
@@ -146,8 +146,8 @@ func doubleFork(seconds string) error {
 	return nil
 }
 
-// threads starts threads in this process.
-func threads() error {
+// startThreads starts threads in this process.
+func startThreads() error {
 	for range maxThreads {
 		go func() {
 			runtime.LockOSThread()
@@ -161,10 +161,10 @@ func threads() error {
 // waitLong blocks the thread for 30 s.
 func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
 
-// hog allocates maxHog bytes and holds them.
-func hog() {
+// allocateMemory allocates maxHog bytes and holds them.
+func allocateMemory() {
 	var kept [][]byte
-	for total := 0; total < maxHog; total += 8 << 20 {
+	for total := 0; total < maxMemory; total += 8 << 20 {
 		block := make([]byte, 8<<20)
 		for i := 0; i < len(block); i += 4096 {
 			block[i] = 1
@@ -175,8 +175,8 @@ func hog() {
 	runtime.KeepAlive(kept)
 }
 
-// grandchildHog makes a process that is not a direct child of this one allocate the memory.
-func grandchildHog() error {
+// allocateInGrandchild makes a process that is not a direct child of this one allocate the memory.
+func allocateInGrandchild() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -188,9 +188,9 @@ func grandchildHog() error {
 	return err
 }
 
-// oneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of the
+// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of the
 // file first.
-func oneFile(name string, unlinked bool) error {
+func fillOneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err
@@ -209,8 +209,8 @@ func oneFile(name string, unlinked bool) error {
 	return errors.Join(f.Close())
 }
 
-// smallFiles creates many empty files.
-func smallFiles() error {
+// createSmallFiles creates many empty files.
+func createSmallFiles() error {
 	for i := range 1_000_000 {
 		dir := strconv.Itoa(i / 1000)
 		if i%1000 == 0 {
@@ -230,8 +230,8 @@ func smallFiles() error {
 	return nil
 }
 
-// sparse creates a file with a size of 1 TiB and no blocks, which takes no space.
-func sparse() error {
+// createSparseFile creates a file with a size of 1 TiB and no blocks, which takes no space.
+func createSparseFile() error {
 	f, err := os.Create("sparse")
 	if err != nil {
 		return err
@@ -239,9 +239,9 @@ func sparse() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// nested creates folders within each other until no path can name the innermost one, and writes a large file into that
+// fillNestedFolder creates folders within each other until no path can name the innermost one, and writes a large file into that
 // folder.
-func nested() error {
+func fillNestedFolder() error {
 	name := strings.Repeat("d", 250)
 	for range 40 {
 		if err := os.Mkdir(name, 0o700); err != nil {
@@ -251,11 +251,11 @@ func nested() error {
 			return err
 		}
 	}
-	return oneFile("big", false)
+	return fillOneFile("big", false)
 }
 
-// inotify creates inotify instances until one fails.
-func inotify() error {
+// exhaustInotify creates inotify instances until one fails.
+func exhaustInotify() error {
 	for n := range 1000 {
 		if _, err := unix.InotifyInit1(0); err != nil {
 			return fmt.Errorf("%d instances: %w", n, err)
@@ -264,8 +264,8 @@ func inotify() error {
 	return nil
 }
 
-// fileOf writes a file with a size of mib MiB.
-func fileOf(mib string) error {
+// writeFileOfSize writes a file with a size of mib MiB.
+func writeFileOfSize(mib string) error {
 	n, err := strconv.Atoi(mib)
 	if err != nil {
 		return err

@@ -17,32 +17,32 @@ const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
 // Case X20. Checks that a program that fills its private folder is ended. Calls of other servers are made and recorded
 // during that time.
-func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
+func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
-			m := meshOf(t, "disk: 32MiB", "", smallDisk)
-			m.othersGoOn() // so that the catalog, which takes disk space, has the tools of the other server
+			m := startLimitedMesh(t, "disk: 32MiB", "", smallDisk)
+			m.checkOthersServe() // so that the catalog, which takes disk space, has the tools of the other server
 			done := make(chan string)
-			go func() { done <- m.callsOfOthers(40) }()
-			m.refusedFor(m.attack(kind), "disk")
+			go func() { done <- m.callOtherServer(40) }()
+			m.checkNamesLimit(m.attack(kind), "disk")
 			if refused := <-done; refused != "" {
 				t.Error("a call of another server during the attack returns " + refused)
 			}
-			m.othersGoOn()
-			m.saysInStatus("servers.attacker.stdio.limits.disk")
+			m.checkOthersServe()
+			m.checkStatus("servers.attacker.stdio.limits.disk")
 		})
 	}
 }
 
-// callsOfOthers calls another server n times. It returns the first unexpected response, or "".
-func (m *mesh) callsOfOthers(n int) string {
+// callOtherServer calls another server n times. It returns the first unexpected response, or "".
+func (m *mesh) callOtherServer(n int) string {
 	c := stack.NewClient(m.t, m.MCP("other"), stack.OtherToken)
 	if err := c.Open(); err != nil {
 		return err.Error()
 	}
 	for range n {
-		got, err := c.Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fine","arguments":{}}}`))
+		got, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fine","arguments":{}}}`))
 		if err != nil || !strings.Contains(string(got.Body), `"fine"`) {
 			return fmt.Sprintf("%s %v", got.Body, err)
 		}
@@ -51,9 +51,9 @@ func (m *mesh) callsOfOthers(n int) string {
 }
 
 // Case X20. Checks that a server is not ended because of a sparse file, which takes no space.
-func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
+func TestLimits_SparseFileCountsOnlyItsBlocks(t *testing.T) {
 	t.Parallel()
-	m := meshOf(t, "disk: 32MiB", "", "")
+	m := startLimitedMesh(t, "disk: 32MiB", "", "")
 	if got := m.attack("sparse").Text(t); got != "did all of it" {
 		t.Errorf("the attack returns %s", got)
 	}
@@ -64,10 +64,10 @@ func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
 
 // Case X20. Checks that a folder that exceeds its limit is not deleted. No process starts in the folder until an
 // operator has deleted files in it.
-func TestX20Limits_FolderOverItsLimitIsKept(t *testing.T) {
+func TestLimits_FolderOverItsLimitIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	m := meshOf(t, "disk: 16MiB", "", "")
-	m.refusedFor(m.attack("one-file"), "disk")
+	m := startLimitedMesh(t, "disk: 16MiB", "", "")
+	m.checkNamesLimit(m.attack("one-file"), "disk")
 	found, err := filepath.Glob(filepath.Join(m.Dir, "data/gateway/servers/attacker/*/big"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%d files exist, want 1: %v", len(found), err)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// instances returns the number of inotify instances that a process has open.
-func instances(pid int) int {
+// inotifyInstances returns the number of inotify instances that a process has open.
+func inotifyInstances(pid int) int {
 	n := 0
 	links, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
 	for _, link := range links {
@@ -24,17 +24,17 @@ func instances(pid int) int {
 
 // Case X20. Checks that the gateway watches all programs with one inotify instance, and that a program can't use up the
 // instances of others.
-func TestX20Limits_ProgramTakesFewInotifyInstances(t *testing.T) {
+func TestLimits_ProgramUsesFewInotifyInstances(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
 		t.Skip("SLUICE_TEST_NO_SANDBOX is set")
 	}
-	m := meshOf(t, "", "", "")
+	m := startLimitedMesh(t, "", "", "")
 	if got := m.attack("inotify").Text(t); !strings.Contains(got, "32 instances") {
 		t.Errorf("the attack returns %s", got)
 	}
-	m.othersGoOn()
-	if n := instances(m.PID()); n != 1 {
+	m.checkOthersServe()
+	if n := inotifyInstances(m.PID()); n != 1 {
 		t.Errorf("the mesh has %d inotify instances, want 1", n)
 	}
 }

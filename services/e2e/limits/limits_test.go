@@ -22,15 +22,15 @@ type mesh struct {
 	t *testing.T
 }
 
-// meshOf starts a mesh whose server `attacker` has these limits, and the further keys more in `stdio`. setup is a shell
+// startLimitedMesh starts a mesh whose server `attacker` has these limits, and the further keys more in `stdio`. setup is a shell
 // script that runs first, in a new mount namespace; empty means none.
-func meshOf(t *testing.T, limits, more, setup string) *mesh {
+func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: fmt.Sprintf(`  attacker: {stdio: {command: [%[1]q], env: {%[2]s: "server"}, limits: {%[3]s}%[4]s}, timeout: 40s}
+	s := stack.WriteConfig(t, stack.Options{Policy: openPolicy, Servers: fmt.Sprintf(`  attacker: {stdio: {command: [%[1]q], env: {%[2]s: "server"}, limits: {%[3]s}%[4]s}, timeout: 40s}
   other: {stdio: {command: [%[1]q], env: {%[2]s: "server"}}, timeout: 40s}`, self, attackerVariable, limits, more)})
 	if setup != "" {
 		if os.Getuid() != 0 {
@@ -39,7 +39,7 @@ func meshOf(t *testing.T, limits, more, setup string) *mesh {
 		if err := os.MkdirAll(s.Dir+"/data", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		s.Under = []string{"unshare", "-m", "/bin/sh", "-c", setup + ` && exec "$@"`, "sh"}
+		s.Wrapper = []string{"unshare", "-m", "/bin/sh", "-c", setup + ` && exec "$@"`, "sh"}
 		s.Env = append(s.Env, "DATA="+s.Dir+"/data")
 	}
 	p := stack.Start(t, s)
@@ -58,8 +58,8 @@ func (m *mesh) attack(kind string) stack.Response {
 	return stack.Connect(m.t, m.MCP("attacker"), stack.AgentToken).Call("attack", `{"kind":"`+kind+`"}`)
 }
 
-// othersGoOn checks that the other server responds to calls.
-func (m *mesh) othersGoOn() {
+// checkOthersServe checks that the other server responds to calls.
+func (m *mesh) checkOthersServe() {
 	m.t.Helper()
 	c := stack.Connect(m.t, m.MCP("other"), stack.OtherToken)
 	for range 20 {
@@ -69,8 +69,8 @@ func (m *mesh) othersGoOn() {
 	}
 }
 
-// marked returns the number of processes on this machine whose command line matches text.
-func marked(text string) int {
+// countProcesses returns the number of processes on this machine whose command line matches text.
+func countProcesses(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0
 	_, _ = fmt.Sscan(string(out), &n)
@@ -79,25 +79,25 @@ func marked(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// ways holds the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and by watching.
-var ways = map[string]string{"cgroup": "", "watched": noCgroups}
+// enforcements holds the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and by watching.
+var enforcements = map[string]string{"cgroup": "", "watched": noCgroups}
 
 // Case X20. Checks that a program that starts processes or threads without end is ended with all its descendants, and
 // that no other process is affected.
-func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
+func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
-	for way, setup := range ways {
+	for way, setup := range enforcements {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			if way == "watched" && (kind == "setsid" || kind == "threads") {
 				continue // package proclimit tests sessions faster, and threads count as processes
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
-				m := meshOf(t, "tasks: 200", "", setup)
+				m := startLimitedMesh(t, "tasks: 200", "", setup)
 				seconds := fmt.Sprintf("61.%d", m.PID()) // identifies the attacker's processes on this machine
-				m.refusedFor(m.attack(kind+":"+seconds), "tasks")
-				m.othersGoOn()
-				m.saysInStatus("servers.attacker.stdio.limits.tasks")
-				eventually.Within(t, 20*time.Second, "no process is left", func() bool { return marked("^sleep "+seconds+"$") == 0 })
+				m.checkNamesLimit(m.attack(kind+":"+seconds), "tasks")
+				m.checkOthersServe()
+				m.checkStatus("servers.attacker.stdio.limits.tasks")
+				eventually.Within(t, 20*time.Second, "no process is left", func() bool { return countProcesses("^sleep "+seconds+"$") == 0 })
 			})
 		}
 	}
@@ -105,32 +105,32 @@ func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 
 // Case X20. Checks that a program that allocates memory without end is ended, also if one of its descendants allocates
 // the memory.
-func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
+func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
-	for way, setup := range ways {
+	for way, setup := range enforcements {
 		for _, kind := range []string{"memory", "grandchild"} {
 			if way == "watched" && kind == "memory" {
 				continue // watching counts a process and its grandchild in the same way
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
-				m := meshOf(t, "memory: 128MiB", "", setup)
-				m.refusedFor(m.attack(kind), "memory")
-				m.othersGoOn()
-				m.saysInStatus("servers.attacker.stdio.limits.memory")
+				m := startLimitedMesh(t, "memory: 128MiB", "", setup)
+				m.checkNamesLimit(m.attack(kind), "memory")
+				m.checkOthersServe()
+				m.checkStatus("servers.attacker.stdio.limits.memory")
 			})
 		}
 	}
 }
 
-// refusedFor checks that a response names the key of the limit.
-func (m *mesh) refusedFor(got stack.Response, limit string) {
+// checkNamesLimit checks that a response names the key of the limit.
+func (m *mesh) checkNamesLimit(got stack.Response, limit string) {
 	m.t.Helper()
 	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
 		m.t.Errorf("the response does not name the limit %s: %s\n%s", limit, got.Body, m.Stderr())
 	}
 }
 
-func (m *mesh) saysInStatus(text string) {
+func (m *mesh) checkStatus(text string) {
 	m.t.Helper()
 	if said := m.status(); !strings.Contains(said, text) {
 		m.t.Errorf("status does not print %q:\n%s", text, said)
@@ -139,12 +139,12 @@ func (m *mesh) saysInStatus(text string) {
 
 // Case X20. Checks that a server that was ended because of a limit starts again only after a pause, and that the
 // response gives the reason until then.
-func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
+func TestLimits_EndedServerStartsAgainAfterAPause(t *testing.T) {
 	t.Parallel()
-	m := meshOf(t, "tasks: 200", "", "")
-	m.refusedFor(m.attack("fork"), "tasks")
+	m := startLimitedMesh(t, "tasks: 200", "", "")
+	m.checkNamesLimit(m.attack("fork"), "tasks")
 	c := stack.NewClient(t, m.MCP("attacker"), stack.AgentToken)
-	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
+	resp, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
 	if err != nil || !strings.Contains(string(resp.Body), "limits.tasks") || resp.Decision(t).RetryAfterMs == 0 {
 		t.Errorf("a start right after the end returns %s, %v", resp.Body, err)
 	}
@@ -154,11 +154,11 @@ func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 }
 
 // Case X20. Checks that `status` and `doctor` report which limits the kernel does not enforce on this system.
-func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
+func TestLimits_StatusReportsUnenforcedLimits(t *testing.T) {
 	t.Parallel()
-	m := meshOf(t, "", "", noCgroups)
-	m.saysInStatus("tasks: watched, not limited by the kernel")
-	m.saysInStatus("memory: watched, not limited by the kernel")
+	m := startLimitedMesh(t, "", "", noCgroups)
+	m.checkStatus("tasks: watched, not limited by the kernel")
+	m.checkStatus("memory: watched, not limited by the kernel")
 	doctor := stack.Run(t, stack.Command{Args: []string{"doctor", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 	if !strings.Contains(doctor, "tasks: watched, not limited by the kernel") {
 		t.Errorf("doctor does not print the limit:\n%s", doctor)
@@ -167,7 +167,7 @@ func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 
 // Case X20. Checks that a server starts although its limits can't be enforced: in a container that shows little of
 // /proc, and without any capability, as in a pod whose processes the kernel kills first.
-func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
+func TestLimits_ServerRunsIfLimitsCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
 	for where, setup := range map[string]string{
@@ -175,9 +175,9 @@ func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 		"no capabilities": noCapabilities,
 	} {
 		t.Run(where, func(t *testing.T) {
-			m := meshOf(t, "", "", setup)
-			m.othersGoOn()
-			m.saysInStatus("tasks: watched, not limited by the kernel")
+			m := startLimitedMesh(t, "", "", setup)
+			m.checkOthersServe()
+			m.checkStatus("tasks: watched, not limited by the kernel")
 			if got := m.attack("oom").Text(t); where == "no capabilities" && !strings.Contains(got, "score 1000") {
 				t.Errorf("the attack returns %s", got)
 			}
@@ -186,9 +186,9 @@ func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 }
 
 // Case X20. Checks that the kernel kills a stdio server before the mesh if memory runs out.
-func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
+func TestLimits_KernelKillsChildrenBeforeTheMesh(t *testing.T) {
 	t.Parallel()
-	m := meshOf(t, "", "", "")
+	m := startLimitedMesh(t, "", "", "")
 	if got := m.attack("oom").Text(t); !strings.Contains(got, "score 800") {
 		t.Errorf("the attack returns %s", got)
 	}

@@ -1,5 +1,5 @@
 // Package network provides a proxy for a server, with which a test chooses how the network between clients and the
-// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.Lose] and [Proxy.LoseCommits].
+// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and [Proxy.DropCommitResponses].
 package network
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Proxy forwards connections to a server. A test sets one fault at a time, and ends it with [Proxy.Mend].
+// Proxy forwards connections to a server. A test sets one fault at a time, and ends it with [Proxy.EndFault].
 type Proxy struct {
 	// Addr is the address at which clients reach the server.
 	Addr string
 
 	proxy *toxiproxy.Proxy
-	wire  *wire
+	wire  *faultState
 	added []string // the toxics of the current fault
 }
 
@@ -27,7 +27,7 @@ type Proxy struct {
 func Start(t testing.TB, server string) *Proxy {
 	t.Helper()
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	p := &Proxy{proxy: toxiproxy.NewProxy(api, "server", "127.0.0.1:0", server), wire: new(wire)}
+	p := &Proxy{proxy: toxiproxy.NewProxy(api, "server", "127.0.0.1:0", server), wire: new(faultState)}
 	toxics.Register(kind, new(direction))
 	for _, stream := range []string{"upstream", "downstream"} {
 		added, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type": %q, "name": %q, "stream": %[2]q}`, kind, stream)))
@@ -48,29 +48,29 @@ func Start(t testing.TB, server string) *Proxy {
 func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
 
 // Silence accepts connections but delivers nothing on them. The connections end when the fault ends.
-func (p *Proxy) Silence(t testing.TB) { p.both(t, "timeout", `{"timeout": 0}`) }
+func (p *Proxy) Silence(t testing.TB) { p.addToxics(t, "timeout", `{"timeout": 0}`) }
 
-// Slow delays everything by the given time, in both directions.
-func (p *Proxy) Slow(t testing.TB, by time.Duration) {
-	p.both(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
+// Delay delays everything by the given time, in both directions.
+func (p *Proxy) Delay(t testing.TB, by time.Duration) {
+	p.addToxics(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
 }
 
 // Reset resets each connection as soon as data is sent on it.
-func (p *Proxy) Reset(t testing.TB) { p.both(t, "reset_peer", `{"timeout": 0}`) }
+func (p *Proxy) Reset(t testing.TB) { p.addToxics(t, "reset_peer", `{"timeout": 0}`) }
 
-// Lose drops everything on the connections that exist and on those that are opened during the fault, including the
+// DropSilently drops everything on the connections that exist and on those that are opened during the fault, including the
 // closing of a connection. A firewall that forgets connections does the same. These connections never recover.
-func (p *Proxy) Lose(testing.TB) { p.wire.flip() }
+func (p *Proxy) DropSilently(testing.TB) { p.wire.toggleDrop() }
 
-// LoseCommits lets the next commit to PostgreSQL arrive. After that it closes connections instead of delivering
+// DropCommitResponses lets the next commit to PostgreSQL arrive. After that it closes connections instead of delivering
 // responses of the server.
-func (p *Proxy) LoseCommits(testing.TB) { p.wire.commits.Store(waits) }
+func (p *Proxy) DropCommitResponses(testing.TB) { p.wire.commits.Store(commitAwaited) }
 
-// Opened returns the number of connections that clients have opened so far.
-func (p *Proxy) Opened() int64 { return p.wire.opened.Load() }
+// OpenedConnections returns the number of connections that clients have opened so far.
+func (p *Proxy) OpenedConnections() int64 { return p.wire.opened.Load() }
 
-// Mend ends the current fault.
-func (p *Proxy) Mend(t testing.TB) {
+// EndFault ends the current fault.
+func (p *Proxy) EndFault(t testing.TB) {
 	t.Helper()
 	for _, name := range p.added {
 		if err := p.proxy.Toxics.RemoveToxic(t.Context(), name); err != nil {
@@ -78,13 +78,13 @@ func (p *Proxy) Mend(t testing.TB) {
 		}
 	}
 	p.added = nil
-	p.wire.mend()
+	p.wire.endFaults()
 	if err := p.proxy.Start(); err != nil && err != toxiproxy.ErrProxyAlreadyStarted { //nolint:errorlint // toxiproxy does not wrap this error
 		t.Fatal(err)
 	}
 }
 
-func (p *Proxy) both(t testing.TB, toxic, attributes string) {
+func (p *Proxy) addToxics(t testing.TB, toxic, attributes string) {
 	t.Helper()
 	for _, stream := range []string{"upstream", "downstream"} {
 		name := toxic + " " + stream

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	marker    = ".complete"            // file in the folder of a complete install
-	nodeLink  = ".bin/node"            // npm's link to the platform's binary, in node_modules
-	patience  = 5 * time.Minute        // time limit of one install, including the wait for another process
-	lockRetry = 100 * time.Millisecond // pause between attempts to take the lock of another process
-	worstTail = 2000                   // longest part of npm's output in an error, in bytes
+	marker         = ".complete"            // file in the folder of a complete install
+	nodeLink       = ".bin/node"            // npm's link to the platform's binary, in node_modules
+	patience       = 5 * time.Minute        // time limit of one install, including the wait for another process
+	lockRetry      = 100 * time.Millisecond // pause between attempts to take the lock of another process
+	maxErrorOutput = 2000                   // longest part of npm's output in an error, in bytes
 )
 
 // Cache is a folder in which sets are installed, one folder for each content of a set. Several processes may share
@@ -141,7 +141,7 @@ func run(ctx context.Context, dir string, args []string) error {
 		said := output.Bytes()
 		return fmt.Errorf("npm %s: %w\n%s\nThe first install needs npm 9 or later and a connection to npm's registry: "+
 			"see that `npm --version` and `npm ping` answer, then run `go run ./e2e/npm/cmd/npm-warm` in services",
-			args[0], err, said[max(0, len(said)-worstTail):])
+			args[0], err, said[max(0, len(said)-maxErrorOutput):])
 	}
 	return nil
 }

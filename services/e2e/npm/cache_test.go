@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// fakeNpm installs script as the program npm. PATH has only this program and those of the system. In the script, $TALLY
+// installFakeNpm installs script as the program npm. PATH has only this program and those of the system. In the script, $TALLY
 // is the path of the file tally: a script that appends a line at each run counts its runs in this file.
-func fakeNpm(t *testing.T, script string) (tally string) {
+func installFakeNpm(t *testing.T, script string) (tally string) {
 	t.Helper()
 	bin := t.TempDir()
 	tally = filepath.Join(t.TempDir(), "tally")
@@ -30,7 +30,7 @@ const (
 	fails = `mkdir -p node_modules/half; echo "network is unreachable" >&2; exit 7`
 )
 
-func runs(t *testing.T, tally string) int {
+func countRuns(t *testing.T, tally string) int {
 	t.Helper()
 	text, err := os.ReadFile(tally)
 	if err != nil {
@@ -39,8 +39,8 @@ func runs(t *testing.T, tally string) int {
 	return strings.Count(string(text), "\n")
 }
 
-func TestASetIsInstalledOnceHoweverManyAsk(t *testing.T) {
-	tally := fakeNpm(t, "sleep 0.2; "+works)
+func TestInstall_ConcurrentCallsInstallOnce(t *testing.T) {
+	tally := installFakeNpm(t, "sleep 0.2; "+works)
 	dir := t.TempDir()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -56,13 +56,13 @@ func TestASetIsInstalledOnceHoweverManyAsk(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := runs(t, tally); got != 1 {
+	if got := countRuns(t, tally); got != 1 {
 		t.Errorf("npm ran %d times, want once", got)
 	}
 }
 
-func TestPackagesRunNoScriptsOfTheirOwn(t *testing.T) {
-	tally := fakeNpm(t, works)
+func TestInstall_RunsNoInstallScripts(t *testing.T) {
+	tally := installFakeNpm(t, works)
 	for _, set := range npm.Sets() {
 		if _, err := npm.At(t.TempDir()).Install(t.Context(), set); err != nil {
 			t.Fatal(err)
@@ -79,8 +79,8 @@ func TestPackagesRunNoScriptsOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsInstalledNeedsNoNpm(t *testing.T) {
-	fakeNpm(t, works)
+func TestInstall_InstalledSetNeedsNoNpm(t *testing.T) {
+	installFakeNpm(t, works)
 	cache := npm.At(t.TempDir())
 	first, err := cache.Install(t.Context(), npm.ClaudeFlow)
 	if err != nil {
@@ -92,8 +92,8 @@ func TestWhatIsInstalledNeedsNoNpm(t *testing.T) {
 	}
 }
 
-func TestAnInstallThatFailsSaysHowToMendItAndLeavesNothing(t *testing.T) {
-	fakeNpm(t, fails)
+func TestInstall_FailureSaysWhatToDoAndLeavesNothing(t *testing.T) {
+	installFakeNpm(t, fails)
 	dir := t.TempDir()
 	_, err := npm.At(dir).Install(t.Context(), npm.TypeScriptSDK)
 	if err == nil {
@@ -109,26 +109,26 @@ func TestAnInstallThatFailsSaysHowToMendItAndLeavesNothing(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 
-	fakeNpm(t, works)
+	installFakeNpm(t, works)
 	if _, err := npm.At(dir).Install(t.Context(), npm.TypeScriptSDK); err != nil {
 		t.Errorf("after a failed install another: %v", err)
 	}
 }
 
-func TestAnInstallThatBringsNoNodeIsAFailure(t *testing.T) {
-	fakeNpm(t, "mkdir node_modules # each Node is optional, and none came")
+func TestInstall_WithoutNodeFails(t *testing.T) {
+	installFakeNpm(t, "mkdir node_modules # each Node is optional, and none came")
 	cache := npm.At(t.TempDir())
 	if _, err := cache.NodeBinary(t.Context()); err == nil || !strings.Contains(err.Error(), "npm brought no Node for") {
 		t.Errorf("with no Node installed: %v", err)
 	}
-	fakeNpm(t, works)
+	installFakeNpm(t, works)
 	if _, err := cache.NodeBinary(t.Context()); err != nil {
 		t.Errorf("after that failure: %v", err)
 	}
 }
 
-func TestAFolderWithoutItsMarkIsInstalledAnew(t *testing.T) {
-	tally := fakeNpm(t, works)
+func TestInstall_UnmarkedFolderIsInstalledAgain(t *testing.T) {
+	tally := installFakeNpm(t, works)
 	cache := npm.At(t.TempDir())
 	dir, err := cache.Install(t.Context(), npm.TypeScriptSDK)
 	if err != nil {
@@ -143,12 +143,12 @@ func TestAFolderWithoutItsMarkIsInstalledAnew(t *testing.T) {
 	if _, err := cache.Install(t.Context(), npm.TypeScriptSDK); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(dir.Module("sdk/index.js")); err != nil || runs(t, tally) != 2 {
-		t.Errorf("npm ran %d times, want 2; %v", runs(t, tally), err)
+	if _, err := os.Stat(dir.Module("sdk/index.js")); err != nil || countRuns(t, tally) != 2 {
+		t.Errorf("npm ran %d times, want 2; %v", countRuns(t, tally), err)
 	}
 }
 
-func TestWithoutNpmTheErrorSaysWhatToInstall(t *testing.T) {
+func TestInstall_MissingNpmErrorSaysWhatToInstall(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := npm.At(t.TempDir()).NodeBinary(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "install Node.js 20 or later, which brings npm") {
@@ -156,7 +156,7 @@ func TestWithoutNpmTheErrorSaysWhatToInstall(t *testing.T) {
 	}
 }
 
-func TestInstallsThatCannotBe(t *testing.T) {
+func TestInstall_InvalidSetOrCacheIsRefused(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		cache npm.Cache
@@ -178,7 +178,7 @@ func TestInstallsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestLockFilesPinEverythingAndNameNoRegistry(t *testing.T) {
+func TestLockFiles_PinEveryPackageAndNameNoRegistry(t *testing.T) {
 	t.Parallel()
 	for _, set := range npm.Sets() {
 		text, err := os.ReadFile(filepath.Join("sets", string(set), "package-lock.json"))

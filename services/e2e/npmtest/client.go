@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	patience    = 2 * time.Minute // longest wait for one response; the SDK's default time-out is 60 s
-	exitIn      = 5 * time.Second // longest time in which the process ends after its input was closed
-	longestLine = 64 << 20        // size limit of one response, in bytes
+	replyTimeout = 2 * time.Minute // longest wait for one response; the SDK's default time-out is 60 s
+	exitTimeout  = 5 * time.Second // longest time in which the process ends after its input was closed
+	longestLine  = 64 << 20        // size limit of one response, in bytes
 )
 
 // Client runs the official TypeScript SDK in its own process. Its methods are safe for concurrent use. Errors of
@@ -74,11 +74,11 @@ type command struct {
 // test ends.
 func StartClient(t testing.TB, url, token string) *Client {
 	t.Helper()
-	return StartVersion(t, npm.TypeScriptSDK, url, token)
+	return StartClientVersion(t, npm.TypeScriptSDK, url, token)
 }
 
-// StartVersion is like StartClient with a version of the SDK: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
-func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
+// StartClientVersion is like StartClient with a version of the SDK: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+func StartClientVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, version)
 	if reply := c.Connect(url, token); reply.Error != nil {
@@ -106,7 +106,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	}
 	c := &Client{t: t, in: in, waiting: map[int64]chan Reply{}}
 	read := make(chan struct{})
-	go func() { defer close(read); c.read(out) }()
+	go func() { defer close(read); c.readReplies(out) }()
 	t.Cleanup(func() {
 		stop(t, cmd, in, read)
 		if t.Failed() && said.Len() > 0 {
@@ -120,7 +120,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
 	_ = in.Close() // the process may have ended already
-	overdue := time.AfterFunc(exitIn, func() { _ = cmd.Process.Kill() })
+	overdue := time.AfterFunc(exitTimeout, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	<-read
 	if err := cmd.Wait(); err != nil {
@@ -150,22 +150,22 @@ func script(t testing.TB, version npm.Set) string {
 // Connect opens a session. The result has the members sessionId, protocolVersion, serverInfo, capabilities and
 // instructions.
 func (c *Client) Connect(url, token string) Reply {
-	return c.do(command{Op: "connect", URL: url, Token: token})
+	return c.roundTrip(command{Op: "connect", URL: url, Token: token})
 }
 
 // Negotiate is like Connect, but requests the server's revisions with `server/discover` first. Only version 2 of the
 // SDK can do that.
 func (c *Client) Negotiate(url, token string) Reply {
-	return c.do(command{Op: "connect", URL: url, Token: token, Negotiate: true})
+	return c.roundTrip(command{Op: "connect", URL: url, Token: token, Negotiate: true})
 }
 
 // ListTools sends `tools/list`. After that, the SDK validates the results of calls against the output schemas in the
 // list.
-func (c *Client) ListTools() Reply { return c.do(command{Op: "listTools"}) }
+func (c *Client) ListTools() Reply { return c.roundTrip(command{Op: "listTools"}) }
 
 // CallTool sends `tools/call` and waits for the result.
 func (c *Client) CallTool(call ToolCall) Reply {
-	return c.do(command{
+	return c.roundTrip(command{
 		Op: "callTool", Name: call.Name, Arguments: call.Arguments, Meta: call.Meta,
 		Progress: call.Progress, TimeoutMs: call.Timeout.Milliseconds(),
 	})
@@ -173,19 +173,19 @@ func (c *Client) CallTool(call ToolCall) Reply {
 
 // Request sends any other request. params is any value that marshals to a JSON object; nil sends none.
 func (c *Client) Request(method string, params any) Reply {
-	return c.do(command{Op: "request", Method: method, Params: params})
+	return c.roundTrip(command{Op: "request", Method: method, Params: params})
 }
 
 // Close ends the session (HTTP DELETE) and the connection. The client may connect again.
-func (c *Client) Close() Reply { return c.do(command{Op: "close"}) }
+func (c *Client) Close() Reply { return c.roundTrip(command{Op: "close"}) }
 
-// do sends a command and waits for its response.
-func (c *Client) do(cmd command) Reply {
+// roundTrip sends a command and waits for its response.
+func (c *Client) roundTrip(cmd command) Reply {
 	answer, err := c.send(cmd)
 	if err != nil {
-		return c.broken(cmd.Op, err)
+		return c.failHarness(cmd.Op, err)
 	}
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(replyTimeout)
 	defer timeout.Stop()
 	select {
 	case reply, ok := <-answer:
@@ -194,14 +194,14 @@ func (c *Client) do(cmd command) Reply {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.broken(cmd.Op, c.ended)
+		return c.failHarness(cmd.Op, c.ended)
 	case <-timeout.C:
-		return c.broken(cmd.Op, fmt.Errorf("no response within %s", patience))
+		return c.failHarness(cmd.Op, fmt.Errorf("no response within %s", replyTimeout))
 	}
 }
 
-// broken fails the test, because the process failed and not the SDK. It returns a reply with the error HarnessError.
-func (c *Client) broken(op string, err error) Reply {
+// failHarness fails the test, because the process failed and not the SDK. It returns a reply with the error HarnessError.
+func (c *Client) failHarness(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
 }
@@ -226,19 +226,19 @@ func (c *Client) send(cmd command) (<-chan Reply, error) {
 	return answer, nil
 }
 
-// read delivers responses to the waiting callers until the output ends.
-func (c *Client) read(out io.Reader) {
+// readReplies delivers responses to the waiting callers until the output ends.
+func (c *Client) readReplies(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, longestLine)
 	for lines.Scan() {
 		var reply Reply
 		if err := json.Unmarshal(lines.Bytes(), &reply); err != nil {
-			c.end(fmt.Errorf("read a response: %w: %s", err, lines.Bytes()))
+			c.failAll(fmt.Errorf("read a response: %w: %s", err, lines.Bytes()))
 			return
 		}
 		c.deliver(reply)
 	}
-	c.end(fmt.Errorf("the process ended: %w", errors.Join(lines.Err(), io.EOF)))
+	c.failAll(fmt.Errorf("the process ended: %w", errors.Join(lines.Err(), io.EOF)))
 }
 
 func (c *Client) deliver(reply Reply) {
@@ -250,8 +250,8 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// end makes all waiting callers and all later commands fail with why.
-func (c *Client) end(why error) {
+// failAll makes all waiting callers and all later commands fail with why.
+func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = why

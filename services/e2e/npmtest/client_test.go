@@ -26,13 +26,13 @@ const (
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )
 
-// canned is a server that responds with fixed bytes, some of which an SDK would change.
-type canned struct {
+// cannedServer is a server that responds with fixed bytes, some of which an SDK would change.
+type cannedServer struct {
 	mu   sync.Mutex
 	seen []string // HTTP method and JSON-RPC method of each request
 }
 
-func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c *cannedServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body) // a short body does not parse
 	var msg struct {
 		ID     jsontext.Value
@@ -100,15 +100,15 @@ func respond(w http.ResponseWriter, message string) {
 }
 
 // startClient connects a client to a new canned server.
-func startClient(t *testing.T) (*npmtest.Client, *canned) {
+func startClient(t *testing.T) (*npmtest.Client, *cannedServer) {
 	t.Helper()
-	server := new(canned)
+	server := new(cannedServer)
 	web := httptest.NewServer(server)
 	t.Cleanup(web.Close)
 	return npmtest.StartClient(t, web.URL+"/mcp", token), server
 }
 
-func TestTheClient(t *testing.T) {
+func TestClient_CallsAndReturnsTheReceivedBytes(t *testing.T) {
 	t.Parallel()
 	client, _ := startClient(t)
 
@@ -188,7 +188,7 @@ func TestTheClient(t *testing.T) {
 	})
 }
 
-func TestManyCallsAtATimeGetTheirOwnAnswers(t *testing.T) {
+func TestClient_ConcurrentCallsReceiveTheirOwnResults(t *testing.T) {
 	t.Parallel()
 	client, _ := startClient(t)
 	var wg sync.WaitGroup
@@ -204,9 +204,9 @@ func TestManyCallsAtATimeGetTheirOwnAnswers(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAClientWithTheWrongTokenIsToldSo(t *testing.T) {
+func TestClient_WrongTokenIsReported(t *testing.T) {
 	t.Parallel()
-	web := httptest.NewServer(new(canned))
+	web := httptest.NewServer(new(cannedServer))
 	t.Cleanup(web.Close)
 	reply := npmtest.NewClient(t, npm.TypeScriptSDK).Connect(web.URL, "wrong")
 	if reply.Error == nil || reply.Error.Code != http.StatusUnauthorized {
@@ -214,26 +214,26 @@ func TestAClientWithTheWrongTokenIsToldSo(t *testing.T) {
 	}
 }
 
-// witness is a testing.TB that records failures instead of failing.
-type witness struct {
+// recordingTB is a testing.TB that records failures instead of failing.
+type recordingTB struct {
 	testing.TB
 	failures []string
 }
 
-func (w *witness) Errorf(format string, args ...any) {
+func (w *recordingTB) Errorf(format string, args ...any) {
 	w.failures = append(w.failures, fmt.Sprintf(format, args...))
 }
 
-func TestAFaultOfTheHarnessFailsTheTest(t *testing.T) {
+func TestClient_HarnessFailureFailsTheTest(t *testing.T) {
 	t.Parallel()
-	w := &witness{TB: t}
+	w := &recordingTB{TB: t}
 	reply := npmtest.NewClient(w, npm.TypeScriptSDK).CallTool(npmtest.ToolCall{Name: "echo", Arguments: func() {}})
 	if reply.Error == nil || reply.Error.Name != "HarnessError" || len(w.failures) != 1 {
 		t.Errorf("error %v, failures %q; want a HarnessError and one failure", reply.Error, w.failures)
 	}
 }
 
-func TestAClosedSessionIsEndedAtTheServer(t *testing.T) {
+func TestClient_CloseEndsTheSession(t *testing.T) {
 	t.Parallel()
 	client, server := startClient(t)
 	if reply := client.Close(); reply.Error != nil {

@@ -21,21 +21,21 @@ func ServerEverything(t testing.TB, transport string) []string {
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
 }
 
-// Remote returns the command of mcp-remote, which serves the HTTP endpoint at url over stdio.
-func Remote(t testing.TB, url, token string) []string {
+// MCPRemote returns the command of mcp-remote, which serves the HTTP endpoint at url over stdio.
+func MCPRemote(t testing.TB, url, token string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// Try is the tool, prompt or resource that a client uses when it tries a feature of MCP.
-type Try struct {
+// FeatureUse is the tool, prompt or resource that a client uses when it tries a feature of MCP.
+type FeatureUse struct {
 	Name      string         `json:"name,omitzero"`
 	URI       string         `json:"uri,omitzero"`
 	Arguments map[string]any `json:"arguments,omitzero"`
 }
 
-// Did is the result of a [Try].
-type Did struct {
+// FeatureResult is the result of a [FeatureUse].
+type FeatureResult struct {
 	// Listed holds the names, or the URIs, that the client has listed.
 	Listed []string `json:"listed"`
 	// Text is the text of the result. If there is no result, Error is the reason.
@@ -53,7 +53,7 @@ func Libraries() map[string]npm.Set {
 
 // Library makes one of [Libraries] use features at an endpoint in one session. The client must support all features in
 // tries.
-func Library(t testing.TB, name, url, token string, tries map[string]Try) map[string]Did {
+func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
 	if err != nil {
@@ -67,7 +67,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]Try) map[st
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out map[string]Did
+	var out map[string]FeatureResult
 	said := output(t, file, string(Install(t, Libraries()[name])), name, url, token, string(raw))
 	if err := json.Unmarshal(said, &out); err != nil {
 		t.Fatalf("%s printed %s", name, said)
@@ -96,22 +96,22 @@ func NewMcporter(t testing.TB, url, token string) *Mcporter {
 }
 
 // Tools lists the tools and calls one of them.
-func (m *Mcporter) Tools(try Try) Did {
+func (m *Mcporter) Tools(try FeatureUse) FeatureResult {
 	m.t.Helper()
 	args, err := json.Marshal(try.Arguments)
 	if err != nil || try.Arguments == nil {
 		args = []byte("{}")
 	}
-	return Did{
+	return FeatureResult{
 		Listed: members(m.t, m.output("list", "s", "--json"), "tools", "name"),
 		Text:   string(m.output("call", "s."+try.Name, "--args", string(args))),
 	}
 }
 
 // Resources lists the resources and reads one of them.
-func (m *Mcporter) Resources(try Try) Did {
+func (m *Mcporter) Resources(try FeatureUse) FeatureResult {
 	m.t.Helper()
-	return Did{
+	return FeatureResult{
 		Listed: members(m.t, m.output("resource", "s", "--json"), "resources", "uri"),
 		Text:   string(m.output("resource", "s", try.URI, "--json")),
 	}
@@ -133,7 +133,7 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	home := t.TempDir()
 	run := func(args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), replyTimeout)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, found[0], args...)
 		cmd.Dir, cmd.Env = home, []string{"HOME=" + home, "PATH=/usr/bin:/bin", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"}
@@ -172,7 +172,7 @@ func members(t testing.TB, raw jsontext.Value, list, member string) (all []strin
 // output runs a Node program and returns its standard output. The test fails if the program fails.
 func output(t testing.TB, args ...string) jsontext.Value {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), replyTimeout)
 	defer cancel()
 	node, home := Node(t), t.TempDir()
 	cmd := exec.CommandContext(ctx, node, args...)

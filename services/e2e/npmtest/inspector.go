@@ -42,7 +42,7 @@ func (i *Inspector) CallTool(call ToolCall) Reply {
 	if err != nil {
 		return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), replyTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, i.node, i.cli, "--cli", "--server-url", i.url, "--transport", "http",
 		"--header", "Authorization: Bearer "+i.token, "--method", "tools/call", "--tool-name", call.Name,
@@ -65,24 +65,24 @@ func (i *Inspector) CallTool(call ToolCall) Reply {
 }
 
 // Tools lists the tools and calls one of them.
-func (i *Inspector) Tools(try Try) Did {
+func (i *Inspector) Tools(try FeatureUse) FeatureResult {
 	i.t.Helper()
 	listed := members(i.t, i.output("tools/list"), "tools", "name")
-	return Did{Listed: listed, Text: i.CallTool(ToolCall{Name: try.Name, Arguments: try.Arguments}).ToolResult(i.t).Text()}
+	return FeatureResult{Listed: listed, Text: i.CallTool(ToolCall{Name: try.Name, Arguments: try.Arguments}).ToolResult(i.t).Text()}
 }
 
 // Resources lists the resources and reads one of them.
-func (i *Inspector) Resources(try Try) Did {
+func (i *Inspector) Resources(try FeatureUse) FeatureResult {
 	i.t.Helper()
 	listed := members(i.t, i.output("resources/list"), "resources", "uri")
-	return Did{Listed: listed, Text: string(i.output("resources/read", "--uri", try.URI))}
+	return FeatureResult{Listed: listed, Text: string(i.output("resources/read", "--uri", try.URI))}
 }
 
 // Prompts lists the prompts and gets one of them.
-func (i *Inspector) Prompts(try Try) Did {
+func (i *Inspector) Prompts(try FeatureUse) FeatureResult {
 	i.t.Helper()
 	listed := members(i.t, i.output("prompts/list"), "prompts", "name")
-	return Did{Listed: listed, Text: string(i.output("prompts/get", "--prompt-name", try.Name))}
+	return FeatureResult{Listed: listed, Text: string(i.output("prompts/get", "--prompt-name", try.Name))}
 }
 
 // output sends a request with the inspector's command line and returns the result.

@@ -36,7 +36,7 @@ func callTool(t *testing.T, session *mcp.ClientSession, name string, args map[st
 	return res.Content[0].(*mcp.TextContent).Text, res.IsError
 }
 
-func TestClaudeFlowStarts(t *testing.T) {
+func TestClaudeFlow_Starts(t *testing.T) {
 	t.Parallel()
 	session := start(t, npmtest.ClaudeFlow(t))
 	tools := 0
@@ -55,7 +55,7 @@ func TestClaudeFlowStarts(t *testing.T) {
 	}
 }
 
-func TestServerFilesystemStarts(t *testing.T) {
+func TestServerFilesystem_Starts(t *testing.T) {
 	t.Parallel()
 	open, closed := t.TempDir(), t.TempDir()
 	for _, dir := range []string{open, closed} {

@@ -25,8 +25,8 @@ const (
 // acme is the manifest of a package with an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
-// looked is the result of the server's tool.
-type looked struct {
+// lookResult is the result of the server's tool.
+type lookResult struct {
 	Program, Version, Cwd, Key string
 	Args, Wrote                []string
 	Pid                        int
@@ -44,9 +44,9 @@ type mesh struct {
 	*stack.Process
 }
 
-func write(t *testing.T, r *registry, servers string) *mesh {
+func writeMesh(t *testing.T, r *registry, servers string) *mesh {
 	t.Helper()
-	s := stack.Write(t, stack.Options{Policy: policy, Servers: strings.ReplaceAll(servers, "REGISTRY", r.url)})
+	s := stack.WriteConfig(t, stack.Options{Policy: policy, Servers: strings.ReplaceAll(servers, "REGISTRY", r.url)})
 	s.Env = []string{"CAUSE_SECRET=" + secret}
 	return &mesh{Stack: s, registry: r}
 }
@@ -71,7 +71,7 @@ func (m *mesh) restart(t *testing.T, servers string) {
 	m.start(t)
 }
 
-func (m *mesh) call(t *testing.T, token, server string) stack.Ran {
+func (m *mesh) call(t *testing.T, token, server string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{
 		Args: []string{"call", server, "look", "--config", m.Config, "--addr", m.GRPC},
@@ -79,7 +79,7 @@ func (m *mesh) call(t *testing.T, token, server string) stack.Ran {
 	})
 }
 
-func (m *mesh) look(t *testing.T, token, server string) (got looked) {
+func (m *mesh) callLook(t *testing.T, token, server string) (got lookResult) {
 	t.Helper()
 	ran := m.call(t, token, server)
 	_, text, _ := strings.Cut(ran.Stdout, "got:")
@@ -93,8 +93,8 @@ func (m *mesh) look(t *testing.T, token, server string) (got looked) {
 	return got
 }
 
-// operator runs a command with the operator's token.
-func (m *mesh) operator(t *testing.T, args ...string) stack.Ran {
+// runAsOperator runs a command with the operator's token.
+func (m *mesh) runAsOperator(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{
 		Args: append(args, "--config", m.Config, "--addr", m.GRPC),
@@ -116,12 +116,12 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
 
 // Case X21. Checks that the package of a server is installed once, and without the server's secrets. Only the
 // installation can write to the package's folder, and only the server's processes can read it.
-func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
+func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
 	r := startRegistry(t)
 	r.publish(t, "@acme/server", "1.0.0", acme, map[string]string{"cli.js": server, "install.js": installScript})
-	m := write(t, r, servers)
+	m := writeMesh(t, r, servers)
 	text, err := os.ReadFile(m.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -131,12 +131,12 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.start(t)
-	var got [2]looked
+	var got [2]lookResult
 	var both sync.WaitGroup
 	for i, token := range []string{stack.AgentToken, stack.OtherToken} {
-		both.Go(func() { got[i] = m.look(t, token, "one") })
+		both.Go(func() { got[i] = m.callLook(t, token, "one") })
 	}
-	two := m.look(t, stack.AgentToken, "two")
+	two := m.callLook(t, stack.AgentToken, "two")
 	both.Wait()
 
 	first := got[0]
@@ -163,23 +163,23 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	if !strings.Contains(first.Install.Env, r.url) || !first.Install.Network {
 		t.Errorf("the install script has no registry: %+v", first.Install)
 	}
-	checked := m.operator(t, "config", "check")
+	checked := m.runAsOperator(t, "config", "check")
 	if want := "does not get NPM_CONFIG_NOTE, because each refers to a secret"; !strings.Contains(checked.Stdout+checked.Stderr, want) {
 		t.Errorf("config check does not say %q: %s%s", want, checked.Stdout, checked.Stderr)
 	}
-	open := m.look(t, stack.AgentToken, "open")
+	open := m.callLook(t, stack.AgentToken, "open")
 	if len(open.Wrote) < 6 || len(open.Install.Wrote) < 7 {
 		t.Errorf("without a sandbox only these attempts succeed, so the test proves little: %s, and during the installation %s", open.Wrote, open.Install.Wrote)
 	}
-	apart := m.look(t, stack.AgentToken, "apart")
-	if n := r.fetches("@acme/server", "1.0.0"); n != 4 {
+	apart := m.callLook(t, stack.AgentToken, "apart")
+	if n := r.downloadCount("@acme/server", "1.0.0"); n != 4 {
 		t.Errorf("the package was fetched %d times, want once for each of four servers", n)
 	}
 	if !held {
 		return
 	}
-	byLandlock := strings.Contains(m.operator(t, "status").Stdout, "held by Landlock") // Landlock does not restrict chmod, and status says so
-	for _, one := range []looked{first, got[1], two} {
+	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "held by Landlock") // Landlock does not restrict chmod, and status says so
+	for _, one := range []lookResult{first, got[1], two} {
 		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
 			t.Errorf("the server %s wrote to %s", one.Program, one.Wrote)
@@ -200,7 +200,7 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	r.publish(t, "@acme/failing", "1.0.0", map[string]any{"bin": "cli.js", "scripts": map[string]string{"postinstall": "node -e 'console.error(`no compiler on a Monday`); process.exit(7)'"}}, map[string]string{"cli.js": server})
 	r.publish(t, "@acme/library", "1.0.0", map[string]any{"main": "cli.js"}, map[string]string{"cli.js": server})
 	r.publish(t, "@acme/elsewhere", "1.0.0", map[string]any{"bin": "cli.js", "scripts": map[string]string{"postinstall": "rm cli.js && ln -s /bin/true cli.js"}}, map[string]string{"cli.js": server})
-	m := write(t, r, `  absent: {stdio: {command: [npx, -y, "@acme/absent@1.0.0"], env: {npm_config_registry: "REGISTRY", K: "${env:CAUSE_SECRET}"}}}
+	m := writeMesh(t, r, `  absent: {stdio: {command: [npx, -y, "@acme/absent@1.0.0"], env: {npm_config_registry: "REGISTRY", K: "${env:CAUSE_SECRET}"}}}
   failing: {stdio: {command: [npx, -y, "@acme/failing@1.0.0"], env: {npm_config_registry: "REGISTRY"}}}
   library: {stdio: {command: [npx, -y, "@acme/library@1.0.0"], env: {npm_config_registry: "REGISTRY"}}}
   elsewhere: {stdio: {command: [npx, -y, "@acme/elsewhere@1.0.0"], env: {npm_config_registry: "REGISTRY"}}}
@@ -214,7 +214,7 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 		if ran.Code == 0 || !strings.Contains(strings.ToLower(ran.Stdout+ran.Stderr), said) || strings.Contains(ran.Stdout+ran.Stderr, reason) {
 			t.Errorf("%s: the agent receives %s%s", name, ran.Stdout, ran.Stderr)
 		}
-		status := m.operator(t, "status")
+		status := m.runAsOperator(t, "status")
 		if !strings.Contains(status.Stdout, said) || !strings.Contains(status.Stdout, reason) {
 			t.Errorf("%s: status does not print %q and %q: %s", name, said, reason, status.Stdout)
 		}
@@ -222,7 +222,7 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 			t.Errorf("%s: files of the installation are left: %s", name, left)
 		}
 	}
-	doctor := m.operator(t, "doctor")
+	doctor := m.runAsOperator(t, "doctor")
 	for _, want := range []string{"the installation of @acme/absent@1.0.0 for server absent failed", "E404", "npm reaches its registry"} {
 		if !strings.Contains(doctor.Stdout, want) {
 			t.Errorf("doctor does not print %q: %s", want, doctor.Stdout)
@@ -234,13 +234,13 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 }
 
 // Case X21. Checks that an interrupted installation is never used, and that the package is installed again.
-func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
+func TestNpx_InterruptedInstallationIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
 	r.publish(t, "@acme/server", "1.0.0", acme, map[string]string{"cli.js": server, "install.js": installScript})
-	asked, release := r.hold()
+	asked, release := r.holdDownloads()
 	entry := "  one: {stdio: {command: [npx, -y, \"@acme/server@1.0.0\"], env: {npm_config_registry: \"REGISTRY\"}}, timeout: 2s}\n"
-	m := write(t, r, entry)
+	m := writeMesh(t, r, entry)
 	m.start(t)
 	ran := m.call(t, stack.AgentToken, "one")
 	if !strings.Contains(ran.Stdout+ran.Stderr, "still starting: its package is being installed") {
@@ -254,7 +254,7 @@ func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	m.Kill()
 	release()
 	m.restart(t, strings.Replace(entry, ", timeout: 2s", "", 1))
-	if got := m.look(t, stack.AgentToken, "one"); got.Version != "1.0.0" || got.Install == nil {
+	if got := m.callLook(t, stack.AgentToken, "one"); got.Version != "1.0.0" || got.Install == nil {
 		t.Errorf("after the restart the server is %+v", got)
 	}
 	if now := m.installed("one"); len(now) != 1 || now[0] == cut[0] {
@@ -264,15 +264,15 @@ func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 
 // Checks that a package that no server uses is removed after a grace period, and that it stays if a server uses it
 // again earlier.
-func TestNpx_UnusedFolderGoes(t *testing.T) {
+func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
 	r.publish(t, "@acme/server", "1.0.0", acme, map[string]string{"cli.js": server, "install.js": installScript})
 	one := "  one: {stdio: {command: [npx, -y, \"@acme/server@1.0.0\"], env: {npm_config_registry: \"REGISTRY\"}}}\n"
 	none := "  other: {stdio: {command: [cat]}}\n"
-	m := write(t, r, one)
+	m := writeMesh(t, r, one)
 	m.start(t)
-	before := m.look(t, stack.AgentToken, "one").Program
+	before := m.callLook(t, stack.AgentToken, "one").Program
 	age := func() {
 		t.Helper()
 		marks, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs/one/*/unused"))
@@ -287,7 +287,7 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	m.restart(t, none)
 	age()
 	m.restart(t, one) // the first configuration
-	if after := m.look(t, stack.AgentToken, "one").Program; after != before {
+	if after := m.callLook(t, stack.AgentToken, "one").Program; after != before {
 		t.Errorf("the package was installed again: %s, before %s", after, before)
 	}
 	m.restart(t, none)
@@ -299,22 +299,22 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(m.Dir, "data/gateway/programs")); err != nil || len(left) != 0 {
 		t.Errorf("left: %s, %v", left, err)
 	}
-	if n := r.fetches("@acme/server", "1.0.0"); n != 1 {
+	if n := r.downloadCount("@acme/server", "1.0.0"); n != 1 {
 		t.Errorf("the package was fetched %d times", n)
 	}
 }
 
 // Checks that a package without an exact version is updated when its installation is a day old. If the registry is
 // unavailable, the older version stays in use.
-func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
+func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
 	files := map[string]string{"cli.js": server, "install.js": installScript}
 	r.publish(t, "@acme/server", "1.0.0", acme, files)
 	entry := "  one: {stdio: {command: [npx, -y, \"@acme/server@latest\"], env: {npm_config_registry: \"REGISTRY\"}, recycle: 1}}\n"
-	m := write(t, r, entry)
+	m := writeMesh(t, r, entry)
 	m.start(t)
-	if got := m.look(t, stack.AgentToken, "one").Version; got != "1.0.0" {
+	if got := m.callLook(t, stack.AgentToken, "one").Version; got != "1.0.0" {
 		t.Fatalf("version %s", got)
 	}
 	r.publish(t, "@acme/server", "1.1.0", acme, files)
@@ -328,13 +328,13 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 		}
 	}
 	m.restart(t, entry)
-	if got := m.look(t, stack.OtherToken, "one").Version; got != "1.0.0" {
+	if got := m.callLook(t, stack.OtherToken, "one").Version; got != "1.0.0" {
 		t.Errorf("on the same day the version is %s", got)
 	}
 	age()
-	r.goAway(true)
+	r.setUnavailable(true)
 	m.restart(t, entry)
-	if got := m.look(t, stack.AgentToken, "one").Version; got != "1.0.0" {
+	if got := m.callLook(t, stack.AgentToken, "one").Version; got != "1.0.0" {
 		t.Errorf("without the registry the version is %s", got)
 	}
 	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server keeps the older one") {
@@ -342,14 +342,14 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	}
 	const notice = "no newer version of @acme/server@latest could be installed, so version 1.0.0 is still used: "
 	for _, command := range []string{"status", "doctor"} {
-		if said := m.operator(t, command).Stdout; !strings.Contains(said, notice) {
+		if said := m.runAsOperator(t, command).Stdout; !strings.Contains(said, notice) {
 			t.Errorf("%s does not print %q:\n%s", command, notice, said)
 		}
 	}
-	r.goAway(false)
+	r.setUnavailable(false)
 	m.restart(t, entry)
-	eventually.Within(t, time.Minute, "the newer version is installed after a day", func() bool { return m.look(t, stack.AgentToken, "one").Version == "1.1.0" })
-	if said := m.operator(t, "status").Stdout; strings.Contains(said, "could be installed") {
+	eventually.Within(t, time.Minute, "the newer version is installed after a day", func() bool { return m.callLook(t, stack.AgentToken, "one").Version == "1.1.0" })
+	if said := m.runAsOperator(t, "status").Stdout; strings.Contains(said, "could be installed") {
 		t.Errorf("status reports a failed update after the update:\n%s", said)
 	}
 	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
@@ -357,23 +357,23 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 
 // Checks that npx commands that the gateway does not install run unchanged, and that `config check` reports those that
 // install their package at each start.
-func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
+func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
 	r.publish(t, "@acme/server", "1.0.0", acme, map[string]string{"cli.js": server, "install.js": installScript})
-	m := write(t, r, `  call: {stdio: {command: [npx, -y, -p, "@acme/server@1.0.0", -c, "server --from-a-shell"], env: {npm_config_registry: "REGISTRY"}}}
+	m := writeMesh(t, r, `  call: {stdio: {command: [npx, -y, -p, "@acme/server@1.0.0", -c, "server --from-a-shell"], env: {npm_config_registry: "REGISTRY"}}}
   chosen: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, install: each_start}}
   several: {stdio: {command: [npx, -p, "@acme/server@1.0.0", -p, "@acme/server@1.0.0", server]}}
   folder: {stdio: {command: [npx, ./server]}}
 `)
 	m.start(t)
 	for name, args := range map[string][]string{"call": {"--from-a-shell"}, "chosen": {}} {
-		got := m.look(t, stack.AgentToken, name)
+		got := m.callLook(t, stack.AgentToken, name)
 		if !slices.Equal(got.Args, args) || strings.Contains(got.Program, "gateway/programs") {
 			t.Errorf("%s runs as %+v", name, got)
 		}
 	}
-	checked := m.operator(t, "config", "check")
+	checked := m.runAsOperator(t, "config", "check")
 	for _, want := range []string{
 		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
 		"servers.several installs its package at each start, in a folder of each caller's process: it names several packages",
@@ -392,12 +392,12 @@ func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 }
 
 // Case X21. Checks that the server's limits apply to an installation, and that the error names the key of the limit.
-func TestX21Npx_InstallationIsHeldToLimits(t *testing.T) {
+func TestNpx_LimitsApplyToTheInstallation(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
 	fill := "for (let i = 0; i < 64; i++) fs.writeFileSync(`file${i}`, Buffer.alloc(1 << 20, 1)); setTimeout(() => {}, 60000)"
 	r.publish(t, "@acme/large", "1.0.0", map[string]any{"bin": "cli.js", "scripts": map[string]string{"postinstall": "node fill.js"}}, map[string]string{"cli.js": server, "fill.js": "const fs = require('fs'); " + fill})
-	m := write(t, r, "  large: {stdio: {command: [npx, -y, \"@acme/large@1.0.0\"], env: {npm_config_registry: \"REGISTRY\"}, limits: {disk: 16MiB}}}\n")
+	m := writeMesh(t, r, "  large: {stdio: {command: [npx, -y, \"@acme/large@1.0.0\"], env: {npm_config_registry: \"REGISTRY\"}, limits: {disk: 16MiB}}}\n")
 	m.start(t)
 	ran := m.call(t, stack.AgentToken, "large")
 	said := "the installation of @acme/large@1.0.0 for server large failed: its folder reached its limit of 16 MiB, or 4096 files (servers.large.stdio.limits.disk)"

@@ -29,12 +29,12 @@ type registry struct {
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// asked receives the path of each requested archive, which is sent only after goOn is closed. If asked is nil,
+	// requested receives the path of each requested archive, which is sent only after goOn is closed. If asked is nil,
 	// archives are sent at once.
-	asked chan string
-	goOn  chan struct{}
-	// away makes the registry respond to every request with an error.
-	away bool
+	requested chan string
+	released  chan struct{}
+	// unavailable makes the registry respond to every request with an error.
+	unavailable bool
 }
 
 func startRegistry(t *testing.T) *registry {
@@ -97,7 +97,7 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.mu.Lock()
-	tarball, asked, goOn, away := r.tarballs[path], r.asked, r.goOn, r.away
+	tarball, asked, goOn, away := r.tarballs[path], r.requested, r.released, r.unavailable
 	versions := r.packages[strings.TrimPrefix(path, "/")]
 	answer, _ := json.Marshal(map[string]any{"name": strings.TrimPrefix(path, "/"), "dist-tags": map[string]string{"latest": r.latest[strings.TrimPrefix(path, "/")]}, "versions": versions})
 	if tarball != nil {
@@ -124,8 +124,8 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// fetches returns the number of times that a version of a package was fetched.
-func (r *registry) fetches(name, version string) (n int) {
+// downloadCount returns the number of times that a version of a package was fetched.
+func (r *registry) downloadCount(name, version string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for path, times := range r.fetched {
@@ -136,22 +136,22 @@ func (r *registry) fetches(name, version string) (n int) {
 	return n
 }
 
-// hold delays all archives until release is called. asked receives the path of each delayed archive.
-func (r *registry) hold() (asked <-chan string, release func()) {
+// holdDownloads delays all archives until release is called. asked receives the path of each delayed archive.
+func (r *registry) holdDownloads() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked, r.goOn = make(chan string, 100), make(chan struct{})
-	goOn := r.goOn
-	return r.asked, func() {
+	r.requested, r.released = make(chan string, 100), make(chan struct{})
+	goOn := r.released
+	return r.requested, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.asked = nil
+		r.requested = nil
 		close(goOn)
 	}
 }
 
-func (r *registry) goAway(away bool) {
+func (r *registry) setUnavailable(away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.away = away
+	r.unavailable = away
 }

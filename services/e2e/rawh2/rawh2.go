@@ -53,12 +53,12 @@ func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*
 		return nil, err
 	}
 	if !deaf {
-		go c.listen()
+		go c.discardInput()
 	}
 	return c, nil
 }
 
-func (c *Conn) listen() {
+func (c *Conn) discardInput() {
 	defer close(c.ended)
 	_, _ = io.Copy(io.Discard, c.Conn) // the content does not matter, only the end of the connection
 }
@@ -67,8 +67,8 @@ func (c *Conn) listen() {
 // never closed.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// Block returns the header block of a gRPC call with the additional fields. It does not use the dynamic table.
-func Block(method string, fields ...hpack.HeaderField) []byte {
+// HeaderBlock returns the header block of a gRPC call with the additional fields. It does not use the dynamic table.
+func HeaderBlock(method string, fields ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
 	for _, f := range append([]hpack.HeaderField{
@@ -81,9 +81,9 @@ func Block(method string, fields ...hpack.HeaderField) []byte {
 	return block.Bytes()
 }
 
-// Indexed returns a header block in which a field occurs n times. The first occurrence adds the field to the dynamic
+// IndexedHeaderBlock returns a header block in which a field occurs n times. The first occurrence adds the field to the dynamic
 // table, and each other one is a byte that refers to the entry. value is the length of the field's value.
-func Indexed(name string, value, n int) []byte {
+func IndexedHeaderBlock(name string, value, n int) []byte {
 	block := hpackString([]byte{newName}, name)
 	block = hpackString(block, strings.Repeat("v", value))
 	return append(block, bytes.Repeat([]byte{first}, n-1)...)
@@ -118,8 +118,8 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// Message sends the first have bytes of a gRPC message whose prefix declares claimed bytes.
-func (c *Conn) Message(id uint32, claimed, have int) error {
+// SendPartialMessage sends the first have bytes of a gRPC message whose prefix declares claimed bytes.
+func (c *Conn) SendPartialMessage(id uint32, claimed, have int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {
 		return err

@@ -67,24 +67,24 @@ func Start(t testing.TB, tools string) *Server {
 	return s
 }
 
-// On sets the response to calls of a tool. An empty name means all methods except initialize, tools/list and
+// SetAnswer sets the response to calls of a tool. An empty name means all methods except initialize, tools/list and
 // tools/call.
-func (s *Server) On(tool string, answer Answer) {
+func (s *Server) SetAnswer(tool string, answer Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[tool] = answer
 }
 
-// List replaces the tools that the server lists. tools is a JSON array.
-func (s *Server) List(tools string) {
+// SetTools replaces the tools that the server lists. tools is a JSON array.
+func (s *Server) SetTools(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tools = tools
 }
 
-// SecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list has
+// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list has
 // one page.
-func (s *Server) SecondPage(tools string) {
+func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.second = tools
@@ -106,8 +106,8 @@ func (s *Server) Calls(tool ...string) []Request {
 // ownSession is the session id of the sessions that the gateway opens to list the tools itself.
 const ownSession = "own-session"
 
-// Own returns the messages that were received in the gateway's own sessions, in which it lists the tools.
-func (s *Server) Own() []Request {
+// OwnRequests returns the messages that were received in the gateway's own sessions, in which it lists the tools.
+func (s *Server) OwnRequests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.own...)
@@ -120,15 +120,15 @@ func (s *Server) Requests() []Request {
 	return append([]Request(nil), s.requests...)
 }
 
-// Forget drops the messages received so far, to free memory.
-func (s *Server) Forget() {
+// DropRequests drops the messages received so far, to free memory.
+func (s *Server) DropRequests() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests, s.own = nil, nil
 }
 
-// Ended returns the ids of the sessions that were ended by DELETE, except the gateway's own.
-func (s *Server) Ended() []string {
+// EndedSessions returns the ids of the sessions that were ended by DELETE, except the gateway's own.
+func (s *Server) EndedSessions() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.ended...)
@@ -167,11 +167,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.answerTo(m, body, r)(w, r, string(m.ID))
+	s.recordAndAnswer(m, body, r)(w, r, string(m.ID))
 }
 
-// answerTo records a request and returns its Answer.
-func (s *Server) answerTo(m envelope, body []byte, r *http.Request) Answer {
+// recordAndAnswer records a request and returns its Answer.
+func (s *Server) recordAndAnswer(m envelope, body []byte, r *http.Request) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	session, came := "raw-session", Request{Body: body, Header: r.Header.Clone(), Method: m.Method, Name: m.Params.Name}

@@ -66,7 +66,7 @@ func Connect(t testing.TB, url, token string) *Client {
 // Open opens a session of protocol revision 2025-11-25 and replaces the client's previous session, if any.
 func (c *Client) Open() error {
 	c.session, c.Version = "", ""
-	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
+	resp, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
 	if err != nil {
 		return err
 	}
@@ -75,15 +75,15 @@ func (c *Client) Open() error {
 		return fmt.Errorf("initialize answered %d without a session: %s", resp.Status, resp.Body)
 	}
 	c.Version = "2025-11-25"
-	_, err = c.Try([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	_, err = c.TryPost([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	return err
 }
 
 // Session returns the session id.
 func (c *Client) Session() string { return c.session }
 
-// With returns a client with another token and the same session.
-func (c *Client) With(token string) *Client {
+// WithToken returns a client with another token and the same session.
+func (c *Client) WithToken(token string) *Client {
 	other := *c
 	other.token = token
 	return &other
@@ -92,15 +92,15 @@ func (c *Client) With(token string) *Client {
 // Post sends one message and returns the response. The test fails on a transport error.
 func (c *Client) Post(body string) Response {
 	c.t.Helper()
-	resp, err := c.Try([]byte(body))
+	resp, err := c.TryPost([]byte(body))
 	if err != nil {
 		c.t.Fatalf("post %.200s: %v", body, err)
 	}
 	return resp
 }
 
-// Try sends one message and returns the response, or the transport error.
-func (c *Client) Try(body []byte) (Response, error) {
+// TryPost sends one message and returns the response, or the transport error.
+func (c *Client) TryPost(body []byte) (Response, error) {
 	req, err := http.NewRequest(http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return Response{}, err
@@ -167,8 +167,8 @@ func quote(s string) string {
 	return string(raw)
 }
 
-// answer holds the parts of a JSON-RPC response that tests read.
-type answer struct {
+// jsonrpcResponse holds the parts of a JSON-RPC response that tests read.
+type jsonrpcResponse struct {
 	Result struct {
 		IsError bool                       `json:"isError"`
 		Content []struct{ Text string }    `json:"content"`
@@ -181,9 +181,9 @@ type answer struct {
 	} `json:"error"`
 }
 
-func (r Response) parse(t testing.TB) answer {
+func (r Response) parse(t testing.TB) jsonrpcResponse {
 	t.Helper()
-	var a answer
+	var a jsonrpcResponse
 	if err := json.Unmarshal(r.Body, &a); err != nil {
 		t.Fatalf("the response is not JSON: %v: %q", err, r.Body)
 	}

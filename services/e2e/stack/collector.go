@@ -25,7 +25,7 @@ type Collector struct {
 
 	mu      sync.Mutex
 	spans   []Span
-	metrics map[source]Metric
+	metrics map[metricKey]Metric
 	raw     []byte
 }
 
@@ -53,10 +53,10 @@ func NewCollector(t *testing.T) *Collector {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Collector{URL: "http://" + lis.Addr().String(), metrics: make(map[source]Metric)}
+	c := &Collector{URL: "http://" + lis.Addr().String(), metrics: make(map[metricKey]Metric)}
 	server := grpc.NewServer()
 	collectorv1.RegisterTraceServiceServer(server, c)
-	metricsv1.RegisterMetricsServiceServer(server, &receiver{collector: c})
+	metricsv1.RegisterMetricsServiceServer(server, &metricsReceiver{collector: c})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -82,14 +82,14 @@ func (c *Collector) Export(_ context.Context, req *collectorv1.ExportTraceServic
 		service := attributes(resource.GetResource().GetAttributes())["service.name"]
 		for _, scope := range resource.GetScopeSpans() {
 			for _, span := range scope.GetSpans() {
-				c.spans = append(c.spans, read(service, span))
+				c.spans = append(c.spans, newSpan(service, span))
 			}
 		}
 	}
 	return new(collectorv1.ExportTraceServiceResponse), nil
 }
 
-func read(service string, span *tracev1.Span) Span {
+func newSpan(service string, span *tracev1.Span) Span {
 	out := Span{
 		Service: service, Name: span.GetName(), Kind: span.GetKind(),
 		Trace: hex.EncodeToString(span.GetTraceId()), ID: hex.EncodeToString(span.GetSpanId()), Parent: hex.EncodeToString(span.GetParentSpanId()),

@@ -35,18 +35,18 @@ type Point struct {
 	Sum float64
 }
 
-// source identifies a metric by the service.instance.id of its process and by its name.
-type source struct{ instance, name string }
+// metricKey identifies a metric by the service.instance.id of its process and by its name.
+type metricKey struct{ instance, name string }
 
-// receiver receives metrics for a collector. It is a type of its own because both services have a method Export.
-type receiver struct {
+// metricsReceiver receives metrics for a collector. It is a type of its own because both services have a method Export.
+type metricsReceiver struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	collector *Collector
 }
 
 // Export implements metricsv1.MetricsServiceServer.
-func (r *receiver) Export(_ context.Context, req *metricsv1.ExportMetricsServiceRequest) (*metricsv1.ExportMetricsServiceResponse, error) {
+func (r *metricsReceiver) Export(_ context.Context, req *metricsv1.ExportMetricsServiceRequest) (*metricsv1.ExportMetricsServiceResponse, error) {
 	raw, err := proto.Marshal(req)
 	if err != nil {
 		return nil, err
@@ -59,14 +59,14 @@ func (r *receiver) Export(_ context.Context, req *metricsv1.ExportMetricsService
 		of := attributes(resource.GetResource().GetAttributes())
 		for _, scope := range resource.GetScopeMetrics() {
 			for _, made := range scope.GetMetrics() {
-				c.metrics[source{of["service.instance.id"], made.GetName()}] = readMetric(of["service.name"], made)
+				c.metrics[metricKey{of["service.instance.id"], made.GetName()}] = newMetric(of["service.name"], made)
 			}
 		}
 	}
 	return new(metricsv1.ExportMetricsServiceResponse), nil
 }
 
-func readMetric(service string, made *metricv1.Metric) Metric {
+func newMetric(service string, made *metricv1.Metric) Metric {
 	out := Metric{Service: service, Name: made.GetName(), Unit: made.GetUnit(), Description: made.GetDescription()}
 	numbers := func(kind string, points []*metricv1.NumberDataPoint) {
 		out.Kind = kind

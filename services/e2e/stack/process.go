@@ -61,15 +61,15 @@ func Start(t *testing.T, s *Stack) *Process {
 	return p
 }
 
-// StartBare starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter policy
+// StartWithoutConfig starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter policy
 // and generated tokens, and addresses that the system chooses.
-func StartBare(t *testing.T) *Process {
+func StartWithoutConfig(t *testing.T) *Process {
 	t.Helper()
-	return StartBareIn(t, t.TempDir())
+	return StartWithoutConfigIn(t, t.TempDir())
 }
 
-// StartBareIn is like [StartBare] but uses dir, which may hold the files of an earlier run.
-func StartBareIn(t *testing.T, dir string) *Process {
+// StartWithoutConfigIn is like [StartWithoutConfig] but uses dir, which may hold the files of an earlier run.
+func StartWithoutConfigIn(t *testing.T, dir string) *Process {
 	t.Helper()
 	p := Launch(t, &Stack{Dir: dir}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")
 	p.await(t)
@@ -88,7 +88,7 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	if program == "" {
 		program = Program(t, "sluice")
 	}
-	line := slices.Concat(s.Under, []string{program}, args)
+	line := slices.Concat(s.Wrapper, []string{program}, args)
 	p := &Process{Stack: s, cmd: exec.Command(line[0], line[1:]...), line: make(chan []byte, 1), ended: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stderr = s.Dir, environ(s.Env...), &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: s.OwnGroup}
@@ -99,13 +99,13 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go p.follow(stdout)
+	go p.readStdout(stdout)
 	t.Cleanup(p.Kill)
 	return p
 }
 
-// follow reads standard output until the process ends, so that the pipe never fills.
-func (p *Process) follow(stdout io.Reader) {
+// readStdout reads standard output until the process ends, so that the pipe never fills.
+func (p *Process) readStdout(stdout io.Reader) {
 	defer close(p.ended)
 	lines := bufio.NewReader(io.TeeReader(stdout, &p.stdout))
 	first, _ := lines.ReadBytes('\n') // if the process ends before it serves, its standard error has the reason
@@ -119,13 +119,13 @@ func (p *Process) await(t *testing.T) {
 	t.Helper()
 	select {
 	case text := <-p.line:
-		p.read(t, text)
+		p.parseAddresses(t, text)
 	case <-time.After(readyTimeout):
 		t.Fatalf("sluice up did not serve within %v:\n%s", readyTimeout, p.Stderr())
 	}
 }
 
-func (p *Process) read(t *testing.T, line []byte) {
+func (p *Process) parseAddresses(t *testing.T, line []byte) {
 	t.Helper()
 	var at struct {
 		MCP    map[string]string
@@ -145,8 +145,8 @@ func (p *Process) read(t *testing.T, line []byte) {
 	}
 }
 
-// Serves waits until the mesh serves or has ended, and reports whether the mesh serves.
-func (p *Process) Serves() bool {
+// AwaitServing waits until the mesh serves or has ended, and reports whether the mesh serves.
+func (p *Process) AwaitServing() bool {
 	select {
 	case line := <-p.line:
 		p.line <- line

@@ -27,8 +27,8 @@ type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
-	// self is the launcher with which the test process starts stdio servers.
-	self sandbox.Launcher
+	// launcher is the launcher with which the test process starts stdio servers.
+	launcher sandbox.Launcher
 }
 
 var programs = builds{built: make(map[string]error)}
@@ -73,9 +73,9 @@ func Program(t *testing.T, name string) string {
 }
 
 // Main runs the tests of a package, removes the programs that were built for them, and returns the exit code. A
-// package that uses [Program] or [Up] calls Main in TestMain.
+// package that uses [Program] or [StartInProcess] calls Main in TestMain.
 func Main(m *testing.M) int {
-	programs.self = sandbox.RunLauncher()
+	programs.launcher = sandbox.RunLauncher()
 	code := m.Run()
 	if programs.dir != "" && programs.dir != os.Getenv(programsDir) {
 		_ = os.RemoveAll(programs.dir) // if this fails, the system cleans its temporary files later
@@ -114,8 +114,8 @@ type Command struct {
 	Stdin string
 }
 
-// Ran is the result of a command.
-type Ran struct {
+// CommandResult is the result of a command.
+type CommandResult struct {
 	// Code is the exit code.
 	Code int
 	// Stdout and Stderr hold its output.
@@ -123,7 +123,7 @@ type Ran struct {
 }
 
 // Run runs a command until it ends. The test fails if the command could not be run at all.
-func Run(t *testing.T, c Command) Ran {
+func Run(t *testing.T, c Command) CommandResult {
 	t.Helper()
 	name := cmp.Or(c.Program, "sluice")
 	program := Program(t, name) // outside the time limit, because building may take longer than running
@@ -136,12 +136,12 @@ func Run(t *testing.T, c Command) Ran {
 	if _, exited := errors.AsType[*exec.ExitError](err); (err != nil && !exited) || ctx.Err() != nil {
 		t.Fatalf("run %s %s: %v\n%s%s", name, strings.Join(c.Args, " "), errors.Join(err, ctx.Err()), stdout.String(), stderr.String())
 	}
-	return Ran{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+	return CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// given holds the addresses that FreeAddr has returned in this process. An address is returned only once, because a
+// assignedAddrs holds the addresses that FreeAddr has returned in this process. An address is returned only once, because a
 // test may stop listening on it for a while.
-var given sync.Map
+var assignedAddrs sync.Map
 
 // FreeAddr returns a free loopback address that no other test of this process was given. Its port is below the
 // ephemeral ports, so that the system never assigns it.
@@ -152,7 +152,7 @@ func FreeAddr(t *testing.T) string {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
 		if lis, err := net.Listen("tcp", addr); err == nil {
 			_ = lis.Close() // it was opened only to find out whether the port is free
-			if _, taken := given.LoadOrStore(addr, true); !taken {
+			if _, taken := assignedAddrs.LoadOrStore(addr, true); !taken {
 				return addr
 			}
 		}

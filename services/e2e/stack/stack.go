@@ -70,8 +70,8 @@ type Stack struct {
 	Args []string
 	// OwnGroup starts the program in its own process group, which does not receive Ctrl-C of a terminal.
 	OwnGroup bool
-	// Under is the command that runs the program, for example nice or chrt. Empty means none.
-	Under []string
+	// Wrapper is the command that runs the program, for example nice or chrt. Empty means none.
+	Wrapper []string
 }
 
 // MCP returns the URL of a server at the MCP edge.
@@ -81,10 +81,10 @@ func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
 func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway", "journal") }
 
 // Operator returns a gRPC connection with the operator's token, which is closed when the test ends.
-func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.Person(t, OperatorToken) }
+func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.DialWithToken(t, OperatorToken) }
 
-// Person returns a gRPC connection that is authenticated with token. If token is empty, none is sent.
-func (s *Stack) Person(t *testing.T, token string) *grpc.ClientConn {
+// DialWithToken returns a gRPC connection that is authenticated with token. If token is empty, none is sent.
+func (s *Stack) DialWithToken(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)
 	if err != nil {
@@ -94,10 +94,10 @@ func (s *Stack) Person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// Up starts a mesh in this process and stops it when the test ends.
-func Up(t *testing.T, opts Options) *Stack {
+// StartInProcess starts a mesh in this process and stops it when the test ends.
+func StartInProcess(t *testing.T, opts Options) *Stack {
 	t.Helper()
-	s := Write(t, opts)
+	s := WriteConfig(t, opts)
 	f, err := config.Load(s.Config, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func Up(t *testing.T, opts Options) *Stack {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	mesh, err := sluice.New(ctx, sluice.Options{
-		File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(out, nil)), Launcher: programs.self,
+		File: f, Env: os.LookupEnv, Version: "test", Log: slog.New(slog.NewTextHandler(out, nil)), Launcher: programs.launcher,
 	})
 	if err != nil {
 		stop()
@@ -135,9 +135,9 @@ func Up(t *testing.T, opts Options) *Stack {
 	return s
 }
 
-// Write writes a configuration and its policy into a temporary folder of the test. Unless opts has addresses, the
+// WriteConfig writes a configuration and its policy into a temporary folder of the test. Unless opts has addresses, the
 // system chooses them.
-func Write(t *testing.T, opts Options) *Stack {
+func WriteConfig(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	dir := t.TempDir()
 	s := &Stack{Dir: dir, Config: filepath.Join(dir, "sluice.yaml"), Policy: filepath.Join(dir, "policy.yaml")}
@@ -159,12 +159,12 @@ servers:
 	if strings.TrimSpace(opts.Servers) == "" {
 		text = strings.Replace(text, "servers:\n", "", 1)
 	}
-	write(t, s.Config, text)
-	write(t, s.Policy, opts.Policy)
+	writeFile(t, s.Config, text)
+	writeFile(t, s.Policy, opts.Policy)
 	return s
 }
 
-func write(t *testing.T, file, text string) {
+func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -55,7 +55,7 @@ func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	if t.Failed() {
 		return
 	}
-	granted := grants(t, l.Decisions(t))
+	granted := reservationTimes(t, l.Decisions(t))
 	total, closest := 0, time.Duration(1<<62)
 	for session, times := range granted {
 		slices.SortFunc(times, time.Time.Compare)
@@ -108,8 +108,8 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// grants returns the times at which the limiter reserved calls, by session and with the limiter's clock.
-func grants(t *testing.T, decisions string) map[string][]time.Time {
+// reservationTimes returns the times at which the limiter reserved calls, by session and with the limiter's clock.
+func reservationTimes(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {
 		Kind, Session string

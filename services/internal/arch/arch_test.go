@@ -18,45 +18,45 @@ const module = "github.com/sluice-mesh/sluice/services/"
 // root is the folder of the services module.
 const root = "../.."
 
-// outside lists the folders that test the mesh from outside. Tests of every service may use the helpers in e2e.
-var outside = map[string]bool{"e2e": true, "bench": true}
+// testFolders lists the folders that test the mesh from outside. Tests of every service may use the helpers in e2e.
+var testFolders = map[string]bool{"e2e": true, "bench": true}
 
-func TestServicesDoNotImportEachOther(t *testing.T) {
+func TestImports_ServicesDoNotImportEachOther(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
 		target, ours := strings.CutPrefix(imp, module)
-		from, to := first(file), first(target)
+		from, to := firstElement(file), firstElement(target)
 		switch {
 		case !ours, to == from, to == "internal", from == "sluice":
-		case outside[from] && to == "sluice", to == "e2e" && isTest(file):
+		case testFolders[from] && to == "sluice", to == "e2e" && isTest(file):
 		default:
 			t.Errorf("%s must not import %s: services talk through gen/", file, imp)
 		}
 	})
 }
 
-func TestOnlyTheGatewayFramesMCP(t *testing.T) {
+func TestImports_OnlyTheGatewayFramesMCP(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
-		if strings.HasPrefix(imp, "github.com/modelcontextprotocol/go-sdk") && first(file) != "sluice" && !isTest(file) && !outside[first(file)] {
+		if strings.HasPrefix(imp, "github.com/modelcontextprotocol/go-sdk") && firstElement(file) != "sluice" && !isTest(file) && !testFolders[firstElement(file)] {
 			t.Errorf("%s must not import %s: the SDK is for clients, the demo server and tests", file, imp)
 		}
 	})
 }
 
-func TestOnlyWasmagentRunsGuests(t *testing.T) {
+func TestImports_OnlyWasmagentRunsGuests(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
-		if strings.HasPrefix(imp, "github.com/tetratelabs/wazero") && first(file) != "wasmagent" {
+		if strings.HasPrefix(imp, "github.com/tetratelabs/wazero") && firstElement(file) != "wasmagent" {
 			t.Errorf("%s must not import %s", file, imp)
 		}
 	})
 }
 
-func TestDecisionCodeNeverImportsEncodingJSON(t *testing.T) {
+func TestImports_DecisionCodeDoesNotUseEncodingJSON(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
-		switch first(file) {
+		switch firstElement(file) {
 		case "gateway", "policy", "ratelimit", "approval":
 			if imp == "encoding/json" && !isTest(file) {
 				t.Errorf("%s must not import %s: it folds case and merges duplicates", file, imp)
@@ -65,13 +65,13 @@ func TestDecisionCodeNeverImportsEncodingJSON(t *testing.T) {
 	})
 }
 
-// pure lists the packages that decide. Their functions depend only on their arguments.
-var pure = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
+// decisionPackages lists the packages that decide. Their functions depend only on their arguments.
+var decisionPackages = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
 
-func TestCoresArePure(t *testing.T) {
+func TestImports_DecisionPackagesDoNoIO(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
-		for _, core := range pure {
+		for _, core := range decisionPackages {
 			if !strings.HasPrefix(file, core) || isTest(file) {
 				continue
 			}
@@ -84,14 +84,14 @@ func TestCoresArePure(t *testing.T) {
 	})
 }
 
-func TestPlumbingKnowsNoService(t *testing.T) {
+func TestImports_InternalPackagesKnowNoService(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
 		target, ours := strings.CutPrefix(imp, module)
-		if first(file) != "internal" || !ours {
+		if firstElement(file) != "internal" || !ours {
 			return
 		}
-		if to := first(target); to != "internal" && (to != "e2e" || !isTest(file)) {
+		if to := firstElement(target); to != "internal" && (to != "e2e" || !isTest(file)) {
 			t.Errorf("%s must not import %s: packages below internal know no service", file, imp)
 		}
 	})
@@ -145,7 +145,7 @@ func eachFile(t *testing.T, mode parser.Mode, f func(file string, parsed *ast.Fi
 	}
 }
 
-func first(path string) string {
+func firstElement(path string) string {
 	name, _, _ := strings.Cut(path, "/")
 	return name
 }

@@ -94,7 +94,7 @@ func casesInTests(t *testing.T) map[string][]string {
 		}
 		for _, decl := range parsed.Decls {
 			f, ok := decl.(*ast.FuncDecl)
-			if !ok || !tests(f) {
+			if !ok || !isTestFunction(f) {
 				continue
 			}
 			for id := range casesOf(f, parsed.Comments) {
@@ -109,9 +109,9 @@ func casesInTests(t *testing.T) map[string][]string {
 	return found
 }
 
-// tests reports whether a function is a test or a helper of one, which is a function with a parameter of type
+// isTestFunction reports whether a function is a test or a helper of one, which is a function with a parameter of type
 // *testing.T.
-func tests(f *ast.FuncDecl) bool {
+func isTestFunction(f *ast.FuncDecl) bool {
 	for _, param := range f.Type.Params.List {
 		if star, ok := param.Type.(*ast.StarExpr); ok {
 			if of, ok := star.X.(*ast.SelectorExpr); ok && of.Sel.Name == "T" {

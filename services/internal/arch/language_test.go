@@ -28,8 +28,8 @@ var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|
 // plain matches the avoided words in a form that is easy to read, as in "nil if there is none".
 var plain = regexp.MustCompile(`(?i)\bthere (?:is|are) none\b`)
 
-// count returns the number of avoided words in a text.
-func count(text string) int {
+// countAvoided returns the number of avoided words in a text.
+func countAvoided(text string) int {
 	return len(avoided.FindAllString(text, -1)) - len(plain.FindAllString(text, -1))
 }
 
@@ -43,9 +43,9 @@ func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	t.Parallel()
 	may := readExceptions(t)
 	have := make(map[string]int)
-	for _, file := range texts(t) {
-		if n := avoidedIn(t, file); n > 0 {
-			have[strings.TrimPrefix(filepath.ToSlash(file), filepath.ToSlash(top)+"/")] = n
+	for _, file := range textFiles(t) {
+		if n := countAvoidedIn(t, file); n > 0 {
+			have[strings.TrimPrefix(filepath.ToSlash(file), filepath.ToSlash(repositoryRoot)+"/")] = n
 		}
 	}
 	smaller := false
@@ -66,19 +66,19 @@ func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	}
 }
 
-// top is the root folder of the repository.
-var top = filepath.Join(root, "..")
+// repositoryRoot is the root folder of the repository.
+var repositoryRoot = filepath.Join(root, "..")
 
-// texts returns the paths of all Go files, .proto files and documents of the repository.
-func texts(t *testing.T) (files []string) {
+// textFiles returns the paths of all Go files, .proto files and documents of the repository.
+func textFiles(t *testing.T) (files []string) {
 	t.Helper()
-	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(repositoryRoot, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name := d.Name()
 		if d.IsDir() {
-			if path != top && strings.HasPrefix(name, ".") || slices.Contains([]string{"node_modules", "testdata", "gen", "bin", "dist"}, name) {
+			if path != repositoryRoot && strings.HasPrefix(name, ".") || slices.Contains([]string{"node_modules", "testdata", "gen", "bin", "dist"}, name) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -94,26 +94,26 @@ func texts(t *testing.T) (files []string) {
 	return files
 }
 
-// avoidedIn returns the number of avoided words in a file. In a Go file only comments and strings count.
-func avoidedIn(t *testing.T, file string) (n int) {
+// countAvoidedIn returns the number of avoided words in a file. In a Go file only comments and strings count.
+func countAvoidedIn(t *testing.T, file string) (n int) {
 	t.Helper()
 	if filepath.Ext(file) != ".go" {
 		raw, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return count(string(raw))
+		return countAvoided(string(raw))
 	}
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, group := range parsed.Comments {
-		n += count(group.Text())
+		n += countAvoided(group.Text())
 	}
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
-			n += count(text.Value)
+			n += countAvoided(text.Value)
 		}
 		return true
 	})
@@ -156,7 +156,7 @@ func writeExceptions(t *testing.T, have map[string]int) {
 // code.
 func TestLanguage_LinesOfDocumentsFit(t *testing.T) {
 	t.Parallel()
-	for _, file := range texts(t) {
+	for _, file := range textFiles(t) {
 		if filepath.Ext(file) != ".md" {
 			continue
 		}

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestSequentialPackagesStartNothing checks the packages in the variable SEQUENTIAL of the Makefile. Their tests run
+// TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. Their tests run
 // without the race detector, so these packages must have no goroutine, no channel, and no lock or atomic value.
-func TestSequentialPackagesStartNothing(t *testing.T) {
+func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "..", "Makefile"))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestSequentialPackagesStartNothing(t *testing.T) {
 			return
 		}
 		found[dir] = true
-		if why := concurrent(parsed); why != "" {
+		if why := findConcurrency(parsed); why != "" {
 			t.Errorf("%s has %s: remove %s from SEQUENTIAL in the Makefile", file, why, dir)
 		}
 	})
@@ -42,9 +42,9 @@ func TestSequentialPackagesStartNothing(t *testing.T) {
 	}
 }
 
-// concurrent returns a description of the first construct in a file that can cause a data race, or an empty string. A
+// findConcurrency returns a description of the first construct in a file that can cause a data race, or an empty string. A
 // value that [sync.OnceValues] makes cannot cause one.
-func concurrent(file *ast.File) (why string) {
+func findConcurrency(file *ast.File) (why string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GoStmt:

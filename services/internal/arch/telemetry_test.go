@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// TestAttributesAreDocumented checks that each attribute of the project is named only in files called telemetry.go, and
+// TestTelemetry_AttributesAreDocumented checks that each attribute of the project is named only in files called telemetry.go, and
 // that docs/telemetry.md lists exactly these attributes.
-func TestAttributesAreDocumented(t *testing.T) {
+func TestTelemetry_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := make(map[string]bool)
 	for _, heading := range []string{"Attributes of the gateway's spans", "Attributes of votes", "Attributes of a process", "Attributes of metrics"} {
@@ -60,9 +60,9 @@ func attributeName(call *ast.CallExpr) (string, bool) {
 // instruments matches the names of the OpenTelemetry methods that create an instrument.
 var instruments = regexp.MustCompile(`^(Int64|Float64)(Observable)?(Counter|UpDownCounter|Gauge|Histogram)$`)
 
-// TestInstrumentsAreMadeInOnePlace checks that instruments are created only in files called telemetry.go, and that each
+// TestTelemetry_InstrumentsAreMadeInOnePlace checks that instruments are created only in files called telemetry.go, and that each
 // one has a name, a unit and a description.
-func TestInstrumentsAreMadeInOnePlace(t *testing.T) {
+func TestTelemetry_InstrumentsAreMadeInOnePlace(t *testing.T) {
 	t.Parallel()
 	eachCall(t, func(file string, call *ast.CallExpr) {
 		of, ok := call.Fun.(*ast.SelectorExpr)

@@ -15,9 +15,9 @@ const (
 	replies  = "gateway/internal/edge/asked.go"
 )
 
-// alone maps a package to its names that could reach a server. The value lists the files, by the start of their paths,
+// reachingNames maps a package to its names that could reach a server. The value lists the files, by the start of their paths,
 // that may use the name in addition to tests and to the package itself.
-var alone = map[string]map[string][]string{
+var reachingNames = map[string]map[string][]string{
 	module + upstream: {
 		"Transport": {"gateway/gateway.go"}, // configures how each server is reached
 		"Conn":      nil,
@@ -32,9 +32,9 @@ var alone = map[string]map[string][]string{
 	"os/exec":                              {"Command": nil, "CommandContext": nil, "Cmd": nil},
 }
 
-// TestThereIsOneWayToAnUpstream checks that all traffic to a server goes through a session of package upstream, and
+// TestUpstream_IsReachedOnlyThroughItsPackage checks that all traffic to a server goes through a session of package upstream, and
 // that a client's request goes there only through the pipeline.
-func TestThereIsOneWayToAnUpstream(t *testing.T) {
+func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
 		if strings.HasPrefix(imp, module+upstream+"/") && path.Dir(file) != "gateway" && !strings.HasPrefix(file, upstream+"/") && !isTest(file) {
@@ -43,10 +43,10 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 	})
 	said := make(map[string]bool)
 	eachFile(t, 0, func(file string, parsed *ast.File) {
-		if first(file) != "gateway" || isTest(file) {
+		if firstElement(file) != "gateway" || isTest(file) {
 			return
 		}
-		names := namesOf(parsed)
+		names := importNames(parsed)
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr:
@@ -61,9 +61,9 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 					}
 				}
 			case *ast.CompositeLit:
-				check(t, file, names, n.Type, "{", said)
+				checkSelector(t, file, names, n.Type, "{", said)
 			case *ast.SelectorExpr:
-				check(t, file, names, n, "", said)
+				checkSelector(t, file, names, n, "", said)
 			}
 			return true
 		})
@@ -75,8 +75,8 @@ func TestThereIsOneWayToAnUpstream(t *testing.T) {
 	}
 }
 
-// check reports an error if a file must not use a name. If the file may use it, check marks the file in said.
-func check(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
+// checkSelector reports an error if a file must not use a name. If the file may use it, check marks the file in said.
+func checkSelector(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
 	selector, ok := expr.(*ast.SelectorExpr)
 	if !ok {
@@ -87,7 +87,7 @@ func check(t *testing.T, file string, names map[string]string, expr ast.Expr, su
 		return
 	}
 	imp := names[pkg.Name]
-	may, limited := alone[imp][selector.Sel.Name+suffix]
+	may, limited := reachingNames[imp][selector.Sel.Name+suffix]
 	if !limited || strings.HasPrefix(file, upstream+"/") && imp == module+upstream {
 		return
 	}
@@ -100,8 +100,8 @@ func check(t *testing.T, file string, names map[string]string, expr ast.Expr, su
 	t.Errorf("%s must not use %s.%s%s: it reaches a server without package upstream", file, pkg.Name, selector.Sel.Name, suffix)
 }
 
-// namesOf returns the import paths of a file by the names under which the file uses them.
-func namesOf(parsed *ast.File) map[string]string {
+// importNames returns the import paths of a file by the names under which the file uses them.
+func importNames(parsed *ast.File) map[string]string {
 	out := make(map[string]string)
 	for _, spec := range parsed.Imports {
 		imp := strings.Trim(spec.Path.Value, `"`)

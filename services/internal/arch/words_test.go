@@ -12,10 +12,10 @@ func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 	t.Parallel()
 	refuses := 0
 	eachFile(t, 0, func(file string, parsed *ast.File) {
-		if first(file) != "gateway" || isTest(file) {
+		if firstElement(file) != "gateway" || isTest(file) {
 			return
 		}
-		for _, name := range declared(parsed) {
+		for _, name := range declaredNames(parsed) {
 			lower := strings.ToLower(name)
 			for _, other := range []string{"reject", "turnaway", "turnback", "turndown", "forbid", "prohibit", "decline", "veto"} {
 				if strings.Contains(lower, other) && lower != "declined" { // the result of an elicitation that the user declines
@@ -32,8 +32,8 @@ func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 	}
 }
 
-// declared returns the names of the functions, methods and types that a file declares.
-func declared(parsed *ast.File) (names []string) {
+// declaredNames returns the names of the functions, methods and types that a file declares.
+func declaredNames(parsed *ast.File) (names []string) {
 	for _, decl := range parsed.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
