@@ -160,79 +160,100 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
 	}
 	cfg.Workers = max(cfg.Workers, 1)
-	program := cfg.Program
-	if program == "" {
+	if cfg.Program == "" {
 		var err error
-		if program, err = os.Executable(); err != nil {
+		if cfg.Program, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("find this program, to start workers: %w", err)
 		}
 	}
-	runs, err := modules.New(cfg.Guests)
-	if err != nil {
+	s := &Service{
+		gateway: deps.Gateway, log: deps.Log, model: cfg.Model, server: cfg.Server, approvalWait: cfg.ApprovalWait,
+		maxBytesPerPerson: cmp.Or(cfg.MaxBytesPerPerson, maxStoredBytesPerPerson), questionTimeout: cmp.Or(cfg.QuestionTimeout, defaultQuestionTimeout),
+		yieldAfter: cmp.Or(cfg.YieldAfter, defaultYieldAfter), snapshotMemory: memoryBudget{total: maxSnapshotBytes, perPerson: maxSnapshotBytesPerPerson},
+		archiving: make(chan struct{}, 1), compiling: make(chan struct{}, 1), compileErrors: make(map[string]error), closing: make(chan struct{}),
+	}
+	if err := s.configure(cfg); err != nil {
 		return nil, err
+	}
+	if err := s.open(cfg); err != nil {
+		return nil, err
+	}
+	s.agents = newAgentCache(s.store, s.openAgent)
+	return s, nil
+}
+
+// configure checks the configuration, and sets the fields that depend on nothing else.
+func (s *Service) configure(cfg Config) (err error) {
+	if s.guests, err = modules.New(cfg.Guests); err != nil {
+		return err
 	}
 	turns, questions, err := cfg.concurrencyLimits()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	known, err := models.New(cfg.Models, cfg.FirstByteTimeout)
-	if err != nil {
-		return nil, err
+	s.turnQueue, s.questionQueue = newQueue(turns), newQueue(questions)
+	if s.models, err = models.New(cfg.Models, cfg.FirstByteTimeout); err != nil {
+		return err
 	}
-	if cfg.Model != "" && !known.Has(cfg.Model) {
-		return nil, fmt.Errorf("agents.model: %q names no provider of agents.providers: write provider:name", cfg.Model)
+	if cfg.Model != "" && !s.models.Has(cfg.Model) {
+		return fmt.Errorf("agents.model: %q names no provider of agents.providers: write provider:name", cfg.Model)
 	}
-	day, err := cfg.PersonDay.limit()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := datadir.Open(cfg.Data, "wasmagent")
-	if err != nil {
-		return nil, err
-	}
-	workers, err := worker.NewSupervisor(worker.Config{
-		Program: program, Cache: dir.Path("compiled"), Workers: cfg.Workers, Guests: turns.Total / cfg.Workers, Memory: max(workerMemory, int64(turns.Total/cfg.Workers)*guestMemory/3*4), CompileTime: compileTime, CompileMemory: compileMemory,
-	}, deps.Log)
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	db, err := store.Open(context.Background(), store.Config{
-		Source: cmp.Or(cfg.Source, sqlstore.SQLite), File: dir.Path("agents.db"), Bucket: cfg.Bucket, Folder: dir.Path("states"), Holder: rand.Text(), Log: deps.Log,
-	})
-	if err != nil {
-		return nil, errors.Join(err, workers.Close(), dir.Close())
-	}
-	keys, err := loadArchiveKeys(context.Background(), db, dir.Path("archive.key"), cfg.AcceptedKeys)
-	if err == nil {
-		err = os.RemoveAll(dir.Path("archives")) // earlier releases stored archives there
-	}
-	if err != nil {
-		return nil, errors.Join(err, db.Close(), workers.Close(), dir.Close())
-	}
-	templates, err := gallery.New(context.Background(), db, cfg.Server)
-	if err != nil {
-		return nil, errors.Join(err, db.Close(), workers.Close(), dir.Close())
-	}
-	s := &Service{
-		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, approvalWait: cfg.ApprovalWait, maxBytesPerPerson: cmp.Or(cfg.MaxBytesPerPerson, maxStoredBytesPerPerson), log: deps.Log, store: db,
-		models: known, model: cfg.Model, server: cfg.Server, questionQueue: newQueue(questions), personDayLimit: day,
-		questionTimeout: cmp.Or(cfg.QuestionTimeout, defaultQuestionTimeout), yieldAfter: cmp.Or(cfg.YieldAfter, defaultYieldAfter),
-		archiveKeys: keys, archiving: make(chan struct{}, 1),
-		turnQueue: newQueue(turns), snapshotMemory: memoryBudget{total: maxSnapshotBytes, perPerson: maxSnapshotBytesPerPerson}, compiling: make(chan struct{}, 1), compileErrors: make(map[string]error),
-		closing: make(chan struct{}),
-	}
-	s.agents = newAgentCache(db, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
-		mayRun := true
-		if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
-			err := s.ensureModule(ctx, row.GetGuest(), row.GetModuleDigest())
-			if err != nil && !isPermanentModuleError(err) { // the module may be available later, or in another process
-				return nil, err
-			}
-			mayRun = err == nil
+	s.personDayLimit, err = cfg.PersonDay.limit()
+	return err
+}
+
+// open opens the folder, the supervisor of workers and the store, and reads the templates. After an error, it has closed
+// what it had opened.
+func (s *Service) open(cfg Config) (err error) {
+	ctx := context.Background()
+	closeAfterError := func(closeIt func() error) {
+		if err != nil {
+			err = errors.Join(err, closeIt())
 		}
-		return agent.Open(ctx, row, s.deps(), mayRun)
-	})
-	return s, nil
+	}
+	if s.dir, err = datadir.Open(cfg.Data, "wasmagent"); err != nil {
+		return err
+	}
+	defer closeAfterError(s.dir.Close)
+	if s.workers, err = worker.NewSupervisor(s.workerConfig(cfg), s.log); err != nil {
+		return err
+	}
+	defer closeAfterError(s.workers.Close)
+	if s.store, err = store.Open(ctx, store.Config{
+		Source: cmp.Or(cfg.Source, sqlstore.SQLite), File: s.dir.Path("agents.db"), Bucket: cfg.Bucket, Folder: s.dir.Path("states"), Holder: rand.Text(), Log: s.log,
+	}); err != nil {
+		return err
+	}
+	defer closeAfterError(s.store.Close)
+	if s.archiveKeys, err = loadArchiveKeys(ctx, s.store, s.dir.Path("archive.key"), cfg.AcceptedKeys); err != nil {
+		return err
+	}
+	if err = os.RemoveAll(s.dir.Path("archives")); err != nil { // earlier releases stored archives there
+		return err
+	}
+	s.gallery, err = gallery.New(ctx, s.store, cfg.Server)
+	return err
+}
+
+func (s *Service) workerConfig(cfg Config) worker.Config {
+	guests := s.turnQueue.Total / cfg.Workers
+	return worker.Config{
+		Program: cfg.Program, Cache: s.dir.Path("compiled"), Workers: cfg.Workers, Guests: guests, Memory: max(workerMemory, int64(guests)*guestMemory/3*4),
+		CompileTime: compileTime, CompileMemory: compileMemory,
+	}
+}
+
+// openAgent returns a stored agent for the cache.
+func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, error) {
+	mayRun := true
+	if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
+		err := s.ensureModule(ctx, row.GetGuest(), row.GetModuleDigest())
+		if err != nil && !isPermanentModuleError(err) { // the module may be available later, or in another process
+			return nil, err
+		}
+		mayRun = err == nil
+	}
+	return agent.Open(ctx, row, s.deps(), mayRun)
 }
 
 // concurrencyLimits returns the slots for turns, of all workers together, and those for questions.
@@ -350,7 +371,7 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If gone is set, it removes only an agent that can't be resumed any more.
+// removeAgent removes an agent that has ended. If onlyExpired is set, it removes only an agent that can't be resumed any more.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
 	if ended {

@@ -14,12 +14,8 @@ import (
 // endTurn ends a turn: the turn counts, or it is undone. endTurn stores the result and returns the answer.
 func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
-	if t.detached && errors.Is(cause, errShutdown) { // the next process continues the turn
-		storeErr := a.flushEvents(t.ctx, store.DetachedTurn)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.turn, a.stale = nil, true
-		return Answer{}, errors.Join(ErrUnavailable, storeErr)
+	if t.detached && errors.Is(cause, errShutdown) {
+		return Answer{}, a.leaveTurn(t)
 	}
 	a.mu.Lock()
 	next := a.state
@@ -32,50 +28,81 @@ func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error
 		next.memory = memory
 		err = next.finishTurn(t, out)
 	}
+	forced, _ := errors.AsType[*forcedChange](cause)
+	a.recordEnd(t, &next, forced, err)
+	if storeErr := a.saveEnd(t, &next); storeErr != nil {
+		next, err = t.stateBefore, storeErr
+		if t.madeCalls {
+			err = fmt.Errorf("%w: %w", ErrTurnLost, storeErr)
+		}
+		if forced != nil {
+			forced.failed = storeErr
+		}
+	}
+	if forced != nil {
+		forced.done = true
+	}
+	isStale := a.setEndState(next)
+	if err == nil {
+		return Answer{Text: out.Text, Agent: a.Proto()}, nil
+	}
+	if t.approval != "" && !isStale { // another process may continue the turn of a stale agent
+		a.Host.WithdrawApproval(context.WithoutCancel(t.ctx), a, t.approval, WithdrawalReason(undoReason(err)))
+	}
+	return Answer{}, err
+}
+
+// leaveTurn leaves a turn without a caller to the next process, because this process stops.
+func (a *Agent) leaveTurn(t *turn) error {
+	err := a.flushEvents(t.ctx, store.DetachedTurn)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.turn, a.stale = nil, true
+	return errors.Join(ErrUnavailable, err)
+}
+
+// recordEnd records the events that end a turn with the error err, which may be nil: that the turn was undone, the output
+// of a step that failed, and the change of the agent's state. If forced is not nil, recordEnd makes the forced change.
+func (a *Agent) recordEnd(t *turn, next *state, forced *forcedChange, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
 	}
-	if t.failedOutput != "" { // this event comes last, because the event that ends a turn must directly follow the guest's input
+	if t.failedOutput != "" { // comes after UNDONE, because the event that ends a turn must directly follow the guest's input
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: t.failedOutput}, nil)
 	}
-	why, isForced := errors.AsType[*forcedChange](cause)
-	if isForced {
-		var event *wasmagentv1.Event
-		if event, why.failed = why.do(&next); event != nil {
-			a.recordEvent(t, event, nil)
-		}
-	} else if next.refusesPrompts() {
-		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: withReason(stateName(next.status), next.refusalReason())}, nil)
-	}
-	if t.eventBytes > 0 || t.detached {
-		if storeErr := a.saveState(t.ctx, &next, store.NoTurn); storeErr != nil {
-			next, err = t.stateBefore, storeErr
-			if t.madeCalls {
-				err = fmt.Errorf("%w: %w", ErrTurnLost, storeErr)
-			}
-			if isForced {
-				why.failed = storeErr
-			}
+	var event *wasmagentv1.Event
+	switch {
+	case forced != nil:
+		event, forced.failed = forced.do(next)
+	case next.refusesPrompts():
+		event = &wasmagentv1.Event{
+			Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: withReason(stateName(next.status), next.refusalReason()),
 		}
 	}
-	if isForced {
-		why.done = true
+	if event != nil {
+		a.recordEvent(t, event, nil)
 	}
+}
+
+// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no event, because then it changed
+// nothing.
+func (a *Agent) saveEnd(t *turn, next *state) error {
+	if t.eventBytes == 0 && !t.detached {
+		return nil
+	}
+	return a.saveState(t.ctx, next, store.NoTurn)
+}
+
+// setEndState sets the state of the agent at the end of its turn. It reports whether the agent is stale.
+func (a *Agent) setEndState(next state) (isStale bool) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.turn = nil
 	if a.broken != nil && next.status != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		next.status, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, a.failure
 	}
 	a.state = next
-	lost := a.stale
-	a.mu.Unlock()
-	if err == nil {
-		return Answer{Text: out.Text, Agent: a.Proto()}, nil
-	}
-	if t.approval != "" && !lost { // another process may continue the turn of a lost agent
-		a.Host.WithdrawApproval(context.WithoutCancel(t.ctx), a, t.approval, WithdrawalReason(undoReason(err)))
-	}
-	return Answer{}, err
+	return a.stale
 }
 
 // finishTurn changes the state at the end of a turn that counts. Errors: [ErrTurnFailed] if the guest reports that the turn

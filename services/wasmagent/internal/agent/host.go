@@ -38,7 +38,7 @@ type Host interface {
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. back is true if the turn had a
+	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. hadSlot is true if the turn had a
 	// slot before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
 	// [ErrPromptsFull].
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)

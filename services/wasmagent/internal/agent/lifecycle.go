@@ -283,7 +283,7 @@ var changingFields = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns stored events of the journal after position behind: at most limit events, and at most bytes bytes.
+// Events returns stored events of the journal after a position: at most limit events, and at most bytes bytes.
 // more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, after, limit, bytes)

@@ -15,7 +15,7 @@ import (
 // gateway extends the time limit of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
-// acquireSlot waits for a slot in which the guest can run. back is true if the turn had a slot before.
+// acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
 func (a *Agent) acquireSlot(t *turn, hadSlot bool) (err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()

@@ -52,7 +52,7 @@ type Answer struct {
 	Nanos int64
 }
 
-// A driver sends a question to a provider once, and passes pieces of the answer to tell as they arrive. Its errors are
+// A driver sends a question to a provider once, and passes pieces of the answer to progress as they arrive. Its errors are
 // a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error)
@@ -170,7 +170,7 @@ func (m *Models) HasPrice(model string) bool {
 	return ok
 }
 
-// Ask asks a model. tell receives pieces of the answer as they arrive. Before each retry, it also receives a text about
+// Ask asks a model. progress receives pieces of the answer as they arrive. Before each retry, it also receives a text about
 // the wait. A question is repeated only if no answer has begun.
 //
 // Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the returned Answer has

@@ -46,7 +46,7 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns events of an agent's journal with positions above behind: at most limit events, and at most bytes
+// Events returns events of an agent's journal with positions above after: at most limit events, and at most bytes
 // bytes, but at least one event if there is one. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {

@@ -105,7 +105,7 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	return err
 }
 
-// recordsAfter returns a page of agents in the order of creation, and the position of its last agent. behind is the
+// recordsAfter returns a page of agents in the order of creation, and the position of its last agent. after is the
 // position of the last agent on the previous page.
 func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -84,16 +84,24 @@ type instruction struct {
 func (s scope) readInstruction(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
-	out := i.text
 	i.op, i.sub, i.values, i.takes, i.plain = op, 0, 0, false, false
 	switch {
-	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
-	case op == opBlock, op == opLoop, op == opIf:
-		out = s.blockType(r, i, out)
-	case op == opBr, op == opBrIf:
+	case op >= opBlock && op <= opIf, op >= opBr && op <= opBrTable, op == opCall, op == opCallIndirect:
+		i.text = s.controlOperands(r, i, i.text)
+	case op >= opLocalGet && op <= opGlobalSet:
+		i.text = s.variableOperands(r, i, i.text)
+	default:
+		i.text = otherOperands(r, i, i.text)
+	}
+}
+
+// controlOperands reads the operands of a block, a branch or a call, and appends them to out for the metered module.
+func (s scope) controlOperands(r *reader, i *instruction, out []byte) []byte {
+	switch i.op {
+	case opBr, opBrIf:
 		i.labels = append(i.labels[:0], r.u32())
-		out = putU32(out, i.labels[0])
-	case op == opBrTable:
+		return putU32(out, i.labels[0])
+	case opBrTable:
 		n := r.count("targets", maxTargets)
 		out = putU32(out, uint32(n))
 		i.labels = i.labels[:0]
@@ -102,53 +110,68 @@ func (s scope) readInstruction(r *reader, i *instruction) {
 			i.labels = append(i.labels, label)
 			out = putU32(out, label)
 		}
-	case op == opCall:
+		return out
+	case opCall:
 		f := s.m.funcIndex(r)
 		if r.err == nil {
 			i.values = s.m.types[s.m.typeOf[f]].values()
 		}
-		out = putU32(out, s.guestIndex(f))
-	case op == opCallIndirect:
+		return putU32(out, s.guestIndex(f))
+	case opCallIndirect:
 		t := s.m.typeIndex(r)
 		if r.err == nil {
 			i.values = s.m.types[t].values()
 		}
-		out = putU32(putU32(out, s.passing(t)), r.u32())
-	case op >= opLocalGet && op <= opLocalTee:
-		if i.local = r.u32(); i.local >= s.locals {
-			r.fail(fmt.Errorf("there is no local %d", i.local))
-		}
-		out = putU32(out, s.shiftedLocal(i.local))
-	case op == opGlobalGet, op == opGlobalSet:
+		return putU32(putU32(out, s.passing(t)), r.u32())
+	}
+	return s.blockType(r, i, out)
+}
+
+// variableOperands reads the index of a local or a global, and appends it to out for the metered module.
+func (s scope) variableOperands(r *reader, i *instruction, out []byte) []byte {
+	if i.op == opGlobalGet || i.op == opGlobalSet {
 		global := r.u32()
 		if uint64(global) >= uint64(len(s.m.globals)) {
 			r.fail(fmt.Errorf("there is no global %d", global))
 		}
-		out = putU32(out, global)
+		return putU32(out, global)
+	}
+	if i.local = r.u32(); i.local >= s.locals {
+		r.fail(fmt.Errorf("there is no local %d", i.local))
+	}
+	return putU32(out, s.shiftedLocal(i.local))
+}
+
+// otherOperands reads the operands of an instruction that refers neither to blocks and functions nor to variables, and
+// appends them to out.
+func otherOperands(r *reader, i *instruction, out []byte) []byte {
+	switch op := i.op; {
+	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
+		return out
 	case op >= 0x28 && op <= 0x3e: // loads and stores
-		out = putU32(putU32(out, r.u32()), r.u32())
+		return putU32(putU32(out, r.u32()), r.u32())
 	case op == 0x3f, op == opMemoryGrow:
-		out = r.memoryIndex(out)
+		return r.memoryIndex(out)
 	case op == opI32Const:
 		v := r.signed(32)
 		i.number = uint32(v)
-		out = putSigned(out, v)
+		return putSigned(out, v)
 	case op == opI64Const:
-		out = putSigned(out, r.signed(64))
+		return putSigned(out, r.signed(64))
 	case op == opF32Const:
-		out = append(out, r.bytes(4)...)
+		return append(out, r.bytes(4)...)
 	case op == opF64Const:
-		out = append(out, r.bytes(8)...)
+		return append(out, r.bytes(8)...)
 	case op == opBulk:
 		i.sub = r.u32()
-		out = bulk(r, i.sub, putU32(out, i.sub))
+		return bulk(r, i.sub, putU32(out, i.sub))
 	case op == opVector:
 		i.sub = r.u32()
-		out = vector(r, i.sub, putU32(out, i.sub))
+		return vector(r, i.sub, putU32(out, i.sub))
 	default:
 		r.fail(fmt.Errorf("%w: the instruction %#x", ErrNotOffered, op))
+		return out
 	}
-	i.text = out
 }
 
 // shiftedLocal returns the index of a guest's local in the metered function, which has an additional parameter.

@@ -66,83 +66,97 @@ func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge)
 
 func (m *Module) metered(grain int64) ([]byte, error) {
 	l := layoutOf(m)
-	w := &writer{m: m, out: slices.Clone(header)}
-	w.section(typeSection, 1+3*len(m.types), l.putTypes)
-	w.section(importSection, len(m.Imports)+1, func(out []byte) []byte {
-		for i, f := range m.Imports {
-			out = append(putName(putName(out, f.Module), f.Name), byte(Func))
-			out = putU32(out, m.typeOf[i])
-		}
-		out = append(putName(putName(out, RefillModule), RefillName), byte(Func))
-		return putU32(out, l.refillType())
-	})
-	w.section(functionSection, l.functions(), l.putFunctions)
-	w.section(tableSection, len(m.tables), func(out []byte) []byte {
-		for _, t := range m.tables {
-			out = t.put(append(out, 0x70))
-		}
-		return out
-	})
-	if m.Memory != nil {
-		w.section(memorySection, 1, m.Memory.put)
-	}
 	b := bodyWriter{scope: scope{layout: l}}
 	code, err := b.putBodies(grain)
 	if err != nil {
 		return nil, err
 	}
-	w.section(globalSection, len(m.globals)+1+len(b.savedGlobals), func(out []byte) []byte {
-		for _, g := range m.globals {
-			out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
-		}
-		out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
-		for _, a := range b.savedGlobals {
-			out = savedKinds[a].zero.put(append(out, byte(savedKinds[a].kind), 1))
-		}
-		return out
-	})
+	w := &writer{m: m, out: slices.Clone(header)}
+	w.section(typeSection, 1+3*len(m.types), l.putTypes)
+	w.section(importSection, len(m.Imports)+1, l.putImports)
+	w.section(functionSection, l.functions(), l.putFunctions)
+	w.section(tableSection, len(m.tables), m.putTables)
+	if m.Memory != nil {
+		w.section(memorySection, 1, m.Memory.put)
+	}
+	w.section(globalSection, len(m.globals)+1+len(b.savedGlobals), b.putGlobals)
 	exports := m.ownExports(l.fuel)
-	w.section(exportSection, len(exports), func(out []byte) []byte {
-		for _, e := range exports {
-			out = append(putName(out, e.Name), byte(e.Kind))
-			if e.Kind == Func {
-				e.Index = l.hostIndex(e.Index)
-			}
-			out = putU32(out, e.Index)
-		}
-		return out
-	})
+	w.section(exportSection, len(exports), func(out []byte) []byte { return l.putExports(out, exports) })
 	if m.start != nil {
 		w.part(startSection, putU32(nil, l.hostIndex(*m.start)))
 	}
-	w.section(elementSection, len(m.elements), func(out []byte) []byte {
-		for _, e := range m.elements {
-			out = putU32(e.offset.put(append(out, 0)), uint32(len(e.functions)))
-			for _, f := range e.functions {
-				out = putU32(out, l.guestIndex(f))
-			}
-		}
-		return out
-	})
+	w.section(elementSection, len(m.elements), l.putElements)
 	if m.dataCount != nil {
 		w.part(dataCountSection, putU32(nil, *m.dataCount))
 	}
 	w.section(codeSection, l.functions(), func(out []byte) []byte { return l.putWrappers(append(out, code...)) })
-	w.section(dataSection, len(m.data), func(out []byte) []byte {
-		for _, d := range m.data {
-			if !d.active {
-				out = append(out, 1)
-			} else {
-				out = d.offset.put(append(out, 0))
-			}
-			out = putPart(out, d.bytes)
-		}
-		return out
-	})
+	w.section(dataSection, len(m.data), m.putData)
 	if len(m.names) > 0 {
 		w.part(customSection, w.functionNames())
 	}
 	return w.out, nil
+}
+
+// putImports encodes the guest's imports and the refill function.
+func (l layout) putImports(out []byte) []byte {
+	for i, f := range l.m.Imports {
+		out = append(putName(putName(out, f.Module), f.Name), byte(Func))
+		out = putU32(out, l.m.typeOf[i])
+	}
+	out = append(putName(putName(out, RefillModule), RefillName), byte(Func))
+	return putU32(out, l.refillType())
+}
+
+func (m *Module) putTables(out []byte) []byte {
+	for _, t := range m.tables {
+		out = t.put(append(out, 0x70))
+	}
+	return out
+}
+
+// putGlobals encodes the guest's globals, the global with the fuel, and the globals in which locals are saved.
+func (b *bodyWriter) putGlobals(out []byte) []byte {
+	for _, g := range b.m.globals {
+		out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))
+	}
+	out = constant{op: opI64Const, bits: []byte{0}}.put(append(out, byte(I64), 1))
+	for _, kind := range b.savedGlobals {
+		out = savedKinds[kind].zero.put(append(out, byte(savedKinds[kind].kind), 1))
+	}
+	return out
+}
+
+func (l layout) putExports(out []byte, exports []Export) []byte {
+	for _, e := range exports {
+		out = append(putName(out, e.Name), byte(e.Kind))
+		if e.Kind == Func {
+			e.Index = l.hostIndex(e.Index)
+		}
+		out = putU32(out, e.Index)
+	}
+	return out
+}
+
+func (l layout) putElements(out []byte) []byte {
+	for _, e := range l.m.elements {
+		out = putU32(e.offset.put(append(out, 0)), uint32(len(e.functions)))
+		for _, f := range e.functions {
+			out = putU32(out, l.guestIndex(f))
+		}
+	}
+	return out
+}
+
+func (m *Module) putData(out []byte) []byte {
+	for _, d := range m.data {
+		if d.active {
+			out = d.offset.put(append(out, 0))
+		} else {
+			out = append(out, 1)
+		}
+		out = putPart(out, d.bytes)
+	}
+	return out
 }
 
 // ownExports returns the guest's exports, followed by the exports of its mutable globals and of the fuel.
