@@ -64,7 +64,7 @@ func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	}
 	waiting, under := x.Session.Begin(ctx, jsonrpc.IDKey(x.ID()), nil)
 	defer under.End()
-	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.Waiting{
+	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.WaitRequest{
 		Principal: x.Acting(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),
 	})
 	if refused != nil {

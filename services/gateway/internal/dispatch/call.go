@@ -187,7 +187,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
 		sent = x.Session.Calls.GiveUp(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
-	if mcp.IsOwnNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
+	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
 		x.carriesTo(ctx)
 		return
 	}
@@ -214,7 +214,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 // MayNotify reports whether the notification may go to a server without a rule. A server is notified of changed roots
 // only if it may ask the client for roots.
 func (x *Exchange) MayNotify() bool {
-	return mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
+	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
 // tell sends a notification of the gateway in place of the client's.

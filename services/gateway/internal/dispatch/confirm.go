@@ -19,7 +19,7 @@ func Elicits(initialize *jsonrpc.Message, version string) bool {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
 	}
 	raw := initialize.Capabilities.Of(initialize.Raw)
-	if !mcp.Elicits(version) || json.Unmarshal(raw, &has) != nil || has.Elicitation == nil {
+	if !mcp.HasFormElicitation(version) || json.Unmarshal(raw, &has) != nil || has.Elicitation == nil {
 		return false
 	}
 	_, form := has.Elicitation["form"]

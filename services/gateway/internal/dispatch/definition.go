@@ -29,12 +29,12 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Known, error) {
+func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
-	return x.Deps.Catalogue.Of(ctx, toolreport.List{Server: x.ServerName, Version: version, To: x.Principal}, answer, age)
+	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
 // discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no

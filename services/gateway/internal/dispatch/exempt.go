@@ -19,7 +19,7 @@ const MethodResponse = "response"
 
 // NeedsNoRule reports whether the message needs no rule.
 func (x *Exchange) NeedsNoRule() bool {
-	return x.Message.Kind == jsonrpc.Response || mcp.AlwaysPasses(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
+	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
 // Admit counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a

@@ -74,7 +74,7 @@ func (x *Exchange) listed(ctx context.Context, out *Relay) (*jsonrpc.Answer, *re
 
 // Undiscovered returns the refusal of a message that needs the gateway's own list, if there is none.
 func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal {
-	if errors.Is(err, toolreport.ErrAway) {
+	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
 		return PolicyUnavailable()
 	}
@@ -113,7 +113,7 @@ func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibilit
 
 // mayBeOld reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
 // the session's revision, mayBeOld lists it.
-func (x *Exchange) mayBeOld(ctx context.Context, known *toolreport.Known) bool {
+func (x *Exchange) mayBeOld(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
 	}

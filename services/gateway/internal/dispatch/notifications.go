@@ -15,7 +15,7 @@ import (
 // no rule could allow it, it is dropped without a decision and a record, because servers may send many.
 func (x *Exchange) carriesFrom(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
-	if m.Kind != jsonrpc.Notification || !mcp.IsOwnNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
+	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
 		return false
 	}
 	read, err := jsonrpc.Parse(m.Raw, x.Deps.Limits)

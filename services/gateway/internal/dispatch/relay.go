@@ -100,7 +100,7 @@ func (x *Exchange) hears(notification string) bool {
 	if err != nil || !access.Has(notification) {
 		return false
 	}
-	switch method := mcp.Tells(notification); method {
+	switch method := mcp.MethodForNotification(notification); method {
 	case "":
 		return notification == mcp.MethodMessage
 	case mcp.MethodToolsList:

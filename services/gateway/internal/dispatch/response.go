@@ -1,5 +1,6 @@
-// Package dispatch defines the values between the protocols that clients speak and the pipeline: the response to a
-// message, and the sink for messages that come before it.
+// Package dispatch carries out requests of callers to one server, in whatever revision of MCP they came: it answers those
+// that need no rule, filters lists and results by what the caller may see, hands all others to the pipeline, and forwards
+// what the server sends before its answer. The protocols build an [Exchange] and get a [Response].
 package dispatch
 
 import (

@@ -51,7 +51,7 @@ func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	out := attempt.Listing{Revision: t.access.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, servers.RenewAfter} {
 		found, err := t.Discovery.Found(ctx, age)
-		if errors.Is(err, toolreport.ErrAway) {
+		if errors.Is(err, toolreport.ErrNotReported) {
 			return out, err
 		}
 		if err != nil {

@@ -27,6 +27,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
+	v2026 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2026"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -82,7 +84,7 @@ type Edge struct {
 	http    *httpserver.Server
 	servers map[string]*servers.Server
 	// insiders are the ids of the sessions that services of the mesh have for principals.
-	insiders *lru.Recent[session.Key, string]
+	insiders *lru.Cache[session.Key, string]
 }
 
 // New returns an edge.
@@ -99,9 +101,9 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.News)
+	all, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
 	for name, server := range deps.Servers {
-		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Tell}
+		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Notify}
 		if all[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
@@ -114,7 +116,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	newest, err := newStateless(deps.Secret)
+	newest, err := v2026.New(deps.Secret)
 	if err != nil {
 		return nil, err
 	}
@@ -122,10 +124,10 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	f := &protocol.Front{Deps: protocol.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: limits,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
-		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025{x} },
-		Stateless:  func(x *protocol.Request) protocol.Handler { return &v2026{Request: x, stateless: newest} },
+		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
+		Stateless:  newest.Handler,
 	}}
-	newest.front = f
+	newest.Attach(f)
 	f.Dispatcher, err = dispatch.New(dispatch.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
 		Limits: limits, Version: cfg.Version, Panicked: f.LogPanic,

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
@@ -42,10 +43,10 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
 	x.Message, x.Received = new(jsonrpc.Message), time.Now()
-	m := v2025{x}
+	m := v2025.New(x)
 	x.SetProtocol(m)
 	defer func() { x.End(dispatch.Response{}) }()
-	resp, has := m.listens(r.Method)
+	resp, has := m.Listen(r.Method)
 	if !has {
 		e.notAllowed(w, r)
 		return

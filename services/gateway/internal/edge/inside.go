@@ -119,7 +119,7 @@ func doneOf(a protocol.Copied) Done {
 	return Done{Answer: a.Whole, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
 
-func newInsiders() *lru.Recent[session.Key, string] {
+func newInsiders() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
 }
 

@@ -63,7 +63,7 @@ type world struct {
 	lis      *pipes
 	client   *http.Client
 	// known receives the tool lists of servers.
-	known toolreporttest.Catalogue
+	known toolreporttest.Catalog
 
 	// kind is the transport of the server.
 	kind string
@@ -173,7 +173,7 @@ func (w *world) build() {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(w.sampler)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
-	waiter, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	waiter, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
 	must(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
 	must(err)

@@ -1,3 +1,6 @@
+// Package protocol reads the messages of authenticated callers, and hands each to the protocol of its revision: package
+// v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch to carry out
+// requests to one server.
 package protocol
 
 import (
@@ -34,7 +37,7 @@ type Deps struct {
 	// InFlight counts the requests under way.
 	InFlight *inflight.Load
 	// Changes notifies of servers whose list of tools has changed.
-	Changes *broadcast.News
+	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.

@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"context"
@@ -22,14 +22,14 @@ import (
 
 // mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task
 // can't pass requests of its server on, so a call in a session whose server may send some does not become a task.
-func (x *v2026) mayBeTask() bool {
+func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
-		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
+		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.round == (roundTrip{}) && (!x.bridged || len(x.can) == 0) &&
 		x.tasks.HasCapacity(&x.Slot.Of, string(x.owner()))
 }
 
 // becomesTask answers a call that waits for an approval with a task, and reports whether it could.
-func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
+func (x *message) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return dispatch.Response{}, false
 	}
@@ -52,7 +52,7 @@ func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch
 }
 
 // advance makes the call of a task in the background if its approval has been decided.
-func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
+func (x *message) advance(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.Awaited()
 	if !waits {
 		return
@@ -67,7 +67,7 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 		x.Request.Background.Done()
 		return
 	}
-	s, by := x.stateless, x.Caller
+	s, by := x.Protocol, x.Caller
 	go func() {
 		defer s.front.Background.Done()
 		defer cancel()
@@ -85,7 +85,7 @@ func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
 var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
 // makeTask makes the call of a task by its approval, for a caller who owns it.
-func (s *stateless) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+func (s *Protocol) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
 	x := s.front.NewRequest(ctx, by, t.Server, t.Header, new(dispatch.Callback))
 	x.Hold, x.Resumes = new(time.Duration), approval
@@ -116,7 +116,7 @@ func (s *stateless) makeTask(ctx context.Context, by httpserver.Caller, t *tasks
 }
 
 // withdraw ends the approval of a cancelled task, unless another task waits for it.
-func (s *stateless) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+func (s *Protocol) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	if s.tasks.IsAwaited(approval, t) {
 		return
 	}

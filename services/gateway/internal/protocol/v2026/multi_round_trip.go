@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"strconv"
@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// leg is one of the round trips in which a client without a session waits for an approval: each is held as long as a
+// roundTrip is one of the round trips in which a client without a session waits for an approval: each is held as long as a
 // call, and the next continues to wait (MCP 2026-07-28, Multi Round-Trip Requests). The zero value is the first.
-type leg struct {
+type roundTrip struct {
 	// before is how many round trips preceded this one.
 	before int
 	// approval is the id of the approval that they waited for.
@@ -21,26 +21,26 @@ type leg struct {
 }
 
 const (
-	// legPrefix begins a requestState of the gateway. The number of round trips, a dot, and the approval's id follow.
-	legPrefix = "sluice-leg."
-	// maxLegs is how many round trips precede the ticket, because clients count them: the official Go SDK takes a third
+	// statePrefix begins a requestState of the gateway. The number of round trips, a dot, and the approval's id follow.
+	statePrefix = "sluice-leg."
+	// maxRoundTrips is how many round trips precede the ticket, because clients count them: the official Go SDK takes a third
 	// answer without requests for an error.
-	maxLegs = 2
+	maxRoundTrips = 2
 	// maxApproval is the maximum length of an approval's id, in bytes.
 	maxApproval = 128
 )
 
 // resume removes the gateway's requestState from the request, because the server has not given it. The state only names
 // an approval, which only the caller that requested it can use.
-func (x *v2026) resume() *refusal.Refusal {
+func (x *message) resume() *refusal.Refusal {
 	var state string
-	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
+	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
 		return nil
 	}
 	refused := refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "the requestState is not one that this gateway gives.")
-	count, approval, _ := strings.Cut(strings.TrimPrefix(state, legPrefix), ".")
+	count, approval, _ := strings.Cut(strings.TrimPrefix(state, statePrefix), ".")
 	before, _ := strconv.Atoi(count)
-	if before < 1 || before > maxLegs || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {
+	if before < 1 || before > maxRoundTrips || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {
 		return refused
 	}
 	if at := x.Message.InputResponses; at.Present() && string(at.Of(x.Message.Raw)) != "{}" {
@@ -51,18 +51,18 @@ func (x *v2026) resume() *refusal.Refusal {
 	if err != nil {
 		return refused
 	}
-	x.Message, x.leg = m, leg{before, approval}
+	x.Message, x.round = m, roundTrip{before, approval}
 	return nil
 }
 
-// nextLeg returns the requestState with which a call continues to wait for its approval after it was held. It returns
+// nextRoundTrip returns the requestState with which a call continues to wait for its approval after it was held. It returns
 // an empty string if the call is to get its ticket. A call with answers to its server always does, because clients
 // would repeat the request without these answers.
-func (x *v2026) nextLeg(result pipeline.Result) string {
+func (x *message) nextRoundTrip(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
+	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.round.before == maxRoundTrips ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}
-	return legPrefix + strconv.Itoa(x.leg.before+1) + "." + waits.ID
+	return statePrefix + strconv.Itoa(x.round.before+1) + "." + waits.ID
 }

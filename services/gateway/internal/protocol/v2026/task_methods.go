@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func describe(s tasks.State) taskState {
 
 // ownTask answers a request about a task of the gateway's own. No rule is needed, because the caller learns only of its
 // own request.
-func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
+func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {
 	case x.Stale:
@@ -71,7 +71,7 @@ func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
 }
 
 // answerTask answers with the state of a task. Its outcome is not copied, because a client may poll often.
-func (x *v2026) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
+func (x *message) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`

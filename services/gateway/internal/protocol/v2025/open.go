@@ -1,4 +1,4 @@
-package edge
+package v2025
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 
 // open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
 // something there.
-func (x v2025) open(ctx context.Context) dispatch.Response {
+func (x Message) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
 		return x.Refuse(ctx, dispatch.PolicyUnavailable())
@@ -41,7 +41,7 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 	switch {
 	case errors.Is(err, protocol.ErrVersion):
 		return x.RefusedResponse(ctx, x.UnsupportedVersion(x.Message.Version))
-	case errors.Is(err, toolreport.ErrAway):
+	case errors.Is(err, toolreport.ErrNotReported):
 		return x.Refuse(ctx, x.Undiscovered(ctx, err))
 	case err != nil:
 		return x.Refuse(ctx, x.ServerFailed(ctx, opened, err))
@@ -74,7 +74,7 @@ func (x v2025) open(ctx context.Context) dispatch.Response {
 
 // greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
 // gateway itself got, and the session with the server is opened when that changes.
-func (x v2025) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
+func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
 	who := principal.Of(x.Principal)
@@ -114,7 +114,7 @@ func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, do
 
 // agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
-func (x v2025) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
+func (x Message) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
 	}
@@ -135,7 +135,7 @@ func greeting(answer *jsonrpc.Answer, version string, access visibility.Access) 
 	return edits
 }
 
-func (x v2025) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
+func (x Message) newSession(up *upstream.Session, version string, access visibility.Access) (*session.Session, error) {
 	if !mcp.IsSupported(version) {
 		return nil, protocol.ErrVersion
 	}
@@ -153,7 +153,7 @@ func (x v2025) newSession(up *upstream.Session, version string, access visibilit
 }
 
 // abandon closes a session with a server that no client will use.
-func (x v2025) abandon(up *upstream.Session) {
+func (x Message) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {

@@ -1,4 +1,4 @@
-package edge
+package allservers
 
 import (
 	"cmp"
@@ -47,7 +47,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 			x.Go(&all, func() { y.listen(ctx, cancel, id) })
 		}
 		if now := x.Lists(ctx); now != "" {
-			for _, method := range aggregate.Changed(x.Session.Members.Lists(now), now) {
+			for _, method := range aggregate.ChangedLists(x.Session.Members.Lists(now), now) {
 				if out.SendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
 				}
@@ -75,16 +75,16 @@ func (x All) HasOpened(server, id string) bool {
 
 // Lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
 func (x All) Lists(ctx context.Context) string {
-	var servers []aggregate.Lists
+	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
 		access, err := x.At(server).Access(ctx)
 		if err != nil {
 			return ""
 		}
 		if access.MayCall {
-			servers = append(servers, aggregate.Lists{
+			servers = append(servers, aggregate.ServerLists{
 				Server: server, Changes: x.Protocol.DiscoveryOf(x.Servers[server]).Changes(), Methods: access.Methods,
-				PromptsAlike: access.PromptsAlike, ResourcesAlike: access.ResourcesAlike, Revision: access.Revision,
+				PromptNamesIgnored: access.PromptsAlike, ResourceNamesIgnored: access.ResourcesAlike, Revision: access.Revision,
 			})
 		}
 	}

@@ -1,4 +1,4 @@
-package edge
+package v2025
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	methodListen = "listen"
 )
 
-// listens forwards the stream until it ends. has is false if there is no stream.
-func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
+// Listen forwards the stream until it ends. has is false if there is no stream.
+func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 	ctx := x.ClientCtx
 	if refused := x.Resolve(); refused != nil {
 		return x.Refuse(ctx, refused), true
@@ -73,7 +73,7 @@ func (x v2025) listens(method string) (resp dispatch.Response, has bool) {
 
 // resumeAnswer continues the stream of an answer after the event with this id, until the answer. The messages were
 // decided and sent before, so they are sent again to the same session without a decision.
-func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
+func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
@@ -103,7 +103,7 @@ func (x v2025) resumeAnswer(after string, used func()) dispatch.Response {
 }
 
 // mayListen refuses a stream if policy can't be asked. has is false if the caller may use nothing of the server.
-func (x v2025) mayListen(ctx context.Context) (refused *refusal.Refusal, has bool) {
+func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, has bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
 		return refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""), true
@@ -113,7 +113,7 @@ func (x v2025) mayListen(ctx context.Context) (refused *refusal.Refusal, has boo
 
 // listen forwards what the server sends until its stream or the client's ends. It returns false if the server has no
 // stream.
-func (x v2025) listen(ctx context.Context, after string) (resp dispatch.Response, has bool) {
+func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, has bool) {
 	out := x.NewRelay()
 	defer out.Settle()
 	ctx, cancel := context.WithCancel(ctx)

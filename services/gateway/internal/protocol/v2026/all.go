@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"context"
@@ -14,16 +14,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol/allservers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// postHub handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as the body
+// toAll handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as the body
 // does, so they are checked before the body is rewritten for a server. The caller's state for this client has member
 // sessions, as an aggregate session has.
-func (x *v2026) postHub(ctx context.Context) dispatch.Response {
+func (x *message) toAll(ctx context.Context) dispatch.Response {
 	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
 	}
@@ -31,7 +32,7 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, refused)
 	}
 	if x.Message.Kind == jsonrpc.Notification { // a client cancels a request by closing its stream
-		if mcp.AlwaysPasses(x.Message.Method) {
+		if mcp.NeedsNoRule(x.Message.Method) {
 			if refused := x.Admit(ctx, x.Message.Method); refused != nil {
 				return *refused
 			}
@@ -39,22 +40,22 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	x.allows(visibility.Access{}, All{x.Request}.SharedAbilities())
-	if refused := x.standIn(ctx); refused != nil {
+	x.allows(visibility.Access{}, allservers.New(x.Request).SharedAbilities())
+	if refused := x.useState(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	x.Release = x.done
-	return All{x.Request}.Answer(ctx)
+	return allservers.New(x.Request).Answer(ctx)
 }
 
-// discoverHub answers server/discover with what all servers offer together, as far as the caller may use it. It
+// discoverAll answers server/discover with what all servers offer together, as far as the caller may use it. It
 // contacts no server.
-func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
-	servers, refused := All{x.Request}.Accessible(ctx)
+func (x *message) discoverAll(ctx context.Context) dispatch.Response {
+	servers, refused := allservers.New(x.Request).Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	greetings := Greetings(servers)
+	greetings := allservers.Greetings(servers)
 	has, err := aggregate.Capabilities(greetings)
 	if err != nil {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
@@ -75,26 +76,26 @@ func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 	return x.OwnResponse(ctx, body, err)
 }
 
-func (x *v2026) OwnAnswer() func(context.Context) dispatch.Response {
+func (x *message) OwnAnswer() func(context.Context) dispatch.Response {
 	switch x.Message.Method {
 	case mcp.MethodDiscover:
-		return x.discoverHub
+		return x.discoverAll
 	case mcp.MethodListen:
-		return x.subscribeHub
+		return x.subscribeAll
 	default:
 		return nil
 	}
 }
 
-func (*v2026) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Discovery() }
+func (*message) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Discovery() }
 
-func (x *v2026) ForMember(y *protocol.Request) protocol.Protocol {
-	return &v2026{Request: y, stateless: x.stateless}
+func (x *message) ForMember(y *protocol.Request) protocol.Protocol {
+	return &message{Request: y, Protocol: x.Protocol}
 }
 
 // MemberKey finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
 // the URL of all servers, because a request about a task does not name its server.
-func (x *v2026) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
+func (x *message) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
 		if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: protocol.MethodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
@@ -108,13 +109,13 @@ func (x *v2026) MemberKey(ctx context.Context, access visibility.Access) (string
 	x.sentTo(speaks)
 	x.allows(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
 	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
-		return x.ServerName + inSession + mcp.Told(x.can), nil
+		return x.ServerName + inSession + mcp.CapabilitiesJSON(x.can), nil
 	}
 	return x.ServerName, nil
 }
 
-func (x *v2026) OpenMember(sess *session.Session, _ visibility.Access) {
-	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.Aggregate.Members.Opened.Tell)
+func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
+	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.Aggregate.Members.Opened.Notify)
 }
 
 // inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with

@@ -1,4 +1,5 @@
-package edge
+// Package v2025 serves the revisions of MCP that have sessions: 2024-11-05, 2025-03-26, 2025-06-18 and 2025-11-25.
+package v2025
 
 import (
 	"cmp"
@@ -15,6 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol/allservers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -26,8 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// v2025 is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
-type v2025 struct{ *protocol.Request }
+// Message is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
+type Message struct{ *protocol.Request }
 
 // endpoint is what differs between the URL of one server and the URL of all servers.
 type endpoint interface {
@@ -42,7 +44,7 @@ type endpoint interface {
 }
 
 // endpoint returns the endpoint to which the message came.
-func (x v2025) endpoint() endpoint {
+func (x Message) endpoint() endpoint {
 	if x.IsToAll() {
 		return allServers{x}
 	}
@@ -50,23 +52,28 @@ func (x v2025) endpoint() endpoint {
 }
 
 // allServers is the URL of all servers.
-type allServers struct{ v2025 }
+type allServers struct{ Message }
 
-func (x allServers) open(ctx context.Context) dispatch.Response { return All{x.Request}.Open(ctx) }
+func (x allServers) open(ctx context.Context) dispatch.Response {
+	return allservers.New(x.Request).Open(ctx)
+}
 
 func (x allServers) Route(ctx context.Context) dispatch.Response {
-	return All{x.Request}.Route(ctx)
+	return allservers.New(x.Request).Route(ctx)
 }
 
 // mayListen refuses nothing, because each server's stream is decided when the server sends something.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
-	return All{x.Request}.Listen(ctx), true
+	return allservers.New(x.Request).Listen(ctx), true
 }
 
+// New returns the handler of a message.
+func New(x *protocol.Request) Message { return Message{x} }
+
 // Post handles a message that opens a session, or one in a session.
-func (x v2025) Post(ctx context.Context) dispatch.Response {
+func (x Message) Post(ctx context.Context) dispatch.Response {
 	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
 		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
@@ -82,7 +89,7 @@ func (x v2025) Post(ctx context.Context) dispatch.Response {
 
 // findSession finds the session that the request names. The session's id is not a credential: it is valid only together
 // with the principal and the server.
-func (x v2025) findSession() *refusal.Refusal {
+func (x Message) findSession() *refusal.Refusal {
 	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
@@ -97,11 +104,11 @@ func (x v2025) findSession() *refusal.Refusal {
 	return nil
 }
 
-func (x v2025) SetTerms(sess *session.Session) {
+func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Joint = x.Addressing.IsShared()
 	if x.Message.Meta.Capabilities.Present() { // a server could act on capabilities in a request
-		x.DeclaredToServer = []byte(mcp.Told(sess.Client.Offer.Abilities))
+		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.
 	x.Resumable = nil
@@ -111,7 +118,7 @@ func (x v2025) SetTerms(sess *session.Session) {
 	}
 }
 
-func (x v2025) Route(ctx context.Context) dispatch.Response {
+func (x Message) Route(ctx context.Context) dispatch.Response {
 	if x.NeedsNoRule() {
 		if refused := x.Admit(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
 			return *refused
@@ -137,22 +144,22 @@ func (x v2025) Route(ctx context.Context) dispatch.Response {
 	}
 }
 
-func (v2025) IsOwnTask() bool { return false }
+func (Message) IsOwnTask() bool { return false }
 
-func (x v2025) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
+func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
-		call.Mirrored = paramheaders.Say(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
+		call.Mirrored = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
 	}
 	return call, nil
 }
 
-func (x v2025) TranslatesRevisions() bool { return x.Server.IsStateless() }
+func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-func (v2025) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
+func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
 
-func (x v2025) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
+func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
 		return x.RefusedResponse(ctx, refused)
 	}
@@ -166,26 +173,26 @@ func (x v2025) Answer(ctx context.Context, result pipeline.Result) dispatch.Resp
 	return x.Edited(ctx, result.Answer, edits)
 }
 
-func (v2025) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) { return found.List, nil }
+func (Message) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) { return found.List, nil }
 
-func (x v2025) OwnAnswer() func(context.Context) dispatch.Response {
+func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
 		return x.Pong
 	}
 	return nil
 }
 
-func (v2025) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Own() }
+func (Message) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Own() }
 
-func (v2025) ForMember(y *protocol.Request) protocol.Protocol { return v2025{y} }
+func (Message) ForMember(y *protocol.Request) protocol.Protocol { return Message{y} }
 
-func (v2025) Restore(context.Context) *refusal.Refusal { return nil }
+func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
-func (x v2025) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
+func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
 	return x.ServerName, nil
 }
 
-func (x v2025) OpenMember(sess *session.Session, access visibility.Access) {
+func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 	hub, target, who := x.Aggregate, x.Server, principal.Of(x.Principal)
 	claims := x.FilterAbilities(hub.Members.Abilities, access)
 	if access.MayCall {
@@ -197,5 +204,5 @@ func (x v2025) OpenMember(sess *session.Session, access visibility.Access) {
 			return nil, err
 		}
 		return up, begin(ctx, up, opened.Message, mcp.IsSupported)
-	}, hub.Members.Opened.Tell)
+	}, hub.Members.Opened.Notify)
 }

@@ -1,4 +1,4 @@
-package edge
+package allservers
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -129,7 +128,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	}
 	now := x.Lists(ctx)
 	// The client is notified of later changes.
-	x.Session.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) })
+	x.Session.Members.Relists(func(before string) string { return aggregate.WithToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -177,7 +176,7 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 		return known[tool]
 	})
 	hides := func(t jsonrpc.Tool) bool {
-		_, one := s.Found.Aliases.Shown(s.ServerName, t.Name)
+		_, one := s.Found.Aliases.DisplayName(s.ServerName, t.Name)
 		return seen.Hides(t) || !one
 	}
 	for _, f := range s.Found.Faults {
@@ -188,12 +187,12 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
 		if !hides(t) {
-			name, _ := s.Found.Aliases.Shown(s.ServerName, t.Name)
-			titles, err := joint.TitlesOf(s.ServerName, list.Raw, t.Definition)
+			name, _ := s.Found.Aliases.DisplayName(s.ServerName, t.Name)
+			titles, err := aggregate.CombineTitles(s.ServerName, list.Raw, t.Definition)
 			if err != nil {
 				return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 			}
-			edits = append(append(edits, joint.Say(t.NameValue, name)), titles...)
+			edits = append(append(edits, aggregate.ReplaceText(t.NameValue, name)), titles...)
 		}
 	}
 	if s.part.Elements, err = jsonrpc.Plan(list.Raw, edits...); err != nil {

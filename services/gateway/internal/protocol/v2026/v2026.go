@@ -1,4 +1,7 @@
-package edge
+// Package v2026 serves revision 2026-07-28 of MCP, which has no sessions: each request declares its client and its
+// revision, a server's requests come in answers, and a call that waits for a person becomes a task or a further round
+// trip.
+package v2026
 
 import (
 	"cmp"
@@ -27,10 +30,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// v2026 is a message of 2026-07-28.
-type v2026 struct {
+// message is a message of 2026-07-28.
+type message struct {
 	*protocol.Request
-	*stateless
+	*Protocol
 
 	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
 	scope visibility.Access
@@ -42,14 +45,14 @@ type v2026 struct {
 	// takesTasks reports whether the client accepts a task as an answer, toldTasks whether that is declared to the server,
 	// and asTask whether this call becomes a task if it waits for an approval.
 	takesTasks, toldTasks, asTask bool
-	// leg is the round trip of a call that waits for an approval.
-	leg leg
+	// round is the round trip of a call that waits for an approval.
+	round roundTrip
 	// done releases the caller's state.
 	done func()
 }
 
 // Post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
-func (x *v2026) Post(ctx context.Context) dispatch.Response {
+func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
 	x.Declared, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
@@ -69,7 +72,7 @@ type statelessEndpoint interface {
 }
 
 // endpoint returns the endpoint to which the message came.
-func (x *v2026) endpoint() statelessEndpoint {
+func (x *message) endpoint() statelessEndpoint {
 	if x.IsToAll() {
 		return statelessAll{x}
 	}
@@ -77,7 +80,7 @@ func (x *v2026) endpoint() statelessEndpoint {
 }
 
 // statelessOne is the URL of one server.
-type statelessOne struct{ *v2026 }
+type statelessOne struct{ *message }
 
 func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.toServer(ctx) }
 
@@ -90,9 +93,9 @@ func (x statelessOne) connect(sess *session.Session) {
 func (x statelessOne) hasManyClients() bool { return !x.bridged }
 
 // statelessAll is the URL of all servers.
-type statelessAll struct{ *v2026 }
+type statelessAll struct{ *message }
 
-func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.postHub(ctx) }
+func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.toAll(ctx) }
 
 func (x statelessAll) connect(sess *session.Session) {
 	sess.Members = &session.Members{Abilities: x.can}
@@ -101,7 +104,7 @@ func (x statelessAll) connect(sess *session.Session) {
 func (statelessAll) hasManyClients() bool { return false }
 
 // toServer carries out a message at the URL of one server.
-func (x *v2026) toServer(ctx context.Context) dispatch.Response {
+func (x *message) toServer(ctx context.Context) dispatch.Response {
 	speaks, refused := x.speaks(ctx)
 	if refused != nil {
 		return *refused
@@ -136,7 +139,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	x.takesTasks = dispatch.AcceptsTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && access.Has(mcp.MethodTasksGet)
 	x.allows(access, x.FilterAbilities(dispatch.DeclaredAbilities(can), access))
-	if refused := x.standIn(ctx); refused != nil {
+	if refused := x.useState(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	x.Release = x.done
@@ -144,7 +147,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 }
 
 // sentTo sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
-func (x *v2026) sentTo(speaks bool) {
+func (x *message) sentTo(speaks bool) {
 	x.bridged, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
 		x.Discovery = x.Server.Revision(mcp.Modern)
@@ -153,20 +156,20 @@ func (x *v2026) sentTo(speaks bool) {
 
 // allows sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
 // there.
-func (x *v2026) allows(access visibility.Access, can []mcp.Ability) {
+func (x *message) allows(access visibility.Access, can []mcp.Ability) {
 	x.scope, x.can = access, can
 	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.Addressing.IsShared()}
 	x.AsClient = &upstream.Client{Claims: can}
 	x.AsClient.Name, x.AsClient.Version = x.Message.Client()
-	x.DeclaredToServer = []byte(mcp.Told(can))
+	x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can))
 	if x.toldTasks {
-		x.DeclaredToServer = []byte(mcp.Told(can, mcp.ExtensionTasks))
+		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can, mcp.ExtensionTasks))
 	}
 }
 
 // speaks reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
 // probe.
-func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
+func (x *message) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return false, new(x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern)))
@@ -186,11 +189,11 @@ func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 
 // check refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
 // body.
-func (x *v2026) check() *refusal.Refusal {
+func (x *message) check() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
 	method, _ := protocol.SingleHeader(x.Header, mcp.HeaderMethod)
-	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
+	name, named := mcp.NameHeader(m.Method, m.Name, m.URI, m.TaskID)
 	said, readable := mcp.DecodeHeader(x.Header.Get(mcp.HeaderName))
 	switch {
 	case m.Kind == jsonrpc.Response:
@@ -215,7 +218,7 @@ func (x *v2026) check() *refusal.Refusal {
 
 // mirrors refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
 // caller's list, so that the call is refused as one of an unknown tool.
-func (x *v2026) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
+func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
 	if of.Hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
@@ -227,14 +230,14 @@ func (x *v2026) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal
 		return protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.mirrored, err = paramheaders.Fields(arguments, bindings, x.Header.Get); err == nil {
+	if x.mirrored, err = paramheaders.Headers(arguments, bindings, x.Header.Get); err == nil {
 		return nil
 	}
 	x.Discovery.Renew(servers.RenewAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
-func (x *v2026) Route(ctx context.Context) dispatch.Response {
+func (x *message) Route(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
@@ -242,7 +245,7 @@ func (x *v2026) Route(ctx context.Context) dispatch.Response {
 }
 
 // carries carries out a request that was admitted.
-func (x *v2026) carries(ctx context.Context) dispatch.Response {
+func (x *message) carries(ctx context.Context) dispatch.Response {
 	switch {
 	case x.Message.InputResponses.Present() && len(x.can) == 0:
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may send no requests to this client; send this request without inputResponses."})
@@ -259,7 +262,7 @@ func (x *v2026) carries(ctx context.Context) dispatch.Response {
 
 // discover answers server/discover with the revisions and capabilities of the server, as far as the caller may use
 // them. A caller that may use nothing gets what the gateway itself has discovered.
-func (x *v2026) discover(ctx context.Context) dispatch.Response {
+func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
 	answer, refused := x.discovered(ctx, out)
@@ -285,7 +288,7 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 }
 
 // discovered returns the server's answer to server/discover.
-func (x *v2026) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
+func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.scope.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
 	}
@@ -322,7 +325,7 @@ func statusOf(answer *jsonrpc.Answer, status int) int {
 	return http.StatusOK
 }
 
-func (x *v2026) IsOwnTask() bool {
+func (x *message) IsOwnTask() bool {
 	switch x.Message.Method {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
 		return tasks.IsOwnID(x.Message.TaskID)
@@ -332,15 +335,15 @@ func (x *v2026) IsOwnTask() bool {
 }
 
 // SetTerms changes nothing, because the caller's state does not determine how a message is handled.
-func (*v2026) SetTerms(*session.Session) {}
+func (*message) SetTerms(*session.Session) {}
 
-func (x *v2026) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
+func (x *message) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && judged {
 		if refused := x.mirrors(ctx, of); refused != nil {
 			return call, refused
 		}
 	}
-	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.Resumes)
+	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.round.approval, x.Resumes)
 	under.EndsWith(ctx)
 	under.Decides(x.DecideServerRequest)
 	if x.asTask = x.mayBeTask(); x.asTask { // the client gets the task at once
@@ -349,10 +352,10 @@ func (x *v2026) Prepare(ctx context.Context, call attempt.Call, under *session.C
 	return call, nil
 }
 
-func (x *v2026) TranslatesRevisions() bool { return x.bridged }
+func (x *message) TranslatesRevisions() bool { return x.bridged }
 
-func (x *v2026) Pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
-	if state := x.nextLeg(result); state != "" {
+func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
+	if state := x.nextRoundTrip(result); state != "" {
 		body, err := result.Refusal.Leg(x.ID(), state)
 		return x.OwnResponse(ctx, body, err), true
 	}
@@ -362,7 +365,7 @@ func (x *v2026) Pending(ctx context.Context, result pipeline.Result) (dispatch.R
 	return x.becomesTask(ctx, result.Refusal)
 }
 
-func (x *v2026) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
+func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
 		if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)
@@ -383,7 +386,7 @@ func (x *v2026) Answer(ctx context.Context, result pipeline.Result) dispatch.Res
 	return out
 }
 
-func (x *v2026) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) {
+func (x *message) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) {
 	if x.bridged {
 		return upstream.Complete(found.List, x.Message.Method)
 	}

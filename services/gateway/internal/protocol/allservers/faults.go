@@ -1,4 +1,4 @@
-package edge
+package allservers
 
 import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"

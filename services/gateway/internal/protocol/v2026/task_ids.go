@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"context"
@@ -18,14 +18,14 @@ import (
 )
 
 // owner is whose tasks the caller's tasks on the server are. Approvals are bound to the same.
-func (x *v2026) owner() []byte {
+func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
 // bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
 // request for the client.
-func (x *v2026) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
+func (x *message) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
 	asked := strings.HasPrefix(x.Message.Method, "tasks/")
@@ -65,7 +65,7 @@ func (x *v2026) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrp
 
 // Restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
 // requestState, and puts the server's own task id in. It returns nil if the request can be decided.
-func (x *v2026) Restore(ctx context.Context) *refusal.Refusal {
+func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (x *v2026) Restore(ctx context.Context) *refusal.Refusal {
 }
 
 // unbind puts the server's own task id into the request. It refuses an id that was not made for the caller.
-func (x *v2026) unbind() *refusal.Refusal {
+func (x *message) unbind() *refusal.Refusal {
 	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil
 	}

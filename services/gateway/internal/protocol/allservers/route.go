@@ -1,4 +1,7 @@
-package edge
+// Package allservers answers messages at /mcp, the URL of all servers, where the servers appear as one. A message there
+// names its server within its names. It is rewritten with the server's own names, and handled as a message to that
+// server, in a member session that belongs to the client's session. Lists of all servers are joined.
+package allservers
 
 import (
 	"context"
@@ -12,7 +15,6 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
@@ -22,6 +24,9 @@ import (
 
 // All is a message to the URL of all servers.
 type All struct{ *protocol.Request }
+
+// New returns the message as one to all servers.
+func New(x *protocol.Request) All { return All{Request: x} }
 
 // Member is the message of a hub to one of the servers.
 type Member struct{ *protocol.Request }
@@ -94,7 +99,7 @@ func (x All) toMember(ctx context.Context) dispatch.Response {
 
 // target returns the server that the request names, and the edits that replace the combined names by the server's own.
 func (x All) target(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
-	server, edits, err := joint.Aim(x.Message.Method, x.Message.Raw)
+	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
@@ -102,12 +107,12 @@ func (x All) target(ctx context.Context) (server string, edits []jsonrpc.Edit, w
 		return "", nil, unaimed(x.Message.Method, err)
 	}
 	if found := x.Protocol.DiscoveryOf(x.Servers[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
-		_, rest, _ := joint.Cut(x.Message.Name)
-		name, one := found.Aliases.Called(server, rest)
+		_, rest, _ := aggregate.SplitName(x.Message.Name)
+		name, one := found.Aliases.Resolve(server, rest)
 		if !one {
 			return "", nil, &refusal.Refusal{Code: commonv1.Code_CODE_TOOL_UNKNOWN}
 		}
-		edits = []jsonrpc.Edit{joint.Say(x.Message.NameValue, name)}
+		edits = []jsonrpc.Edit{aggregate.ReplaceText(x.Message.NameValue, name)}
 	}
 	return server, edits, nil
 }
@@ -163,7 +168,7 @@ func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal)
 
 // respond sends a client's answer to the server of the request. An answer that no request waits for is dropped.
 func (x All) respond(ctx context.Context) dispatch.Response {
-	server, id, ok := joint.CutID(x.ID())
+	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
 		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
@@ -187,7 +192,7 @@ func (x All) respond(ctx context.Context) dispatch.Response {
 func (x All) notify(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
-	if !mcp.AlwaysPasses(m.Method) && !roots {
+	if !mcp.NeedsNoRule(m.Method) && !roots {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
@@ -201,7 +206,7 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 	case mcp.MethodRootsChanged:
 		x.notifyAll(ctx)
 	case mcp.MethodProgress:
-		server, token, ok := joint.CutID(m.ProgressToken.Of(m.Raw))
+		server, token, ok := aggregate.SplitID(m.ProgressToken.Of(m.Raw))
 		if _, configured := x.Servers[server]; !ok || !configured {
 			break
 		}

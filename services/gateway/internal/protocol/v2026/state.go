@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"context"
@@ -24,17 +24,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// stateless is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
-type stateless struct {
+// Protocol is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
+type Protocol struct {
 	front   *protocol.Front
-	states  standIns
+	states  stateIDs
 	tasks   *tasks.Store
 	taskIDs *tasks.IDs
 }
 
-// newStateless returns the protocol. secret is a secret of this gateway that stays the same after a restart.
-func newStateless(secret []byte) (*stateless, error) {
-	s := &stateless{states: newStandIns()}
+// New returns the protocol. secret is a secret of this gateway that stays the same after a restart.
+func New(secret []byte) (*Protocol, error) {
+	s := &Protocol{states: newStateIDs()}
 	var err error
 	if s.tasks, err = tasks.NewStore(); err != nil {
 		return nil, err
@@ -43,32 +43,41 @@ func newStateless(secret []byte) (*stateless, error) {
 	return s, err
 }
 
-// standIns makes the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
+// Attach sets the front through which the protocol makes the calls of tasks. It is called once, before messages are
+// handled.
+func (p *Protocol) Attach(front *protocol.Front) { p.front = front }
+
+// Handler returns the handler of a message.
+func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
+	return &message{Request: x, Protocol: p}
+}
+
+// stateIDs makes the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
 // server and client, with a secret of this gateway: no table is needed, and two callers never share an id. It is safe
 // for concurrent use.
-type standIns struct {
+type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
 }
 
-func newStandIns() standIns { return standIns{secret: []byte(rand.Text())} }
+func newStateIDs() stateIDs { return stateIDs{secret: []byte(rand.Text())} }
 
-func (s *standIns) handle(of []byte) string {
+func (s *stateIDs) handle(of []byte) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write(of)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// standIn puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
+// useState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
 // gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
 // it, and creating it contacts no server. x.done releases it.
-func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
+func (x *message) useState(ctx context.Context) *refusal.Refusal {
 	key, of := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	of = append(visibility.AppendPart(of, key.Tenant), 0)
 	of = append(visibility.AppendPart(of, key.Subject), 0)
 	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
-		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
+		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.can))
 	}
 	id := x.states.handle(of)
 	x.states.mu.Lock()
@@ -99,7 +108,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 }
 
 // opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
-func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
+func (x *message) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
 	who, open, by := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
 	if x.bridged {
 		open = x.Server.Upstream.Bridge

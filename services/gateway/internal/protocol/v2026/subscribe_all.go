@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"context"
@@ -13,21 +13,21 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol/allservers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeHub opens a stream on which the servers send the changes that the client has subscribed to, as far as policy
+// subscribeAll opens a stream on which the servers send the changes that the client has subscribed to, as far as policy
 // allows (MCP 2026-07-28, Subscriptions). It subscribes at the servers of the named resources and, for changes of
 // lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends with its
 // client, its token or the gateway, or when the caller's state is evicted for another caller's.
-func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
-	all0 := All{x.Request}
+func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
+	all := allservers.New(x.Request)
 	asked, refused := x.wants()
-	var servers []*Accessible
+	var servers []*allservers.Accessible
 	if refused == nil {
-		servers, refused = all0.Accessible(ctx)
+		servers, refused = all.Accessible(ctx)
 	}
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -40,17 +40,17 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.ClientCtx = ctx
 	out := x.NewRelay()
-	var all sync.WaitGroup
-	defer all.Wait()
+	var streams sync.WaitGroup
+	defer streams.Wait()
 	defer end()
-	was := all0.Lists(ctx) // before the client learns of its subscription and lists again
+	was := all.Lists(ctx) // before the client learns of its subscription and lists again
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
 		return dispatch.Response{}
 	}
 	x.done() // a stream does not keep the caller's state in use
-	all.Go(func() { out.KeepOpen(ctx, end) })
+	streams.Go(func() { out.KeepOpen(ctx, end) })
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for {
@@ -58,12 +58,12 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
 			begins := h.begins(x.Session.Members.All())
 			if begins {
-				all0.Go(&all, func() { h.run(ctx) })
+				all.Go(&streams, func() { h.run(ctx) })
 			}
 			return begins
 		})
-		if now := all0.Lists(ctx); now != "" {
-			for _, method := range aggregate.Changed(was, now) {
+		if now := all.Lists(ctx); now != "" {
+			for _, method := range aggregate.ChangedLists(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
 					return dispatch.Response{}
@@ -83,26 +83,26 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 
 // granted returns a hearing for each server, and the subscription of all together: what the server offers and policy
 // allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
-func (x *v2026) granted(ctx context.Context, servers []*Accessible, asked wanted) (hears []*hearing, all wanted) {
+func (x *message) granted(ctx context.Context, servers []*allservers.Accessible, asked wanted) (hears []*hearing, all wanted) {
 	byServer := make(map[string][]string)
 	for _, uri := range asked.URIs {
-		if server, own, ok := joint.CutURI(uri); ok {
+		if server, own, ok := aggregate.SplitURI(uri); ok {
 			byServer[server] = append(byServer[server], own)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, DiscoveryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, allservers.DiscoveryTimeout)
 	defer cancel()
 	var judging sync.WaitGroup
-	places := make(chan struct{}, MaxConcurrent)
+	places := make(chan struct{}, allservers.MaxConcurrent)
 	for _, s := range servers {
-		h := &hearing{hub: All{x.Request}, server: s.ServerName}
+		h := &hearing{all: allservers.New(x.Request), server: s.ServerName}
 		offers := func(capability string) bool { return s.Found == nil || s.Offers(capability) }
 		h.Prompts = asked.Prompts && offers("prompts") && s.Allowed.Has("prompts/list")
 		h.Resources = asked.Resources && offers("resources") && s.Allowed.Has("resources/list")
 		hears = append(hears, h)
 		if uris := byServer[s.ServerName]; len(uris) > 0 && offers("resources") {
 			places <- struct{}{}
-			All{x.Request}.Go(&judging, func() {
+			allservers.New(x.Request).Go(&judging, func() {
 				defer func() { <-places }()
 				left, refused := s.Begin(ctx)
 				if refused != nil {
@@ -118,7 +118,7 @@ func (x *v2026) granted(ctx context.Context, servers []*Accessible, asked wanted
 	for _, h := range hears {
 		all.Prompts, all.Resources = all.Prompts || h.Prompts, all.Resources || h.Resources
 		for _, uri := range h.URIs {
-			all.URIs = append(all.URIs, joint.URI(h.server, uri))
+			all.URIs = append(all.URIs, aggregate.CombinedURI(h.server, uri))
 		}
 	}
 	return hears, all
@@ -128,7 +128,7 @@ func (x *v2026) granted(ctx context.Context, servers []*Accessible, asked wanted
 type hearing struct {
 	upstream.Wanted
 
-	hub    All
+	all    allservers.All
 	server string
 }
 
@@ -140,7 +140,7 @@ func (h *hearing) begins(sessions map[string]string) bool {
 	}
 	for name, id := range sessions {
 		server, _, _ := strings.Cut(name, inSession)
-		if server == h.server && (h.Prompts || h.Resources) && h.hub.HasOpened(server, id) {
+		if server == h.server && (h.Prompts || h.Resources) && h.all.HasOpened(server, id) {
 			return true
 		}
 	}
@@ -150,14 +150,14 @@ func (h *hearing) begins(sessions map[string]string) bool {
 // run forwards what the server sends, on the stream of all. It opens a stream that has ended again, unless the server
 // has none.
 func (h *hearing) run(ctx context.Context) {
-	wait := RelistenFirst
+	wait := allservers.RelistenFirst
 	for again := false; ; again = true {
 		begin := time.Now()
 		if !h.once(ctx, again) {
 			return
 		}
-		if wait = min(2*wait, RelistenMost); time.Since(begin) > RelistenMost { // the stream was not a short one
-			wait = RelistenFirst
+		if wait = min(2*wait, allservers.RelistenMost); time.Since(begin) > allservers.RelistenMost { // the stream was not a short one
+			wait = allservers.RelistenFirst
 		}
 		select {
 		case <-ctx.Done():
@@ -170,7 +170,7 @@ func (h *hearing) run(ctx context.Context) {
 // once forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
 // are decided again, and the client is notified that they may have changed meanwhile.
 func (h *hearing) once(ctx context.Context, again bool) bool {
-	x := h.hub.At(h.server)
+	x := h.all.At(h.server)
 	if !x.MayHear(ctx) {
 		return true
 	}

@@ -1,4 +1,4 @@
-package edge
+package v2026
 
 import (
 	"cmp"
@@ -30,7 +30,7 @@ type wanted struct {
 }
 
 // wants returns the notifications that the request subscribes to.
-func (x *v2026) wants() (wanted, *refusal.Refusal) {
+func (x *message) wants() (wanted, *refusal.Refusal) {
 	if !x.Sink.Accepts() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
@@ -52,7 +52,7 @@ func tooManySubscriptions() *refusal.Refusal {
 // subscribe opens a stream of the changes that the client has subscribed to, as far as policy allows (MCP 2026-07-28,
 // Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends with its
 // client, its token or the gateway.
-func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
+func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
 	if refused == nil && !x.scope.MayCall {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
@@ -97,7 +97,7 @@ func subscribed(ctx context.Context, x *protocol.Request, uris []string) (out []
 }
 
 // forward forwards the notifications of a subscription until it ends.
-func (x *v2026) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
+func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.ClientCtx = ctx
 	out := x.NewRelay()

@@ -1,4 +1,4 @@
-package edge
+package allservers
 
 import (
 	"cmp"
@@ -7,7 +7,7 @@ import (
 	"sort"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
@@ -20,7 +20,7 @@ type aggregated struct{ *protocol.Request }
 
 func (aggregated) IsShared() bool { return true }
 
-func (x aggregated) ClientID(raw []byte) []byte { return joint.ID(x.ServerName, raw) }
+func (x aggregated) ClientID(raw []byte) []byte { return aggregate.CombinedID(x.ServerName, raw) }
 
 func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	end, err := x.Slot.Answer.TurnFor(x.Uncancelled(x.ClientCtx), len(raw))
@@ -28,7 +28,7 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 		return nil, fmt.Errorf("%w: %w", dispatch.ErrNotRead, err)
 	}
 	defer end()
-	names, err := joint.Join(x.ServerName, method, raw)
+	names, err := aggregate.CombineNames(x.ServerName, method, raw)
 	return outside(names, others), err
 }
 
@@ -47,7 +47,7 @@ func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) 
 	if token := req.Message.Meta.ProgressToken; token.Present() {
 		edits = append(edits, jsonrpc.Edit{Span: token, With: x.ClientID(req.ProgressToken())})
 	}
-	names, err := joint.Join(x.ServerName, req.Method(), req.Body())
+	names, err := aggregate.CombineNames(x.ServerName, req.Method(), req.Body())
 	return append(edits, names...), err
 }
 
