@@ -63,13 +63,13 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 		return resp, nil
 	}
 	resp.Sessions = int32(s.sessions.Len())
-	room := s.journal.Room()
+	room := s.journal.Capacity()
 	resp.Journal = &gatewayv1.JournalStatus{
 		Head: journal.HeadToProto(s.journal.Head()), Check: journal.CheckToProto(s.journal.Check()),
 		CallsRoomBytes: room.Bytes, CallsBytes: room.Used,
 	}
-	if room.Lasts > 0 {
-		resp.Journal.CallsRoomLasts = durationpb.New(room.Lasts)
+	if room.Duration > 0 {
+		resp.Journal.CallsRoomLasts = durationpb.New(room.Duration)
 	}
 	resp.Servers = s.serverStatuses(isOperator(authn.CallerOf(ctx)))
 	return resp, nil
@@ -107,7 +107,7 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 		}
 		if _, ok := s.holds[name]; ok {
 			r := s.held(name)
-			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: slices.Concat(r.NotHeld, r.Opened), Why: r.Why}
+			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Enforced, NotHeld: slices.Concat(r.NotEnforced, r.Opened), Why: r.Why}
 		}
 		all = append(all, status)
 	}
@@ -183,7 +183,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 }
 
 // placeOf parses the page token of a list of records. An empty token means the position of the newest record.
-func placeOf(token string) (at journal.Place, err error) {
+func placeOf(token string) (at journal.Position, err error) {
 	if token == "" {
 		return at, nil
 	}
@@ -193,7 +193,7 @@ func placeOf(token string) (at journal.Place, err error) {
 		at.Refusals, err = strconv.ParseInt(refusals, 10, 64)
 	}
 	if err != nil || at.Calls < 1 || at.Refusals < 1 {
-		return journal.Place{}, errPageToken
+		return journal.Position{}, errPageToken
 	}
 	return at, nil
 }
@@ -246,7 +246,7 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 		f.GetTool() != "" && f.GetTool() != r.Tool,
 		f.GetSubject() != "" && f.GetSubject() != r.Subject,
 		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), journal.CodeOf(r.Code)),
-		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == enum.Given(k) }),
+		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == enum.NameOrEmpty(k) }),
 		f.GetWithoutProtocol() && mcpmethod.IsProtocol(r.Method) && (r.Code == "" || journal.CodeOf(r.Code) == commonv1.Code_CODE_METHOD_DENIED):
 		return false
 	default:
@@ -264,7 +264,7 @@ func toStatus(err error) error {
 		case commonv1.Code_CODE_ABUSE_LIMITED, commonv1.Code_CODE_TOO_MANY_SESSIONS:
 			code = codes.ResourceExhausted
 		}
-		return &rpc.Error{Code: code, Reason: strings.ToUpper(enum.Given(refused.Code)), Err: err}
+		return &rpc.Error{Code: code, Reason: strings.ToUpper(enum.NameOrEmpty(refused.Code)), Err: err}
 	}
 	switch {
 	case errors.Is(err, errNoDecision):

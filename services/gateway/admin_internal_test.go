@@ -63,7 +63,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: fairqueue.ForProcessor[string]()}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: fairqueue.NewForProcessor[string]()}
 }
 
 // record writes a refusal for a tenant into the journal and returns the id of the decision.

@@ -48,7 +48,7 @@ type Config struct {
 	// Hold is how long a call that waits for approvers is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
 	// Clients set other hold times for some clients.
-	Clients []approvals.Client
+	Clients []approvals.ClientHold
 	// MaxPending is the maximum number of calls of one principal that wait for approvers. It must be positive.
 	MaxPending int
 	// Execute is how long an approved call can be made after its approval. It must be positive.
@@ -127,11 +127,11 @@ func (s *Server) identity() string {
 	case s.Target != "":
 		return "grpc " + strings.ToLower(s.Target)
 	}
-	return "stdio " + canonicaljson.Texts(s.Command)
+	return "stdio " + canonicaljson.Strings(s.Command)
 }
 
 // isRole reports whether the server is a role of the mesh.
-func (s *Server) isRole() bool { return config.IsRole(s.Target) }
+func (s *Server) isRole() bool { return config.IsAgentService(s.Target) }
 
 // httpIdentity returns the normal form of a URL for identities. Equivalent URLs have the same normal form.
 func httpIdentity(text string) string {
@@ -180,11 +180,11 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		MaxPending:  f.Approvals.MaxPending,
 		Execute:     f.Approvals.Execute,
 		Servers:     make(map[string]Server, len(f.Servers)),
-		Secrets:     f.OwnSecrets(),
-		Documents:   f.OwnDocuments(),
+		Secrets:     f.SecretPaths(),
+		Documents:   f.PolicyPaths(),
 	}
 	for _, c := range f.Approvals.Clients {
-		cfg.Clients = append(cfg.Clients, approvals.Client{Name: c.Name, Hold: *c.Hold})
+		cfg.Clients = append(cfg.Clients, approvals.ClientHold{Name: c.Name, Hold: *c.Hold})
 	}
 	var errs []error
 	for _, text := range f.BehindProxy {

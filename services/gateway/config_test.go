@@ -143,7 +143,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{
 			"Clients", func(f *config.File) {
 				f.Approvals.Clients = []config.ApprovalClient{{Name: "x*", Hold: new(time.Minute)}}
-			}, []approvals.Client{{Name: "x*", Hold: time.Minute}},
+			}, []approvals.ClientHold{{Name: "x*", Hold: time.Minute}},
 		},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},

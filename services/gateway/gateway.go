@@ -112,16 +112,16 @@ type Service struct {
 	holds    map[string]sandbox.Report
 	limiter  *proclimit.Limiter
 	installs stdio.Installs
-	left     []approvals.Left
+	left     []approvals.OpenCall
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
 	lis      net.Listener
 	cert     *pki.Source[tls.Certificate]
 	started  time.Time
-	kept     *decisioncache.Decisions
+	kept     *decisioncache.Cache
 	peers    peerWatch
 	// reads limits how callers read records: each caller makes one read at a time.
-	reads *fairqueue.Turns[string]
+	reads *fairqueue.Queue[string]
 	// errands counts calls from inside the mesh. The count is the request id of each call in its session.
 	errands atomic.Int64
 }
@@ -136,7 +136,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
-		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.ForProcessor[string](),
+		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.NewForProcessor[string](),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -161,7 +161,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err
 	}
-	if s.left, err = approvals.Open(ctx, s.journal); err != nil {
+	if s.left, err = approvals.OpenCalls(ctx, s.journal); err != nil {
 		return err
 	}
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.ended}, s.deps.Log); err != nil {
@@ -242,11 +242,11 @@ func (s *Service) newEdge() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg := approvals.Config{Hold: s.cfg.Hold, Clients: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
+	cfg := approvals.Config{Hold: s.cfg.Hold, ClientHolds: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
 	if s.kept, err = decisioncache.New(decisioncache.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
 		return err
 	}
-	waiter, err := approvals.NewWaiter(cfg, s.deps.Approval, s.meters, s.deps.Log)
+	waiter, err := approvals.NewClient(cfg, s.deps.Approval, s.meters, s.deps.Log)
 	if err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(tasksOfEdge))),
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(tasksOfEdge))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -308,7 +308,7 @@ func (s *Service) Sandboxes() map[string]sandbox.Report {
 // logSandboxes logs what the kernel enforces for stdio servers. It writes one line for all servers with the same
 // report. If part of a sandbox is not enforced, the line is a warning with advice.
 func (s *Service) logSandboxes(ctx context.Context) {
-	for _, alike := range sandbox.Alike(s.Sandboxes()) {
+	for _, alike := range sandbox.GroupByReport(s.Sandboxes()) {
 		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
 		if advice := alike.Report.Advice(); advice != "" {
 			s.deps.Log.WarnContext(ctx, "the kernel does not enforce the whole sandbox of stdio servers", append(attrs, "do", advice)...)
@@ -352,10 +352,10 @@ func (s *Service) NotReady() []string {
 	if s.Health(context.Background()) != nil {
 		why = append(why, "the journal takes no records; the gateway's log says why")
 	}
-	if reason := s.kept.Missing(); reason != "" {
+	if reason := s.kept.Unavailable(); reason != "" {
 		why = append(why, reason)
 	}
-	if !s.deps.Tokens.Known() {
+	if !s.deps.Tokens.HasSet() {
 		why = append(why, "the policy service has not reported yet which tokens are valid")
 	}
 	return why
@@ -368,7 +368,7 @@ func (s *Service) Degraded() []string {
 	if s.pipeline != nil && s.pipeline.Miscounting() {
 		why = append(why, attempt.Miscounted)
 	}
-	if s.journal.Short() {
+	if s.journal.DiskFull() {
 		why = append(why, "the disk of the journal is full: records are written to reserved space, which is enough for some thousand calls; free space on the disk")
 	}
 	return why

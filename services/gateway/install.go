@@ -133,7 +133,7 @@ func digestOf(in *stdio.Install, path string) string {
 			break
 		}
 	}
-	sum := sha256.Sum256([]byte(canonicaljson.Texts(texts)))
+	sum := sha256.Sum256([]byte(canonicaljson.Strings(texts)))
 	return hex.EncodeToString(sum[:16])
 }
 

@@ -55,7 +55,7 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 			}
 			resp.Records = append(resp.Records, rec)
 		}
-		at, resp.Searched = listed.Place, timestamppb.New(listed.Record.Time)
+		at, resp.Searched = listed.Position, timestamppb.New(listed.Record.Time)
 		if time.Since(begun) > searchTime {
 			resp.NextPageToken = tokenOf(at)
 			break
@@ -91,4 +91,4 @@ func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }
 
-func tokenOf(at journal.Place) string { return fmt.Sprintf("%d-%d", at.Calls, at.Refusals) }
+func tokenOf(at journal.Position) string { return fmt.Sprintf("%d-%d", at.Calls, at.Refusals) }

@@ -67,7 +67,7 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	filter := &gatewayv1.DecisionFilter{Subject: "needle"}
 	looked := 0
 	take := stepping(func(*journal.Record) bool { return false }, filter)
-	for _, err := range s.journal.Backward(t.Context(), journal.Place{}, take) {
+	for _, err := range s.journal.Backward(t.Context(), journal.Position{}, take) {
 		if err != nil {
 			t.Fatal(err)
 		}

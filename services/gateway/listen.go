@@ -13,7 +13,7 @@ import (
 // that use TLS. Otherwise tokens would be sent in clear text.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
-		if s.cert, err = pki.FollowPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {
+		if s.cert, err = pki.WatchPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {
 			return fmt.Errorf("listen_tls: %w", err)
 		}
 	}

@@ -62,8 +62,8 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 // held returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
 func (s *Service) held(name string) sandbox.Report {
 	holds, limits := s.holds[name], s.limiter.Report()
-	holds.Held = slices.Concat(holds.Held, limits.Held)
-	holds.NotHeld = slices.Concat(holds.NotHeld, limits.NotHeld)
+	holds.Enforced = slices.Concat(holds.Enforced, limits.Enforced)
+	holds.NotEnforced = slices.Concat(holds.NotEnforced, limits.NotEnforced)
 	if limits.Why != "" {
 		holds.Why = strings.TrimPrefix(holds.Why+"; no cgroups: "+limits.Why, "; ")
 	}

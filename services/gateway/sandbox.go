@@ -132,7 +132,7 @@ func (c *Config) checkSandbox(name string) error {
 		return fmt.Errorf("servers.%s.stdio.sandbox.%w", name, err)
 	}
 	if s.Dir != "" {
-		if err := rules.MayOwn(absolute(s.Dir)); err != nil {
+		if err := rules.CheckAccess(absolute(s.Dir)); err != nil {
 			return fmt.Errorf("servers.%s.stdio.dir: %w", name, err)
 		}
 	}
@@ -167,7 +167,7 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 	if err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
 	}
-	report := s.Holds()
+	report := s.Report()
 	report.Opened = c.opened(name, files)
 	return s, report, nil
 }

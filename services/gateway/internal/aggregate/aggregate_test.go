@@ -35,7 +35,7 @@ func greeting(t *testing.T, server, members string, allowed func(string) bool) a
 	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}
 }
 
-func TestCapabilities_AreThoseOfAllServersThatTheCallerMayUse(t *testing.T) {
+func TestCapabilities_AreUnionOfAllowedServers(t *testing.T) {
 	t.Parallel()
 	only := func(methods ...string) func(string) bool {
 		return func(method string) bool { return slices.Contains(methods, method) }
@@ -87,7 +87,7 @@ func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
 	}
 }
 
-func TestElements_OfAnswers(t *testing.T) {
+func TestElements_ReadsListAndCursor(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]string{
 		`{"result":{"prompts":[{"a":1},2],"nextCursor":"c"}}`: `[{"a":1} 2] "c"`,
@@ -122,7 +122,7 @@ func TestNextPage_KeepsMeta(t *testing.T) {
 	}
 }
 
-func TestJoin_NamesWhatIsMissing(t *testing.T) {
+func TestJoin_NamesMissingServersAndElements(t *testing.T) {
 	t.Parallel()
 	files, notes, away, large := &aggregate.Part{Server: "files"}, &aggregate.Part{Server: "notes"}, &aggregate.Part{Server: "away"}, &aggregate.Part{Server: "large"}
 	for _, item := range files.Conform("prompts", values(`{"name":"a"}`, `{"name":"b"}`, `{"title":"none"}`, `7`)) {
@@ -164,39 +164,39 @@ func values(raw ...string) (out []jsontext.Value) {
 }
 
 // Checks that a client is notified of a list only if a part of the list that the client may see has changed.
-func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
+func TestChanged_ReturnsNotificationsForChangedLists(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
-	base := aggregate.Lists{Server: "files", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true, Revision: "r1"}
-	with := func(change func(*aggregate.Lists)) []aggregate.Lists {
+	base := aggregate.ServerLists{Server: "files", Changes: 1, Methods: methods, PromptNamesIgnored: true, ResourceNamesIgnored: true, Revision: "r1"}
+	with := func(change func(*aggregate.ServerLists)) []aggregate.ServerLists {
 		other := base
 		change(&other)
-		return []aggregate.Lists{other}
+		return []aggregate.ServerLists{other}
 	}
-	before := aggregate.State([]aggregate.Lists{base})
+	before := aggregate.State([]aggregate.ServerLists{base})
 	for name, tt := range map[string]struct {
-		now  []aggregate.Lists
+		now  []aggregate.ServerLists
 		want []string
 	}{
-		"nothing":            {[]aggregate.Lists{base}, nil},
-		"the tools":          {with(func(l *aggregate.Lists) { l.Changes = 2 }), methods[:1]},
-		"the policy":         {with(func(l *aggregate.Lists) { l.Revision = "r2" }), methods[:1]},
-		"a policy of names":  {with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }), methods[:2]},
-		"a server got known": {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true}), methods},
-		"a denied server":    {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1}), nil},
+		"nothing":            {[]aggregate.ServerLists{base}, nil},
+		"the tools":          {with(func(l *aggregate.ServerLists) { l.Changes = 2 }), methods[:1]},
+		"the policy":         {with(func(l *aggregate.ServerLists) { l.Revision = "r2" }), methods[:1]},
+		"a policy of names":  {with(func(l *aggregate.ServerLists) { l.Revision, l.PromptNamesIgnored = "r2", false }), methods[:2]},
+		"a server got known": {append(with(func(*aggregate.ServerLists) {}), aggregate.ServerLists{Server: "notes", Changes: 1, Methods: methods, PromptNamesIgnored: true, ResourceNamesIgnored: true}), methods},
+		"a denied server":    {append(with(func(*aggregate.ServerLists) {}), aggregate.ServerLists{Server: "notes", Changes: 1}), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, aggregate.Changed(before, aggregate.State(tt.now))); diff != "" {
+			if diff := cmp.Diff(tt.want, aggregate.ChangedLists(before, aggregate.State(tt.now))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
-	now := aggregate.State(with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }))
-	if diff := cmp.Diff(methods[1:2], aggregate.Changed(aggregate.WithTools(before, now), now)); diff != "" {
+	now := aggregate.State(with(func(l *aggregate.ServerLists) { l.Revision, l.PromptNamesIgnored = "r2", false }))
+	if diff := cmp.Diff(methods[1:2], aggregate.ChangedLists(aggregate.WithToolsRead(before, now), now)); diff != "" {
 		t.Errorf("notifications for a client that has read the tools (-want +got):\n%s", diff)
 	}
-	if aggregate.WithTools("", now) != now || aggregate.WithTools(before, "") != "" {
+	if aggregate.WithToolsRead("", now) != now || aggregate.WithToolsRead(before, "") != "" {
 		t.Error("WithTools changes a state without a previous or a new one")
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Lists describes everything that determines which lists of one server a caller sees.
-type Lists struct {
+// ServerLists describes everything that determines which lists of one server a caller sees.
+type ServerLists struct {
 	Server string
 	// Changes is the number of times that the server's list of tools has changed; 0 if the server is not known yet.
 	Changes int
 	// Methods are the methods of the server's lists that policy does not deny to the caller.
 	Methods []string
-	// PromptsAlike reports whether policy treats all prompts alike, whatever their names. ResourcesAlike reports the
+	// PromptNamesIgnored reports whether policy treats all prompts alike, whatever their names. ResourcesAlike reports the
 	// same for resources.
-	PromptsAlike, ResourcesAlike bool
+	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Revision is the revision of the policy.
 	Revision string
 }
@@ -28,7 +28,7 @@ type Lists struct {
 // The line for tools also contains the number of changes of each server's list, and the policy's revision. The gateway
 // does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
 // name. If the caller must not be notified of a server's list, the server is not in the line of that list.
-func State(servers []Lists) string {
+func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
 	for _, s := range servers {
@@ -42,18 +42,18 @@ func State(servers []Lists) string {
 		if notifies(0, mcp.MethodToolsChanged) {
 			tools = fmt.Appendf(tools, " %s:%d:%s", s.Server, s.Changes, s.Revision)
 		}
-		if notifies(1, mcp.MethodPromptsChanged) && !s.PromptsAlike {
+		if notifies(1, mcp.MethodPromptsChanged) && !s.PromptNamesIgnored {
 			prompts = fmt.Appendf(prompts, " %s:%s", s.Server, s.Revision)
 		}
-		if notifies(2, mcp.MethodResourcesChanged) && !s.ResourcesAlike {
+		if notifies(2, mcp.MethodResourcesChanged) && !s.ResourceNamesIgnored {
 			resources = fmt.Appendf(resources, " %s:%s", s.Server, s.Revision)
 		}
 	}
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// Changed returns the list_changed notifications for a client that knows the state before, when the state is now.
-func Changed(before, now string) (notifications []string) {
+// ChangedLists returns the list_changed notifications for a client that knows the state before, when the state is now.
+func ChangedLists(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
 		if i >= len(was) || was[i] != state {
@@ -63,9 +63,9 @@ func Changed(before, now string) (notifications []string) {
 	return notifications
 }
 
-// WithTools returns the state that a client knows after it has read the list of tools. The line for tools comes from
+// WithToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes from
 // now, and the other lines from before.
-func WithTools(before, now string) string {
+func WithToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {
 		return tools + "\n" + others

@@ -1,5 +1,7 @@
-// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
-// reports which lists have changed. It sends no messages itself.
+// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and reports
+// which lists have changed. It also maps the names of all servers to one namespace. The combined name of a tool, prompt,
+// resource or request contains the name of the server and the name that the server uses. The package sends no messages
+// itself and has no state, because a combined name contains everything that is needed.
 package aggregate
 
 import (
@@ -169,7 +171,7 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 			p.Clear(&refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE})
 		}
 		if p.Missing != nil {
-			missing = append(missing, unavailable{Server: p.Server, Code: enum.Given(p.Missing.Code), Why: p.Missing.Message})
+			missing = append(missing, unavailable{Server: p.Server, Code: enum.NameOrEmpty(p.Missing.Code), Why: p.Missing.Message})
 		} else {
 			without = append(without, p.LeftOut[:min(len(p.LeftOut), maxLeftOut-len(without))]...)
 		}

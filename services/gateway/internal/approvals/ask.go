@@ -19,27 +19,27 @@ import (
 // maxClaims is the number of times that a call tries to claim an approval that changes meanwhile.
 const maxClaims = 8
 
-// Ask requests an approval for a call and waits for the decision. If the call is approved, Ask claims the approval,
+// RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, Ask claims the approval,
 // because equal calls may compete for the approval.
-func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+func (k *Manager) RequestAndClaim(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
 		return a, Unavailable()
 	}
-	if refused := k.Report(ctx, a); refused != nil {
+	if refused := k.RefuseIfEnded(ctx, a); refused != nil {
 		return a, refused
 	}
 	definition, err := a.Tools.Definition(ctx, false)
 	if err != nil {
 		return a, k.notListed(ctx, a, err)
 	}
-	until := k.waiter.HoldUntil(a.Client, time.Now())
+	until := k.client.HoldUntil(a.Client, time.Now())
 	if a.Hold != nil {
 		until = time.Now().Add(*a.Hold)
 	}
 	lostClaim := false
 	for range maxClaims {
-		asked, refused := k.waiter.Approved(ctx, Question{
-			Principal: a.Principal, Attest: k.attesting(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,
+		asked, refused := k.client.RequestAndHold(ctx, Request{
+			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,
 			Reply: a.Reply, Confirm: a.Confirm,
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.Bound(definition)},
 		})
@@ -54,29 +54,29 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 			if lostClaim {
 				a = a.WithNewID()
 			}
-			return a, k.supersede(ctx, a)
+			return a, k.cancelSuperseded(ctx, a)
 		case gone.Err() != nil: // the approval stays pending, and the gateway does not make the call by itself
-			return a, refusalBy(asked.Approval)
+			return a, refusalFor(asked.Approval)
 		}
-		if a, refused, lostClaim = k.use(ctx, a, asked.Approval); !lostClaim {
+		if a, refused, lostClaim = k.tryClaim(ctx, a, asked.Approval); !lostClaim {
 			return a, refused
 		}
 	}
 	return a, Unavailable()
 }
 
-// Report refuses a call that names an approval which has ended, even if policy no longer requires an approval. The
+// RefuseIfEnded refuses a call that names an approval which has ended, even if policy no longer requires an approval. The
 // refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. Report returns nil
 // if the approval is pending or approved.
-func (k *Clerk) Report(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
+func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := cmp.Or(a.Resumes, a.Sent.Meta.Approval); id != "" {
-		return k.waiter.Report(ctx, a.Principal, id)
+		return k.client.RefuseIfEnded(ctx, a.Principal, id)
 	}
 	return nil
 }
 
-// attesting returns a function that asks policy about a call of a tool with this definition.
-func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
+// attestFunc returns a function that asks policy about a call of a tool with this definition.
+func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 		return k.desk.Attest(ctx, a, definition, approval, n)
 	}
@@ -84,7 +84,7 @@ func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
 
 // notListed returns the refusal of a call whose tool definition cannot be read. Without the definition, it is not known
 // what approvers would approve.
-func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
+func (k *Manager) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
 	if errors.Is(err, toolreport.ErrRefused) {
@@ -96,9 +96,9 @@ func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *re
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// use claims an approval for a call if policy's current decision allows that. again reports that the approval has
+// tryClaim claims an approval for a call if policy's current decision allows that. again reports that the approval has
 // changed meanwhile, so that the call must start again.
-func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
+func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
 	}
@@ -122,13 +122,13 @@ func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Appro
 		return a, nil, true
 	case said.err != nil:
 		k.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", said.err)
-		return k.abandon(ctx, a, "whether the claim was made is not known"), Unavailable(), false
+		return k.releaseClaim(ctx, a, "whether the claim was made is not known"), Unavailable(), false
 	case said.claimed == nil:
-		return a, k.waiter.refusalOf(said.refusal), false
+		return a, k.client.refusalOf(said.refusal), false
 	}
 	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service answers
-		return k.abandon(ctx, a, "policy denies the call now"), refused, false
+		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
-	a, refused = k.take(ctx, a, said.claimed)
+	a, refused = k.restoreStored(ctx, a, said.claimed)
 	return a, refused, false
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// answer is the approval service's response to a claim. The zero value means that the service has refused the claim.
-type answer struct {
+// claimResult is the approval service's response to a claim. The zero value means that the service has refused the claim.
+type claimResult struct {
 	// claimed is the call as it was approved; nil if the claim was not made.
 	claimed *approvalv1.Claimed
 	// refusal says why the claim was not made.
@@ -36,26 +36,26 @@ type answer struct {
 //
 // The returned attempt contains the claim's id and policy's last decision. It contains the approval if the claim was
 // made, or if it is not known whether the claim was made.
-func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, answer, *refusal.Refusal) {
+func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, claimResult, *refusal.Refusal) {
 	a = a.Claims(by)
 	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
 	if a.Refusal() == nil && a.IsLimited() {
 		recorded = key
 	}
 	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
-		if !errors.Is(err, journal.ErrShare) { // with ErrShare nothing was written, so nothing has to be settled
-			a = k.drop(ctx, a)
+		if !errors.Is(err, journal.ErrQuota) { // with ErrShare nothing was written, so nothing has to be settled
+			a = k.recordUnclaimed(ctx, a)
 		}
-		return a.Free(), answer{}, k.desk.NotSent(ctx, a, err)
+		return a.Free(), claimResult{}, k.desk.NotSent(ctx, a, err)
 	}
 	if recorded != "" {
 		var refused *refusal.Refusal
 		if a, refused = k.desk.Reserve(ctx, a, key); refused != nil {
-			return k.drop(ctx, a), answer{}, refused
+			return k.recordUnclaimed(ctx, a), claimResult{}, refused
 		}
 	}
 	// gofail: var gatewayBeforeClaim struct{}
-	resp, last, err := k.waiter.Claim(ctx, Claiming{
+	resp, last, err := k.client.Claim(ctx, ClaimRequest{
 		Principal: a.Principal, Approval: by, ID: a.ID, Decided: decided, Lease: a.Lease.GetId(),
 		Definition: definition, ServerIdentity: a.Identity,
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
@@ -69,26 +69,26 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 	a.Decision = last
 	switch {
 	case status.Code(err) == codes.Aborted: // another attempt has claimed the approval, and may use the reserved limits
-		return k.drop(ctx, a), answer{changed: true}, nil
+		return k.recordUnclaimed(ctx, a), claimResult{changed: true}, nil
 	case err != nil:
-		return a, answer{err: err}, nil
+		return a, claimResult{err: err}, nil
 	case resp.GetClaimed() == nil:
 		if resp.GetRefusal().GetLeaseUnused() {
 			k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
 		}
-		return k.drop(ctx, a), answer{refusal: resp.GetRefusal()}, nil
+		return k.recordUnclaimed(ctx, a), claimResult{refusal: resp.GetRefusal()}, nil
 	}
 	// gofail: var gatewayAfterClaim struct{}
-	return a, answer{claimed: resp.GetClaimed()}, nil
+	return a, claimResult{claimed: resp.GetClaimed()}, nil
 }
 
-// take replaces the received call by the stored call, because the call that was approved must run. If the stored call
+// restoreStored replaces the received call by the stored call, because the call that was approved must run. If the stored call
 // cannot be restored, take gives the claim back.
-func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
+func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
 		k.log.ErrorContext(ctx, "the stored call could not be restored", "decision_id", a.ID, "error", err)
-		return k.abandon(ctx, a, "the stored call could not be restored"), Unavailable()
+		return k.releaseClaim(ctx, a, "the stored call could not be restored"), Unavailable()
 	}
 	a.Sent = stored
 	a.Claim = &attempt.Claim{Approval: a.Claim.Approval, Attempt: a.Claim.Attempt, Votes: c.GetVotes()}
@@ -96,15 +96,15 @@ func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claim
 	return a, nil
 }
 
-// drop records that a claim was not made, and returns the attempt without the claim.
-func (k *Clerk) drop(ctx context.Context, a attempt.Attempt) attempt.Attempt {
+// recordUnclaimed records that a claim was not made, and returns the attempt without the claim.
+func (k *Manager) recordUnclaimed(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	k.desk.Settled(ctx, a)
 	return a.Free()
 }
 
-// abandon gives back a claim whose call is not sent, and returns the attempt without the claim.
-func (k *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
-	k.NeverSent(ctx, a, reason)
+// releaseClaim gives back a claim whose call is not sent, and returns the attempt without the claim.
+func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
+	k.ReleaseUnsent(ctx, a, reason)
 	return a.Free()
 }
 
@@ -114,12 +114,12 @@ func restore(came *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, erro
 	if err != nil {
 		return nil, err
 	}
-	return jsonrpc.Parse(raw, widened())
+	return jsonrpc.Parse(raw, widenedLimits())
 }
 
-// widened returns the limits for a message that the gateway has changed after the message was judged. The members that
+// widenedLimits returns the limits for a message that the gateway has changed after the message was judged. The members that
 // the gateway adds must not make the message too large.
-func widened() jsonrpc.Limits {
+func widenedLimits() jsonrpc.Limits {
 	limits := jsonrpc.DefaultLimits()
 	limits.Bytes += 4 << 10
 	limits.Tokens += 32

@@ -29,11 +29,11 @@ const (
 	// firstPause and lastPause are the shortest and the longest pause before a broken watch is started again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxJudged is the maximum number of times that policy is asked about a call if the approval service rejects
+	// maxAttestations is the maximum number of times that policy is asked about a call if the approval service rejects
 	// policy's decisions as stale.
-	maxJudged = 3
-	// lastMoment is how much earlier than in the gateway a hold may end in the approval service.
-	lastMoment = time.Second
+	maxAttestations = 3
+	// clockTolerance is how much earlier than in the gateway a hold may end in the approval service.
+	clockTolerance = time.Second
 )
 
 // Short names for the states of an approval.
@@ -47,8 +47,8 @@ const (
 type Config struct {
 	// Hold is how long a call is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
-	// Clients set other hold times for some clients. The first pattern that matches counts.
-	Clients []Client
+	// ClientHolds set other hold times for some clients. The first pattern that matches counts.
+	ClientHolds []ClientHold
 	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It
 	// must be positive. It appears in the text of refusals.
 	MaxPending int
@@ -59,10 +59,10 @@ type Config struct {
 	Holder string
 }
 
-// Waiter requests approvals and waits for them. It is safe for concurrent use.
-type Waiter struct {
+// Client requests approvals and waits for them. It is safe for concurrent use.
+type Client struct {
 	cfg     Config
-	clients []patience
+	clients []compiledHold
 	client  approvalv1.ApprovalServiceClient
 	meters  *meters.Meters
 	log     *slog.Logger
@@ -72,23 +72,23 @@ type Waiter struct {
 	held *quota.Quota
 }
 
-// NewWaiter returns a waiter, or an error if a dependency is missing or the configuration is invalid.
-func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Waiter, error) {
+// NewClient returns a waiter, or an error if a dependency is missing or the configuration is invalid.
+func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Client, error) {
 	if client == nil || m == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
 	}
 	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Execute <= 0 || cfg.Holder == "" {
 		return nil, errors.New("approvals: hold must not be negative, max_pending and execute must be positive, and holder must not be empty")
 	}
-	clients, err := patiences(cfg.Clients)
+	clients, err := compileHolds(cfg.ClientHolds)
 	if err != nil {
 		return nil, err
 	}
-	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: quota.New("calls that are held open", quota.For(maxHeld))}, nil
+	return &Client{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: quota.New("calls that are held open", quota.For(maxHeld))}, nil
 }
 
-// Question is a call that needs an approval.
-type Question struct {
+// Request is a call that needs an approval.
+type Request struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
 	// Call is the call to approve, and Attest asks policy about the call.
@@ -111,8 +111,8 @@ type Question struct {
 // attempt, or for no approval. The refusal says why there is no decision, or why the decision cannot be used.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
-// Asked is the result of an approval request.
-type Asked struct {
+// Result is the result of an approval request.
+type Result struct {
 	// Approval is the current state of the approval; nil if there is no approval.
 	Approval *approvalv1.Approval
 	// Decision is policy's last decision on the call; nil if there is no decision.
@@ -121,13 +121,13 @@ type Asked struct {
 	Held time.Duration
 }
 
-// Approved requests an approval and holds the call until the approval may be claimed. The refusal says why it may not.
+// RequestAndHold requests an approval and holds the call until the approval may be claimed. The refusal says why it may not.
 // If no approver has decided yet, the refusal is the ticket. If policy requires no approval, Approved returns neither a
 // refusal nor an approval.
-func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refusal) {
+func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
-	resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
-	asked := Asked{Approval: resp.GetAsked().GetApproval(), Decision: decision}
+	resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
+	asked := Result{Approval: resp.GetAsked().GetApproval(), Decision: decision}
 	switch {
 	case err != nil:
 		w.log.WarnContext(ctx, "approval was not requested", "decision_id", q.DecisionID, "error", err)
@@ -152,13 +152,13 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides on a call in this state
 		return asked, nil
 	default:
-		return asked, refusalBy(asked.Approval)
+		return asked, refusalFor(asked.Approval)
 	}
 }
 
-// ask requests an approval with policy's current decision, and returns that decision too. If policy does not decide,
+// request requests an approval with policy's current decision, and returns that decision too. If policy does not decide,
 // ask returns a refusal. If policy requires no approval, ask returns neither a refusal nor a response.
-func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
+func (w *Client) request(ctx context.Context, q Request, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	var last *policyv1.Decision
 	for judged := 1; ; judged++ {
@@ -173,15 +173,15 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApp
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)
 		resp, err := w.client.RequestApproval(inTime, req)
 		cancel()
-		if !stale(err) || judged == maxJudged {
+		if !isStale(err) || judged == maxAttestations {
 			return resp, last, nil, err
 		}
 	}
 }
 
-// Report returns a refusal that says how the approval with this id has ended, or why the approval cannot be read. It
+// RefuseIfEnded returns a refusal that says how the approval with this id has ended, or why the approval cannot be read. It
 // returns nil if the approval is pending or approved, because the call itself finds such an approval.
-func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
+func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
 		return refused
@@ -190,23 +190,23 @@ func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string)
 	case pending, approved:
 		return nil
 	default:
-		return refusalBy(a)
+		return refusalFor(a)
 	}
 }
 
-// Decided waits until one of the principal's approvals is decided or the time of the question is over. It returns the
+// WaitDecided waits until one of the principal's approvals is decided or the time of the question is over. It returns the
 // state of the approval.
-func (w *Waiter) Decided(ctx context.Context, id string, q Question) (Asked, *refusal.Refusal) {
+func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
 	if refused != nil || a.GetState() != pending {
-		return Asked{Approval: a}, refused
+		return Result{Approval: a}, refused
 	}
-	return w.hold(ctx, q, Asked{Approval: a})
+	return w.hold(ctx, q, Result{Approval: a})
 }
 
 // get reads one of the caller's approvals.
-func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
+func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	resp, err := w.client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id})
@@ -221,15 +221,15 @@ func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 }
 
 // hold waits until approvers have decided or the call is no longer held.
-func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, refused *refusal.Refusal) {
+func (w *Client) hold(ctx context.Context, q Request, was Result) (asked Result, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
 	defer context.AfterFunc(q.Caller, cancel)()
 	defer context.AfterFunc(q.Drain, cancel)()
-	if ctx.Err() != nil || !w.take(q.Principal) {
+	if ctx.Err() != nil || !w.addHeld(q.Principal) {
 		return was, nil
 	}
-	defer w.leave(q.Principal)
+	defer w.removeHeld(q.Principal)
 	begin := time.Now()
 	defer func() {
 		asked.Held = time.Since(begin)
@@ -238,9 +238,9 @@ func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, 
 	if q.Reply != nil {
 		q.Reply.Hold()
 	}
-	defer w.report(ctx, q)()
-	end := w.confirming(ctx, q, was.Approval)
-	asked = Asked{Approval: w.decided(ctx, was.Approval), Decision: was.Decision}
+	defer w.notifyHeld(ctx, q)()
+	end := w.startConfirm(ctx, q, was.Approval)
+	asked = Result{Approval: w.watchUntilDecided(ctx, was.Approval), Decision: was.Decision}
 	said := end()
 	if said.decision != nil {
 		asked.Decision = said.decision
@@ -249,15 +249,15 @@ func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, 
 		asked.Approval = said.approval
 	}
 	if said.answer == attempt.Declined && asked.Approval.GetState() != denied {
-		return asked, declined(asked.Approval)
+		return asked, declinedRefusal(asked.Approval)
 	}
 	return asked, nil
 }
 
-// decided watches an approval until it is no longer pending or ctx is cancelled.
-func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
+// watchUntilDecided watches an approval until it is no longer pending or ctx is cancelled.
+func (w *Client) watchUntilDecided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		a = w.follow(ctx, a)
+		a = w.watch(ctx, a)
 		if a.GetState() != pending {
 			return a
 		}
@@ -269,8 +269,8 @@ func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv
 	}
 }
 
-// report notifies the caller at intervals that the call is held, until the returned function is called.
-func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
+// notifyHeld notifies the caller at intervals that the call is held, until the returned function is called.
+func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	if q.Reply == nil {
 		return func() {}
 	}
@@ -295,8 +295,8 @@ func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
 	}
 }
 
-// follow watches an approval until it is no longer pending or the watch breaks.
-func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
+// watch watches an approval until it is no longer pending or the watch breaks.
+func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := w.client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
@@ -309,24 +309,24 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 			}
 		}
 	}
-	if ctx.Err() == nil && !ranOut(ctx, err) {
+	if ctx.Err() == nil && !isHoldOver(ctx, err) {
 		w.log.WarnContext(ctx, "approval is not watched", "approval_id", a.GetId(), "error", err)
 	}
 	return a
 }
 
-// ranOut reports whether a watch broke because the hold is over. The gateway and the approval service measure the time
+// isHoldOver reports whether a watch broke because the hold is over. The gateway and the approval service measure the time
 // separately.
-func ranOut(ctx context.Context, err error) bool {
+func isHoldOver(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
-	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
+	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < clockTolerance
 }
 
-// stale reports whether the approval service rejected a decision as too old.
-func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
+// isStale reports whether the approval service rejected a decision as too old.
+func isStale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// away reports whether the approval service is unavailable, so that a retry may succeed.
-func away(err error) bool {
+// isUnavailable reports whether the approval service is unavailable, so that a retry may succeed.
+func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded
 }

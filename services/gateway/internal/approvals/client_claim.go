@@ -23,8 +23,8 @@ const (
 	lastRetry  = time.Second
 )
 
-// Claiming is a request to claim an approval.
-type Claiming struct {
+// ClaimRequest is a request to claim an approval.
+type ClaimRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
 	// Approval is the state of the approval when it was last read.
@@ -44,7 +44,7 @@ type Claiming struct {
 // Claim claims an approval, which gives the right to send the call. If a response is lost or the decision is too old,
 // Claim asks policy for a new decision and tries again; all tries are the same claim. It also returns policy's last
 // decision.
-func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
+func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
 	for judged := 1; ; judged++ {
@@ -53,7 +53,7 @@ func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprov
 			Decision: c.Decided.GetDecision(), SignedDecision: c.Decided.GetSignedDecision(),
 			LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
 		})
-		if again := stale(err) && judged < maxJudged || away(err) && judged == 1; !again {
+		if again := isStale(err) && judged < maxAttestations || isUnavailable(err) && judged == 1; !again {
 			return resp, last, err
 		}
 		decided, refused := c.Attest(ctx, c.Approval.GetId(), c.Approval.GetAttempt())
@@ -67,14 +67,14 @@ func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprov
 	}
 }
 
-func (w *Waiter) claim(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+func (w *Client) claim(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return w.client.ClaimApproval(ctx, req)
 }
 
-// Keep renews a claim's lease until the returned function is called.
-func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop func()) {
+// RenewClaim renews a claim's lease until the returned function is called.
+func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -101,29 +101,29 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 	}
 }
 
-// Release gives back a claim whose call was never sent. It returns the lease of the limits that must also be given
+// ReleaseClaim gives back a claim whose call was never sent. It returns the lease of the limits that must also be given
 // back; empty if there are none. It retries until the service answers or ctx is cancelled.
-func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
+func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
-	err = w.tell(ctx, func(ctx context.Context) error {
+	err = w.retry(ctx, func(ctx context.Context) error {
 		resp, err := w.client.ReleaseClaim(ctx, &approvalv1.ReleaseClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Reason: reason})
 		a = resp.GetApproval()
 		return err
 	})
 	if rpc.Reason(err) == "LEASE_ENDED" {
-		a, err = w.complete(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+		a, err = w.completeOnce(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
 	}
 	return a.GetClaim().GetLimitLeaseId(), err
 }
 
-// Complete reports the outcome of a claimed call. It retries until the service answers or ctx is cancelled.
-func (w *Waiter) Complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
-	_, err := w.complete(ctx, approvalID, claimID, outcome)
+// CompleteClaim reports the outcome of a claimed call. It retries until the service answers or ctx is cancelled.
+func (w *Client) CompleteClaim(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
+	_, err := w.completeOnce(ctx, approvalID, claimID, outcome)
 	return err
 }
 
-func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
-	err = w.tell(ctx, func(ctx context.Context) error {
+func (w *Client) completeOnce(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
+	err = w.retry(ctx, func(ctx context.Context) error {
 		resp, err := w.client.CompleteClaim(ctx, &approvalv1.CompleteClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
 		a = resp.GetApproval()
 		return err
@@ -131,13 +131,13 @@ func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outco
 	return a, err
 }
 
-// tell calls ask until the service answers, with a response or a final error, or ctx is cancelled.
-func (w *Waiter) tell(ctx context.Context, ask func(context.Context) error) error {
+// retry calls ask until the service answers, with a response or a final error, or ctx is cancelled.
+func (w *Client) retry(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)
 		err := ask(inTime)
 		cancel()
-		if !away(err) {
+		if !isUnavailable(err) {
 			return err
 		}
 		select {

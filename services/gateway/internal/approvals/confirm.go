@@ -23,42 +23,42 @@ const (
 	answerTimeout = 5 * askTimeout
 )
 
-// word is the answer of the user at the agent. approval and decision are the approval and policy's decision at the time
+// userAnswer is the answer of the user at the agent. approval and decision are the approval and policy's decision at the time
 // when the answer was passed to the approval service. Both are nil if the answer was not passed.
-type word struct {
+type userAnswer struct {
 	answer   attempt.Word
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// confirming asks the user at the agent while the call is held, if the terms of the approval let that user decide. The
+// startConfirm asks the user at the agent while the call is held, if the terms of the approval let that user decide. The
 // returned function ends the question and returns the user's answer. The approval changes through the watch, as it does
 // after every other vote.
-func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
+func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
-		return func() word { return word{} }
+		return func() userAnswer { return userAnswer{} }
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	said := make(chan word, 1)
-	go func() { said <- w.confirm(ctx, q, a) }()
-	return func() word {
+	said := make(chan userAnswer, 1)
+	go func() { said <- w.confirmWithUser(ctx, q, a) }()
+	return func() userAnswer {
 		cancel()
 		return <-said
 	}
 }
 
-func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval) word {
-	text := w.shown(ctx, a)
+func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.Approval) userAnswer {
+	text := w.callText(ctx, a)
 	if text == "" {
-		return word{}
+		return userAnswer{}
 	}
-	said := word{answer: q.Confirm(ctx, text)}
+	said := userAnswer{answer: q.Confirm(ctx, text)}
 	if said.answer == attempt.Unanswered {
 		return said
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that the user has given is always passed on
 	defer cancel()
-	said.approval, said.decision = w.pass(ctx, q, a.GetId(), said.answer)
+	said.approval, said.decision = w.submitAnswer(ctx, q, a.GetId(), said.answer)
 	return said
 }
 
@@ -67,12 +67,12 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// pass passes a user's answer to the approval service. It returns the approval after the vote, or nil if the state of
+// submitAnswer passes a user's answer to the approval service. It returns the approval after the vote, or nil if the state of
 // the approval is not known, and policy's last decision. It retries until policy and the approval service answer or ctx
 // is cancelled.
-func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
-	err := w.tell(ctx, func(ctx context.Context) error {
-		resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
+func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
+	err := w.retry(ctx, func(ctx context.Context) error {
+		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
 		if decision != nil {
 			last = decision
 		}
@@ -96,8 +96,8 @@ func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt
 // errNoPolicy means that policy does not decide at the moment.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// shown returns the text that shows a call to the user. It is empty if the call cannot be shown completely.
-func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
+// callText returns the text that shows a call to the user. It is empty if the call cannot be shown completely.
+func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	resp, err := w.client.GetApproval(inTime, &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
@@ -116,11 +116,11 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// declined returns the refusal of a call that the user at the agent has declined. The user's answer counts, however
+// declinedRefusal returns the refusal of a call that the user at the agent has declined. The user's answer counts, however
 // approvers decide.
-func declined(a *approvalv1.Approval) *refusal.Refusal {
+func declinedRefusal(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",
-		Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),
+		Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),
 	}
 }

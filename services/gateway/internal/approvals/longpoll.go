@@ -14,8 +14,8 @@ import (
 // principals of one person together may have four times as many held calls. Every further call gets its ticket at once.
 const maxHeld = 16
 
-// Client sets how long calls of some clients are held.
-type Client struct {
+// ClientHold sets how long calls of some clients are held.
+type ClientHold struct {
 	// Name is a pattern for the name that a client declares: `*` matches any text. The name is not verified. A false
 	// name only changes the hold time.
 	Name string
@@ -23,14 +23,14 @@ type Client struct {
 	Hold time.Duration
 }
 
-// patience is the hold time of some clients, with the compiled pattern for their names.
-type patience struct {
+// compiledHold is the hold time of some clients, with the compiled pattern for their names.
+type compiledHold struct {
 	name *regexp.Regexp
 	hold time.Duration
 }
 
-func patiences(clients []Client) ([]patience, error) {
-	out := make([]patience, 0, len(clients))
+func compileHolds(clients []ClientHold) ([]compiledHold, error) {
+	out := make([]compiledHold, 0, len(clients))
 	for _, c := range clients {
 		if c.Hold < 0 {
 			return nil, errors.New("approvals: hold must not be negative")
@@ -39,13 +39,13 @@ func patiences(clients []Client) ([]patience, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, patience{name, c.Hold})
+		out = append(out, compiledHold{name, c.Hold})
 	}
 	return out, nil
 }
 
 // HoldUntil returns the time until which a call is held that arrives at now from a client with this declared name.
-func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
+func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {
 			return now.Add(p.hold)
@@ -54,13 +54,13 @@ func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// take counts a call of the principal as held, and reports whether the call may be held.
-func (w *Waiter) take(p *identityv1.Principal) bool {
+// addHeld counts a call of the principal as held, and reports whether the call may be held.
+func (w *Client) addHeld(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
 	return w.held.Take(&accounts, 1) == nil
 }
 
-func (w *Waiter) leave(p *identityv1.Principal) {
+func (w *Client) removeHeld(p *identityv1.Principal) {
 	accounts := principal.AccountsOf(p)
 	w.held.Give(&accounts, 1)
 }

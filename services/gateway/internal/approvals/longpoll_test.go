@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// nobody is an approval service that a test never calls.
-type nobody struct {
+// unusedService is an approval service that a test never calls.
+type unusedService struct {
 	approvalv1.ApprovalServiceClient
 }
 
@@ -26,11 +26,11 @@ func counts(t *testing.T) *meters.Meters {
 	return m
 }
 
-func TestEachClientIsHeldForItsTime(t *testing.T) {
+func TestHoldUntil_DependsOnTheClientName(t *testing.T) {
 	t.Parallel()
-	w, err := approvals.NewWaiter(approvals.Config{Hold: 45 * time.Second, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{
+	w, err := approvals.NewClient(approvals.Config{Hold: 45 * time.Second, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{
 		{Name: "claude-code", Hold: 4 * time.Minute}, {Name: "*inspector*", Hold: 0}, {Name: "a.c (x*)", Hold: time.Second}, {Name: "claude*", Hold: time.Minute},
-	}}, nobody{}, counts(t), slog.New(slog.DiscardHandler))
+	}}, unusedService{}, counts(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,33 +45,33 @@ func TestEachClientIsHeldForItsTime(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCanNotWork(t *testing.T) {
+func TestNewClient_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
-	for name, make := range map[string]func() (*approvals.Waiter, error){
-		"no meters": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nobody{}, nil, log)
+	for name, make := range map[string]func() (*approvals.Client, error){
+		"no meters": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, unusedService{}, nil, log)
 		},
-		"no service": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nil, counts(t), log)
+		"no service": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nil, counts(t), log)
 		},
-		"no log": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, nobody{}, counts(t), nil)
+		"no log": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, unusedService{}, counts(t), nil)
 		},
-		"no name": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute}, nobody{}, counts(t), log)
+		"no name": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute}, unusedService{}, counts(t), log)
 		},
-		"no call may wait": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{Holder: "gw"}, nobody{}, counts(t), log)
+		"no call may wait": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{Holder: "gw"}, unusedService{}, counts(t), log)
 		},
-		"no time to run": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Holder: "gw"}, nobody{}, counts(t), log)
+		"no time to run": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Holder: "gw"}, unusedService{}, counts(t), log)
 		},
-		"less than no time": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Hold: -1}, nobody{}, counts(t), log)
+		"less than no time": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Hold: -1}, unusedService{}, counts(t), log)
 		},
-		"less, of a client": func() (*approvals.Waiter, error) {
-			return approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "*", Hold: -1}}}, nobody{}, counts(t), log)
+		"less, of a client": func() (*approvals.Client, error) {
+			return approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{{Name: "*", Hold: -1}}}, unusedService{}, counts(t), log)
 		},
 	} {
 		if w, err := make(); err == nil || w != nil {

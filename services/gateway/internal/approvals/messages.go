@@ -19,18 +19,18 @@ func Unavailable() *refusal.Refusal {
 
 // refusalOf returns the refusal for a caller that corresponds to a refusal of the approval service. An empty refusal of
 // the service refuses the call, too.
-func (w *Waiter) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
+func (w *Client) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
 	}
 	a := r.GetApproval()
 	out := &refusal.Refusal{Code: r.GetCode(), Message: r.GetMessage(), RetryAfter: r.GetRetryAfter().AsDuration()}
 	if a != nil {
-		out.Approval, out.Rule, out.PolicyRevision = ticket(a), a.GetRule(), a.GetPolicyRevision()
+		out.Approval, out.Rule, out.PolicyRevision = approvalTicket(a), a.GetRule(), a.GetPolicyRevision()
 	}
 	switch {
 	case out.Code == commonv1.Code_CODE_TOO_MANY_PENDING && out.Message == "":
-		out.Message = w.tooMany()
+		out.Message = w.tooManyText()
 	case a == nil:
 	case out.Code == commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
@@ -40,9 +40,9 @@ func (w *Waiter) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// refusalBy returns the refusal for a caller whose approval does not let the call run.
-func refusalBy(a *approvalv1.Approval) *refusal.Refusal {
-	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: ticket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
+// refusalFor returns the refusal for a caller whose approval does not let the call run.
+func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
+	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
 	case commonv1.Code_CODE_UNSPECIFIED: // the call is approved after all, and the next call finds the approval
 		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
@@ -56,7 +56,7 @@ func refusalBy(a *approvalv1.Approval) *refusal.Refusal {
 	return out
 }
 
-func ticket(a *approvalv1.Approval) *refusal.Approval {
+func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	t := &refusal.Approval{ID: a.GetId(), URL: a.GetUrl()}
 	if at := a.GetDecideBefore(); at != nil {
 		t.Expires = at.AsTime()
@@ -86,8 +86,8 @@ func pendingText(a *approvalv1.Approval) string {
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
-// tooMany returns the text that says what a model should do if too many calls wait already.
-func (w *Waiter) tooMany() string {
+// tooManyText returns the text that says what a model should do if too many calls wait already.
+func (w *Client) tooManyText() string {
 	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
@@ -98,7 +98,7 @@ func deniedText(a *approvalv1.Approval) string {
 	if left <= 0 {
 		return text + " Do not make the same call again."
 	}
-	return text + " The same call stays denied for another " + inWords(left) + ": do not make it again."
+	return text + " The same call stays denied for another " + waitText(left) + ": do not make it again."
 }
 
 // Denial returns a text that says who denied a call, and the person's reason if there is one.
@@ -120,8 +120,8 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// inWords returns a time to wait as text, rounded up: in seconds if it is below two minutes, otherwise in minutes.
-func inWords(d time.Duration) string {
+// waitText returns a time to wait as text, rounded up: in seconds if it is below two minutes, otherwise in minutes.
+func waitText(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
 		return fmt.Sprintf("%.0f s", seconds)
 	}

@@ -20,13 +20,13 @@ const (
 	replayAtOnce = 8
 )
 
-// Left is an approved call whose outcome the approval service may not know. The record is the newest of the call's
+// OpenCall is an approved call whose outcome the approval service may not know. The record is the newest of the call's
 // records for claim, intent and outcome.
-type Left struct{ journal.Record }
+type OpenCall struct{ journal.Record }
 
-// Open returns the approved calls whose outcomes were not yet reported when the gateway stopped.
-func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
-	open := make(map[string]Left)
+// OpenCalls returns the approved calls whose outcomes were not yet reported when the gateway stopped.
+func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
+	open := make(map[string]OpenCall)
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
 		switch {
 		case err != nil:
@@ -35,7 +35,7 @@ func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 		case rec.Kind == journal.KindSettled:
 			delete(open, rec.DecisionID)
 		case rec.Kind == journal.KindClaim, rec.Kind == journal.KindIntent, rec.Kind == journal.KindOutcome:
-			open[rec.DecisionID] = Left{rec}
+			open[rec.DecisionID] = OpenCall{rec}
 		}
 	}
 	return slices.Collect(maps.Values(open)), nil
@@ -43,7 +43,7 @@ func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 
 // Replay reports the outcomes of these calls to the approval service. It retries until the service answers or ctx is
 // cancelled. The gateway serves requests meanwhile.
-func (k *Clerk) Replay(ctx context.Context, left []Left) error {
+func (k *Manager) Replay(ctx context.Context, left []OpenCall) error {
 	if len(left) == 0 {
 		return nil
 	}
@@ -52,16 +52,16 @@ func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	group.SetLimit(replayAtOnce)
 	for _, call := range left {
 		group.Go(func() error {
-			k.settle(ctx, call.Record)
+			k.settleOpenCall(ctx, call.Record)
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
-// settle settles one call according to its record in the journal.
-func (k *Clerk) settle(ctx context.Context, call journal.Record) {
-	n := news{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
+// settleOpenCall settles one call according to its record in the journal.
+func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
+	n := outcomeReport{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error
 	switch call.Kind { //nolint:exhaustive // there are no other kinds
 	case journal.KindClaim:
@@ -74,7 +74,7 @@ func (k *Clerk) settle(ctx context.Context, call journal.Record) {
 		err = k.desk.WriteOutcome(ctx, &outcome)
 	}
 	if err == nil {
-		err = k.tell(ctx, n)
+		err = k.sendReport(ctx, n)
 	}
 	if err != nil {
 		k.log.WarnContext(ctx, "a call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)

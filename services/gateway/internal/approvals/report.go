@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tellTimeout is how long the answer of an approved call waits until the approval service has received the outcome. It
+// reportTimeout is how long the answer of an approved call waits until the approval service has received the outcome. It
 // waits so that an equal call that follows at once requests a new approval instead of finding the claim.
-const tellTimeout = 200 * time.Millisecond
+const reportTimeout = 200 * time.Millisecond
 
-// Telling is closed when the outcome of a call was reported to the approval service. It is nil if no report is made.
-type Telling <-chan struct{}
+// Reported is closed when the outcome of a call was reported to the approval service. It is nil if no report is made.
+type Reported <-chan struct{}
 
 // WaitBriefly waits for the report, at most 200 ms.
-func (t Telling) WaitBriefly() {
+func (t Reported) WaitBriefly() {
 	if t == nil {
 		return
 	}
-	late := time.NewTimer(tellTimeout)
+	late := time.NewTimer(reportTimeout)
 	defer late.Stop()
 	select {
 	case <-t:
@@ -32,41 +32,41 @@ func (t Telling) WaitBriefly() {
 	}
 }
 
-// Keep renews the claim of an approved call until the returned function is called.
-func (k *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
+// RenewClaim renews the claim of an approved call until the returned function is called.
+func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func()) {
 	if a.Claim == nil {
 		return func() {}
 	}
-	return k.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
+	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// NeverSent gives back the limits of a call that was provably never sent. For an approved call it gives back the claim
+// ReleaseUnsent gives back the limits of a call that was provably never sent. For an approved call it gives back the claim
 // first. It works in the background.
-func (k *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
+func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	if a.Claim == nil {
 		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
 		return nil
 	}
-	return k.later(ctx, a, news{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
+	return k.reportInBackground(ctx, a, outcomeReport{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
 }
 
-// Told reports the outcome of an approved call to the approval service, in the background.
-func (k *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Telling {
+// ReportOutcome reports the outcome of an approved call to the approval service, in the background.
+func (k *Manager) ReportOutcome(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Reported {
 	// gofail: var gatewayBeforeComplete struct{}
-	return k.later(ctx, a, news{class: class})
+	return k.reportInBackground(ctx, a, outcomeReport{class: class})
 }
 
-// later makes a report in the background. If the gateway stops first, a replay of the journal makes the report after
+// reportInBackground makes a report in the background. If the gateway stops first, a replay of the journal makes the report after
 // the next start.
-func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
+func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n outcomeReport) Reported {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
 	ctx, cancel := context.WithCancel(ctx)
-	end := context.AfterFunc(k.cut, cancel)
-	k.telling.Go(func() {
+	end := context.AfterFunc(k.stopped, cancel)
+	k.reports.Go(func() {
 		defer cancel()
 		defer end()
-		err := k.tell(ctx, n)
+		err := k.sendReport(ctx, n)
 		close(done)
 		if err != nil {
 			k.log.WarnContext(ctx, "the outcome of a call was not reported to the approval service", "decision_id", a.ID, "error", err)
@@ -78,8 +78,8 @@ func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 	return done
 }
 
-// news is the outcome of an approved call.
-type news struct {
+// outcomeReport is the outcome of an approved call.
+type outcomeReport struct {
 	// approval and claim are the ids of the approval and the claim.
 	approval, claim string
 	class           journal.ResultClass
@@ -93,18 +93,18 @@ type news struct {
 // anyLease is the lease of a report by a caller that does not know what the call has reserved.
 const anyLease = "*"
 
-// tell reports the outcome of a call to the approval service. It retries until the service answers or ctx is cancelled.
+// sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is cancelled.
 // It returns nil if there is nothing to report.
-func (k *Clerk) tell(ctx context.Context, n news) error {
+func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
 		var lease string
-		lease, err = k.waiter.Release(ctx, n.approval, n.claim, n.reason)
+		lease, err = k.client.ReleaseClaim(ctx, n.approval, n.claim, n.reason)
 		if err == nil && (lease == n.lease || n.lease == anyLease) {
 			k.desk.GiveBack(ctx, lease, n.claim)
 		}
 	} else {
-		err = k.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
+		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])
 	}
 	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing left to report
 		return nil

@@ -11,31 +11,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// NotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call that
+// CheckNotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call that
 // names an approval which has ended is refused. Its caller may have lost the answer, and the call must not run twice.
-func (k *Clerk) NotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
+func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
 	switch {
 	case refused == nil && !a.Allows():
 		return a.Changed()
 	case refused == nil:
-		if refused = k.Report(ctx, a); refused != nil {
+		if refused = k.RefuseIfEnded(ctx, a); refused != nil {
 			return refused
 		}
 	}
-	if k.Knows(a) {
-		return k.supersede(ctx, a)
+	if k.HasTicket(a) {
+		return k.cancelSuperseded(ctx, a)
 	}
 	return refused
 }
 
-// supersede decides on a call for which policy requires no approval, although the gateway has requested an approval for
+// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has requested an approval for
 // an equal call before. It first cancels that approval if it is pending or approved and no call has claimed it.
 // Otherwise the votes could let a later call run.
 //
 // The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. A
 // denied call is denied in any case.
-func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
+func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	if denied != nil && !a.Denies() {
 		return denied
@@ -44,7 +44,7 @@ func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refus
 	if denied != nil {
 		reason = "policy denies this call now"
 	}
-	if err := k.endUnclaimed(ctx, a, reason); err != nil {
+	if err := k.cancelUnclaimed(ctx, a, reason); err != nil {
 		k.log.WarnContext(ctx, "an approval that policy no longer requires was not ended", "decision_id", a.ID, "error", err)
 		if denied == nil {
 			return &refusal.Refusal{
@@ -59,17 +59,17 @@ func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refus
 	return denied
 }
 
-// endUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed that
+// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed that
 // approval.
-func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
+func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
-		approval, err := k.waiter.unclaimed(ctx, *callOf(a))
+		approval, err := k.client.unclaimedApproval(ctx, *callOf(a))
 		if err != nil || approval == "" {
 			return err
 		}
 		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) { //nolint:exhaustive // every other code is a failure
 		case codes.OK, codes.NotFound:
-			k.waiter.tickets.forget(approval)
+			k.client.tickets.forget(approval)
 			return nil
 		case codes.FailedPrecondition: // the approval was claimed or decided just before
 		default:

@@ -33,18 +33,18 @@ type Call struct {
 type tickets struct {
 	mu sync.Mutex
 	// by contains the tickets for each place. ids contains the elements of order by the id of the approval.
-	by  map[place][]*entry
+	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
 	// order contains all tickets, the oldest first.
 	order *list.List
 }
 
-// place is the part of a call that is cheap to compare. The digest of a call is computed only if its place has tickets.
-type place struct{ tenant, subject, agent, server, name string }
+// callKey is the part of a call that is cheap to compare. The digest of a call is computed only if its place has tickets.
+type callKey struct{ tenant, subject, agent, server, name string }
 
-// entry is the ticket of one approval.
-type entry struct {
-	place place
+// ticketEntry is the ticket of one approval.
+type ticketEntry struct {
+	place callKey
 	call  [32]byte
 	id    string
 	// until is the time at which the approval expires.
@@ -52,16 +52,16 @@ type entry struct {
 }
 
 func newTickets() *tickets {
-	return &tickets{by: make(map[place][]*entry), ids: make(map[string]*list.Element), order: list.New()}
+	return &tickets{by: make(map[callKey][]*ticketEntry), ids: make(map[string]*list.Element), order: list.New()}
 }
 
-func (c *Call) place() place {
-	return place{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
+func (c *Call) key() callKey {
+	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// sum returns a digest that is equal only for equal calls. It is the digest of an approval of the call, without the
+// digest returns a digest that is equal only for equal calls. It is the digest of an approval of the call, without the
 // tool's definition.
-func (c *Call) sum() ([32]byte, error) {
+func (c *Call) digest() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
 		Call:           &policyv1.Call{Method: c.Method, Server: c.Server, Name: c.Name, ParamsJson: string(c.Params)},
@@ -71,7 +71,7 @@ func (c *Call) sum() ([32]byte, error) {
 
 // add remembers an approval of a call until it expires.
 func (t *tickets) add(c Call, id string, until, now time.Time) {
-	sum, err := c.sum()
+	sum, err := c.digest()
 	if err != nil {
 		return // the approval service refuses these params
 	}
@@ -79,23 +79,23 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	defer t.mu.Unlock()
 	t.drop(id)
 	for e := t.order.Front(); e != nil; e = t.order.Front() {
-		if oldest := e.Value.(*entry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds only entries
+		if oldest := e.Value.(*ticketEntry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds only entries
 			break
 		}
 		t.remove(e)
 	}
-	k := &entry{place: c.place(), call: sum, id: id, until: until}
+	k := &ticketEntry{place: c.key(), call: sum, id: id, until: until}
 	t.by[k.place] = append(t.by[k.place], k)
 	t.ids[id] = t.order.PushBack(k)
 }
 
 // find returns the id of the newest approval of a call; empty if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
-	at := c.place()
-	if !t.any(at) {
+	at := c.key()
+	if !t.hasAny(at) {
 		return ""
 	}
-	sum, err := c.sum()
+	sum, err := c.digest()
 	if err != nil {
 		return ""
 	}
@@ -109,7 +109,7 @@ func (t *tickets) find(c Call, now time.Time) string {
 	return ""
 }
 
-func (t *tickets) any(at place) bool {
+func (t *tickets) hasAny(at callKey) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.by[at]) > 0
@@ -129,9 +129,9 @@ func (t *tickets) drop(id string) {
 }
 
 func (t *tickets) remove(e *list.Element) {
-	k := t.order.Remove(e).(*entry) //nolint:forcetypeassert // the list holds only entries
+	k := t.order.Remove(e).(*ticketEntry) //nolint:forcetypeassert // the list holds only entries
 	delete(t.ids, k.id)
-	rest := slices.DeleteFunc(t.by[k.place], func(other *entry) bool { return other == k })
+	rest := slices.DeleteFunc(t.by[k.place], func(other *ticketEntry) bool { return other == k })
 	if len(rest) == 0 {
 		delete(t.by, k.place)
 		return
@@ -140,7 +140,7 @@ func (t *tickets) remove(e *list.Element) {
 }
 
 // remember adds the approval of a call to the tickets.
-func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
+func (w *Client) remember(q Request, a *approvalv1.Approval) {
 	until := a.GetExecuteBefore()
 	last := until.AsTime()
 	if until == nil {
@@ -157,9 +157,9 @@ func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// unclaimed returns the id of the approval that this gateway has requested for a call, if the approval is pending or
+// unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is pending or
 // approved and no call has claimed it. Otherwise the id is empty. If the approval has ended, unclaimed forgets it.
-func (w *Waiter) unclaimed(ctx context.Context, c Call) (id string, err error) {
+func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {
 		return "", nil

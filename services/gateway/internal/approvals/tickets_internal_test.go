@@ -9,7 +9,7 @@ import (
 )
 
 // Checks that the number of tickets is limited: the oldest and the expired tickets are removed.
-func TestTicketsAreBounded(t *testing.T) {
+func TestTickets_OldestAndExpiredAreRemoved(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	nth := func(n int) Call {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Waiting is a request to wait for the decision on an approval.
-type Waiting struct {
+// WaitRequest is a request to wait for the decision on an approval.
+type WaitRequest struct {
 	// Principal is the caller, and Approval is the id of one of the caller's approvals.
 	Principal *identityv1.Principal
 	Approval  string
@@ -26,22 +26,22 @@ type Waiting struct {
 }
 
 // Approval returns the current state of one of the principal's approvals.
-func (k *Clerk) Approval(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
-	return k.waiter.get(authn.OnBehalfOf(ctx, p), approval)
+func (k *Manager) Approval(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
+	return k.client.get(authn.OnBehalfOf(ctx, p), approval)
 }
 
 // Withdraw cancels one of the principal's approvals that is pending, or approved but not yet used.
-func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
+func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
 	defer cancel()
-	_, err := k.waiter.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: approval, Reason: reason})
+	_, err := k.client.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: approval, Reason: reason})
 	return err
 }
 
-// WaitFor waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the call.
-func (k *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
-	said, refused := k.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
-		Principal: w.Principal, Until: k.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,
+// WaitDecision waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the call.
+func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
+	said, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
+		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,
 		Reply: w.Reply,
 	})
 	spans.Approval(trace.SpanFromContext(ctx), said.Approval.GetId(), said.Held)

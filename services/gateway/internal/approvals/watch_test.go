@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breaking is an approval service in which no approval is ever decided. Its first watch breaks after the set time.
+// breakingService is an approval service in which no approval is ever decided. Its first watch breaks after the set time.
 // Later watches do not break.
-type breaking struct {
+type breakingService struct {
 	approvalv1.ApprovalServiceClient
 
 	after   time.Duration
@@ -28,23 +28,23 @@ type breaking struct {
 	watches int
 }
 
-func (*breaking) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+func (*breakingService) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
 	return &approvalv1.GetApprovalResponse{Approval: &approvalv1.Approval{Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}, nil
 }
 
-func (b *breaking) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+func (b *breakingService) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	b.watches++
-	return &broken{ctx: ctx, of: b}, nil
+	return &brokenStream{ctx: ctx, of: b}, nil
 }
 
-type broken struct {
+type brokenStream struct {
 	grpc.ClientStream
 
 	ctx context.Context //nolint:containedctx // the stream's context
-	of  *breaking
+	of  *breakingService
 }
 
-func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	if s.of.watches > 1 {
 		<-s.ctx.Done()
 		return nil, status.FromContextError(s.ctx.Err()).Err()
@@ -55,7 +55,7 @@ func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 
 // Case N20. Checks that a watch that breaks because the hold is over is not logged as a failure of the approval
 // service, and that a watch that breaks earlier is.
-func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
+func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
@@ -73,12 +73,12 @@ func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				w, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: time.Minute, Holder: "gw"}, &breaking{after: tt.after, err: tt.err}, counts(t), slog.New(slog.NewTextHandler(&log, nil)))
+				w, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: time.Minute, Holder: "gw"}, &breakingService{after: tt.after, err: tt.err}, counts(t), slog.New(slog.NewTextHandler(&log, nil)))
 				if err != nil {
 					t.Fatal(err)
 				}
 				begin := time.Now()
-				asked, refused := w.Decided(t.Context(), "a-1", approvals.Question{
+				asked, refused := w.WaitDecided(t.Context(), "a-1", approvals.Request{
 					Principal: &identityv1.Principal{Subject: "bot"}, Until: begin.Add(hold), Caller: t.Context(), Drain: t.Context(),
 				})
 				if took := time.Since(begin); refused != nil || asked.Approval.GetId() != "a-1" || took != hold {

@@ -46,7 +46,7 @@ type Journal interface {
 // Deps are the dependencies of a [Desk]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *decisioncache.Decisions
+	Kept    *decisioncache.Cache
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal Journal
 	Tracer  trace.Tracer

@@ -14,14 +14,14 @@ import (
 // Judge sets the decision of a call. It uses the cached decision on an equal call if that is still valid; otherwise
 // it asks policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
-	question := decisioncache.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
-	if decision := d.deps.Kept.Find(ctx, question); decision != nil {
+	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
+	if decision := d.deps.Kept.Get(ctx, question); decision != nil {
 		a.Decision = decision
 		return a, nil
 	}
 	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(a.Definition)})
 	if refused == nil {
-		a.Decision = d.deps.Kept.Keep(ctx, question, resp)
+		a.Decision = d.deps.Kept.Put(ctx, question, resp)
 	}
 	return a, refused
 }

@@ -3,15 +3,15 @@ package broadcast
 
 import "sync"
 
-// News is a notification without content: receivers find out themselves what has changed. The zero value is ready to
+// Broadcaster is a notification without content: receivers find out themselves what has changed. The zero value is ready to
 // use. It is safe for concurrent use.
-type News struct {
+type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
 // Wait returns a channel that the next call of Tell closes.
-func (n *News) Wait() <-chan struct{} {
+func (n *Broadcaster) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.next == nil {
@@ -20,8 +20,8 @@ func (n *News) Wait() <-chan struct{} {
 	return n.next
 }
 
-// Tell closes the channels that Wait has returned.
-func (n *News) Tell() {
+// Notify closes the channels that Wait has returned.
+func (n *Broadcaster) Notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.next != nil {

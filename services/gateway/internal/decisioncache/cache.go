@@ -24,36 +24,36 @@ import (
 )
 
 const (
-	// askedAnyway is how many lookups pass, on average, between two that ask policy although a decision may be cached.
+	// verifyOneIn is how many lookups pass, on average, between two that ask policy although a decision may be cached.
 	// Such a lookup compares the cached decision with policy's response.
-	askedAnyway = 1000
-	// maxEach is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is the
+	verifyOneIn = 1000
+	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is the
 	// maximum number of all cached decisions. maxKey is the maximum length of a question's key that is cached, in
 	// bytes.
-	maxEach = 1024
-	maxAll  = 100_000
-	maxKey  = 2048
+	maxPerPrincipal = 1024
+	maxAll          = 100_000
+	maxKey          = 2048
 	// idleAfter is the time since the last lookup for a principal after which its decisions are removed.
 	idleAfter = time.Minute
 )
 
-// Deps are the dependencies of [Decisions]. Every field is required.
+// Deps are the dependencies of [Cache]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	Meters *meters.Meters
 	Log    *slog.Logger
 }
 
-// Decisions caches decisions of the policy service. It uses them only with a lease, which [Decisions.Run] renews. It is
+// Cache caches decisions of the policy service. It uses them only with a lease, which [Decisions.Run] renews. It is
 // safe for concurrent use.
-type Decisions struct {
+type Cache struct {
 	deps Deps
 	// off disables the cache.
 	off   bool
 	clock func() instant
 
-	epoch atomic.Pointer[epoch]
-	heard atomic.Pointer[heard]
+	epoch    atomic.Pointer[epoch]
+	received atomic.Pointer[lastMessage]
 }
 
 // epoch is a state of the data from which policy decides, and contains the decisions that were made in that state.
@@ -63,27 +63,27 @@ type epoch struct {
 	until atomic.Pointer[instant]
 
 	mu     sync.Mutex
-	shares map[principal.Key]*share
+	shares map[principal.Key]*principalEntries
 	all    int
 }
 
-// share contains the cached decisions of one principal. A decision that depends on sessions has one entry for each
+// principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry for each
 // session, and one entry without a decision, which marks the dependency.
-type share struct {
+type principalEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
 // New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty.
-func New(deps Deps, off bool) (*Decisions, error) {
+func New(deps Deps, off bool) (*Cache, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("kept: every dependency is required")
 	}
-	return &Decisions{deps: deps, off: off, clock: now}, nil
+	return &Cache{deps: deps, off: off, clock: now}, nil
 }
 
 // A Question is a request for policy's decision on a call, without the call's arguments.
-type Question struct {
+type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
 	// Method, Server and Name identify the target, and Ref is the kind of target that Name refers to.
@@ -92,9 +92,9 @@ type Question struct {
 	Definition []byte
 }
 
-// holder returns the principal whose part of the cache is used. It is the last principal of the chain, for which all
+// owner returns the principal whose part of the cache is used. It is the last principal of the chain, for which all
 // others act.
-func (q *Question) holder() principal.Key {
+func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
 	}
@@ -103,7 +103,7 @@ func (q *Question) holder() principal.Key {
 
 // appendKey appends everything on which a decision depends, except for sessions. The length of the chain comes first,
 // so that different questions always have different keys.
-func (q *Question) appendKey(dst []byte) []byte {
+func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
 	dst = visibility.AppendPart(dst, q.Principal.GetOwner())
@@ -115,7 +115,7 @@ func (q *Question) appendKey(dst []byte) []byte {
 }
 
 // appendSessions appends the sessions and runs on which a decision may depend.
-func (q *Question) appendSessions(dst []byte) []byte {
+func (q *Query) appendSessions(dst []byte) []byte {
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
 	for _, behind := range q.Principal.GetChain() {
 		dst = visibility.AppendPart(visibility.AppendPart(dst, behind.GetSession()), behind.GetRun())
@@ -123,19 +123,19 @@ func (q *Question) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Find returns the cached decision on a call, or nil if policy must be asked. Policy must be asked if no usable
+// Get returns the cached decision on a call, or nil if policy must be asked. Policy must be asked if no usable
 // decision is cached, or if the call's trace is sampled and should show the policy service. It is also asked for one of
 // 1000 lookups, for comparison. Callers must not change the decision.
-func (d *Decisions) Find(ctx context.Context, q Question) *policyv1.Decision {
+func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
-	if e == nil || d.off || rand.IntN(askedAnyway) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
+	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
 		return nil
 	}
 	now := d.clock()
 	if !e.leased(now) {
 		return nil
 	}
-	return e.find(&q, now)
+	return e.get(&q, now)
 }
 
 // leased reports whether decisions of the epoch may be used now.
@@ -144,12 +144,12 @@ func (e *epoch) leased(now instant) bool {
 	return until != nil && !now.reaches(*until)
 }
 
-func (e *epoch) find(q *Question, now instant) *policyv1.Decision {
+func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.shares[q.holder()]
+	s := e.shares[q.owner()]
 	if s == nil {
 		return nil
 	}
@@ -161,16 +161,16 @@ func (e *epoch) find(q *Question, now instant) *policyv1.Decision {
 	return found
 }
 
-// Keep caches policy's response to a question, and returns the decision that applies. Usually that is the response's
+// Put caches policy's response to a question, and returns the decision that applies. Usually that is the response's
 // decision. If the cache contains a different decision of the same epoch, that is an error: it is logged and counted,
 // the cache is cleared, and the stricter of the two decisions applies.
-func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideCallResponse) *policyv1.Decision {
+func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
 	if e == nil || d.off || e.name == "" || keeping.GetEpoch() != e.name || decision == nil {
 		return decision
 	}
-	kept := e.keep(&q, decision, keeping.GetBySession(), d.clock())
+	kept := e.putIfAbsent(&q, decision, keeping.GetBySession(), d.clock())
 	if kept == nil || proto.Equal(kept, decision) {
 		return decision
 	}
@@ -181,36 +181,36 @@ func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideC
 	return stricter(kept, decision)
 }
 
-// keep caches a decision. If a decision is already cached, keep returns the cached one instead.
-func (e *epoch) keep(q *Question, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
+// putIfAbsent caches a decision. If a decision is already cached, keep returns the cached one instead.
+func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.shares[q.holder()]
+	s := e.shares[q.owner()]
 	if s == nil {
-		s = &share{entries: make(map[string]*policyv1.Decision)}
-		e.shares[q.holder()] = s
+		s = &principalEntries{entries: make(map[string]*policyv1.Decision)}
+		e.shares[q.owner()] = s
 	}
 	s.used = now
 	if bySession {
-		e.put(s, string(key), nil)
+		e.insert(s, string(key), nil)
 		key = q.appendSessions(key)
 	}
 	if kept := s.entries[string(key)]; kept != nil {
 		return kept
 	}
-	e.put(s, string(key), decision)
+	e.insert(s, string(key), decision)
 	return nil
 }
 
-// put adds an entry to a share. If the share is full, the new entry replaces another one. The caller holds the lock.
-func (e *epoch) put(s *share, key string, decision *policyv1.Decision) {
+// insert adds an entry to a share. If the share is full, the new entry replaces another one. The caller holds the lock.
+func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
-		if len(s.entries) >= maxEach {
+		if len(s.entries) >= maxPerPrincipal {
 			for other := range s.entries { // any entry
 				delete(s.entries, other)
 				e.all--
@@ -237,7 +237,7 @@ func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for who, s := range e.shares {
-		if now.even-s.used.even > idleAfter {
+		if now.monotonic-s.used.monotonic > idleAfter {
 			e.all -= len(s.entries)
 			delete(e.shares, who)
 		}

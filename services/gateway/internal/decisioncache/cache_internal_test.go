@@ -24,7 +24,7 @@ import (
 
 // decisions is a cache with a log, and a clock that the test sets.
 type decisions struct {
-	*Decisions
+	*Cache
 	log bytes.Buffer
 	now instant
 }
@@ -36,7 +36,7 @@ func newDecisions(t testing.TB) *decisions {
 		t.Fatal(err)
 	}
 	d := new(decisions)
-	d.Decisions, err = New(Deps{Policy: struct{ policyv1.PolicyServiceClient }{}, Meters: counts, Log: slog.New(slog.NewTextHandler(&d.log, nil))}, false)
+	d.Cache, err = New(Deps{Policy: struct{ policyv1.PolicyServiceClient }{}, Meters: counts, Log: slog.New(slog.NewTextHandler(&d.log, nil))}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,21 +49,21 @@ func (d *decisions) pass(t time.Duration) { d.now = d.now.after(t) }
 
 // lease grants a lease on an epoch, beginning now.
 func (d *decisions) lease(epoch string) {
-	d.take(leased(epoch), &d.now)
+	d.applyResponse(leased(epoch), &d.now)
 }
 
 func leased(epoch string) *policyv1.LeaseRevisionResponse {
 	return &policyv1.LeaseRevisionResponse{Request: 1, Epoch: epoch, Revision: &policyv1.Revision{Id: "revision of " + epoch}, Lease: seconds(1)}
 }
 
-func (d *decisions) keep(q Question, of *policyv1.Decision, epoch string) *policyv1.Decision {
-	return d.Keep(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
+func (d *decisions) keep(q Query, of *policyv1.Decision, epoch string) *policyv1.Decision {
+	return d.Put(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
 // find looks up a decision. It repeats the lookup if the cache asks policy only for comparison.
-func (d *decisions) find(q Question) *policyv1.Decision {
+func (d *decisions) find(q Query) *policyv1.Decision {
 	for range 5 {
-		if found := d.Find(context.Background(), q); found != nil {
+		if found := d.Get(context.Background(), q); found != nil {
 			return found
 		}
 	}
@@ -72,15 +72,15 @@ func (d *decisions) find(q Question) *policyv1.Decision {
 
 func seconds(n int64) *durationpb.Duration { return &durationpb.Duration{Seconds: n} }
 
-func of(subject string) Question {
-	return Question{Principal: &identityv1.Principal{Tenant: "default", Subject: subject}, Method: "tools/call", Server: "files", Name: "read", Definition: []byte("digest")}
+func of(subject string) Query {
+	return Query{Principal: &identityv1.Principal{Tenant: "default", Subject: subject}, Method: "tools/call", Server: "files", Name: "read", Definition: []byte("digest")}
 }
 
 func allow() *policyv1.Decision {
 	return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, PolicyRevision: "r"}
 }
 
-func TestADecisionIsUsedUnderItsLeaseAlone(t *testing.T) {
+func TestCache_DecisionIsUsedOnlyUnderItsLease(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	want := func(when string, used bool) {
@@ -95,7 +95,7 @@ func TestADecisionIsUsedUnderItsLeaseAlone(t *testing.T) {
 	want("cached before there was a lease", false)
 	d.keep(of("ana"), allow(), "e0")
 	want("of another epoch", false)
-	d.Keep(t.Context(), of("ana"), &policyv1.DecideCallResponse{Decision: allow()})
+	d.Put(t.Context(), of("ana"), &policyv1.DecideCallResponse{Decision: allow()})
 	want("without permission to cache it", false)
 	d.keep(of("ana"), allow(), "e1")
 	want("with a lease", true)
@@ -105,15 +105,15 @@ func TestADecisionIsUsedUnderItsLeaseAlone(t *testing.T) {
 	want("so late that the lease is over for a clock of another pace", false)
 	d.lease("e1")
 	want("with a new lease on the same epoch", true)
-	d.take(&policyv1.LeaseRevisionResponse{Epoch: "e1"}, &d.now)
+	d.applyResponse(&policyv1.LeaseRevisionResponse{Epoch: "e1"}, &d.now)
 	want("when the epoch is confirmed", true)
-	d.take(&policyv1.LeaseRevisionResponse{Epoch: "e2"}, &d.now)
+	d.applyResponse(&policyv1.LeaseRevisionResponse{Epoch: "e2"}, &d.now)
 	want("in another epoch", false)
 	d.lease("e1")
 	want("with a lease on an epoch that returns", false)
 	d.keep(of("ana"), allow(), "e1")
 	want("cached again with that lease", true)
-	d.take(&policyv1.LeaseRevisionResponse{Request: 2, Lease: seconds(1)}, &d.now)
+	d.applyResponse(&policyv1.LeaseRevisionResponse{Request: 2, Lease: seconds(1)}, &d.now)
 	want("without an active revision", false)
 	d.off = true
 	d.lease("e1")
@@ -121,42 +121,42 @@ func TestADecisionIsUsedUnderItsLeaseAlone(t *testing.T) {
 	want("with the cache disabled", false)
 }
 
-func TestALeaseCountsFromBeforeItWasAskedFor(t *testing.T) {
+func TestCache_LeaseBeginsWhenItIsRequested(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	asked := d.now
 	d.pass(900 * time.Millisecond) // the response was slow
 	long := leased("e1")
 	long.Lease = seconds(3600)
-	d.take(long, &asked)
+	d.applyResponse(long, &asked)
 	d.keep(of("ana"), allow(), "e1")
-	if d.find(of("ana")) == nil || d.Leased() != "revision of e1" {
+	if d.find(of("ana")) == nil || d.LeasedRevision() != "revision of e1" {
 		t.Error("a lease that has not ended is not used")
 	}
 	d.pass(95 * time.Millisecond)
-	if d.find(of("ana")) != nil || d.Leased() != "" {
+	if d.find(of("ana")) != nil || d.LeasedRevision() != "" {
 		t.Error("a lease lasts more than a second from its request")
 	}
 }
 
-func TestALeaseIsOverOnceTheMachineHasSlept(t *testing.T) {
+func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 	t.Parallel()
 	for name, pass := range map[string]func(*instant){
 		"one clock stood still": func(i *instant) { i.wall += time.Hour },
-		"one was set back":      func(i *instant) { i.even, i.wall = i.even+time.Second, i.wall-time.Hour },
+		"one was set back":      func(i *instant) { i.monotonic, i.wall = i.monotonic+time.Second, i.wall-time.Hour },
 	} {
 		d := newDecisions(t)
 		d.lease("e1")
 		d.keep(of("ana"), allow(), "e1")
-		if pass(&d.now); d.find(of("ana")) != nil || d.Leased() != "" {
+		if pass(&d.now); d.find(of("ana")) != nil || d.LeasedRevision() != "" {
 			t.Errorf("%s, and the lease is used", name)
 		}
 	}
 }
 
-// TestQuestionsAreToldApart generates pairs of questions. It checks that a decision that is cached for one question is
+// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of questions. It checks that a decision that is cached for one question is
 // found for the other if and only if policy cannot distinguish the two.
-func TestQuestionsAreToldApart(t *testing.T) {
+func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t
 	text := rapid.SampledFrom([]string{"", "a", "b", "1:a", "0:", "a1:b"})
@@ -166,15 +166,15 @@ func TestQuestionsAreToldApart(t *testing.T) {
 			Groups: rapid.SliceOfN(text, 0, 2).Draw(t, "groups"), Session: text.Draw(t, "session"), Run: text.Draw(t, "run"),
 		}
 	}
-	draw := func(t *rapid.T) Question {
-		q := Question{Principal: person(t), Method: text.Draw(t, "method"), Server: text.Draw(t, "server"), Name: text.Draw(t, "name"), Ref: text.Draw(t, "ref"), Definition: []byte(text.Draw(t, "definition"))}
+	draw := func(t *rapid.T) Query {
+		q := Query{Principal: person(t), Method: text.Draw(t, "method"), Server: text.Draw(t, "server"), Name: text.Draw(t, "name"), Ref: text.Draw(t, "ref"), Definition: []byte(text.Draw(t, "definition"))}
 		for range rapid.IntRange(0, 2).Draw(t, "behind") {
 			q.Principal.Chain = append(q.Principal.Chain, person(t))
 		}
 		return q
 	}
-	same := func(a, b Question, bySession bool) bool {
-		principals := func(q Question) (out []string) {
+	same := func(a, b Query, bySession bool) bool {
+		principals := func(q Query) (out []string) {
 			for _, p := range append([]*identityv1.Principal{q.Principal}, q.Principal.GetChain()...) {
 				session := ""
 				if bySession {
@@ -191,7 +191,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		d.lease("e")
 		a, b := draw(t), draw(t)
 		if rapid.Bool().Draw(t, "alike") { // otherwise two questions are rarely equal
-			b = Question{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
+			b = Query{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
 				p.Tenant, p.Subject, p.Agent, p.Groups, p.Chain = a.Principal.GetTenant(), a.Principal.GetSubject(), a.Principal.GetAgent(), a.Principal.GetGroups(), a.Principal.GetChain()
@@ -199,7 +199,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 			}
 		}
 		bySession := rapid.Bool().Draw(t, "by session")
-		d.Keep(outer.Context(), a, &policyv1.DecideCallResponse{Decision: allow(), Keeping: &policyv1.Keeping{Epoch: "e", BySession: bySession}})
+		d.Put(outer.Context(), a, &policyv1.DecideCallResponse{Decision: allow(), Keeping: &policyv1.Keeping{Epoch: "e", BySession: bySession}})
 		if d.find(a) == nil {
 			t.Fatal("the cached decision is not found")
 		}
@@ -209,7 +209,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 	})
 }
 
-func TestPolicyIsAskedAllTheSame(t *testing.T) {
+func TestCache_AsksPolicyForOneOfManyLookups(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	d.lease("e")
@@ -217,12 +217,12 @@ func TestPolicyIsAskedAllTheSame(t *testing.T) {
 	sampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled,
 	}))
-	if d.Find(sampled, of("ana")) != nil {
+	if d.Get(sampled, of("ana")) != nil {
 		t.Error("a call whose trace is sampled is answered from the cache")
 	}
 	asked := 0
 	for range 100_000 {
-		if d.Find(t.Context(), of("ana")) == nil {
+		if d.Get(t.Context(), of("ana")) == nil {
 			asked++
 		}
 	}
@@ -231,7 +231,7 @@ func TestPolicyIsAskedAllTheSame(t *testing.T) {
 	}
 }
 
-func TestTwoAnswersToOneQuestion(t *testing.T) {
+func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	t.Parallel()
 	deny := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 	ask := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL}
@@ -274,12 +274,12 @@ func TestTwoAnswersToOneQuestion(t *testing.T) {
 
 // Case X5. Checks that the questions of a principal and its agents replace only decisions of that principal and its
 // agents.
-func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
+func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	d.lease("e")
 	d.keep(of("ben"), allow(), "e")
-	for i := range 5 * maxEach {
+	for i := range 5 * maxPerPrincipal {
 		q := of(fmt.Sprintf("agent-%d", i))
 		q.Principal.Chain = []*identityv1.Principal{{Tenant: "default", Subject: "ana"}}
 		q.Name = fmt.Sprintf("tool-%d", i)
@@ -289,7 +289,7 @@ func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
 		}
 	}
 	e := d.epoch.Load()
-	if e.all > maxEach+1 || len(e.shares) != 2 {
+	if e.all > maxPerPrincipal+1 || len(e.shares) != 2 {
 		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.shares))
 	}
 	if d.find(of("ben")) == nil {
@@ -314,13 +314,13 @@ func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
 	}
 }
 
-func BenchmarkFind(b *testing.B) {
+func BenchmarkGet(b *testing.B) {
 	d := newDecisions(b)
 	d.clock = now
-	d.take(&policyv1.LeaseRevisionResponse{Request: 1, Epoch: "e", Lease: seconds(1)}, new(now().after(time.Hour)))
+	d.applyResponse(&policyv1.LeaseRevisionResponse{Request: 1, Epoch: "e", Lease: seconds(1)}, new(now().after(time.Hour)))
 	d.keep(of("ana"), allow(), "e")
 	b.ReportAllocs()
 	for b.Loop() {
-		d.Find(b.Context(), of("ana"))
+		d.Get(b.Context(), of("ana"))
 	}
 }

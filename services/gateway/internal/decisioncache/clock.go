@@ -5,18 +5,18 @@ import "time"
 // An instant is a time on two clocks. One clock is monotonic, but stops while the machine sleeps. The other is the wall
 // clock, which people can change. A lease ends when one of the two clocks reaches its end. Unlike CLOCK_BOOTTIME, which
 // is monotonic and does not stop, both clocks can be read without a system call.
-type instant struct{ even, wall time.Duration }
+type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.
 var start = time.Now() //nolint:gochecknoglobals // like the runtime's own
 
 func now() instant {
 	t := time.Now()
-	return instant{even: t.Sub(start), wall: time.Duration(t.UnixNano())}
+	return instant{monotonic: t.Sub(start), wall: time.Duration(t.UnixNano())}
 }
 
 // after returns the instant that is d later on both clocks.
-func (i instant) after(d time.Duration) instant { return instant{i.even + d, i.wall + d} }
+func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
 // reaches reports whether at least one of the clocks has reached end.
-func (i instant) reaches(end instant) bool { return i.even >= end.even || i.wall >= end.wall }
+func (i instant) reaches(end instant) bool { return i.monotonic >= end.monotonic || i.wall >= end.wall }

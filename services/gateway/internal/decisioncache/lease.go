@@ -25,15 +25,15 @@ const (
 	silence = 2 * time.Second
 )
 
-// heard is the last message that was received from the policy role.
-type heard struct {
+// lastMessage is the last message that was received from the policy role.
+type lastMessage struct {
 	revision string
 	at       time.Time
 }
 
-// Missing returns the reason why no active revision is known; empty if one is known.
-func (d *Decisions) Missing() string {
-	last := d.heard.Load()
+// Unavailable returns the reason why no active revision is known; empty if one is known.
+func (d *Cache) Unavailable() string {
+	last := d.received.Load()
 	switch {
 	case last.isSilent():
 		return "the policy service is unavailable"
@@ -46,18 +46,18 @@ func (d *Decisions) Missing() string {
 
 // Revision returns the revision that was active when the policy role sent its last message. It is empty if that was
 // more than 2 s ago. No call is judged by an older revision.
-func (d *Decisions) Revision() string {
-	last := d.heard.Load()
+func (d *Cache) Revision() string {
+	last := d.received.Load()
 	if last.isSilent() {
 		return ""
 	}
 	return last.revision
 }
 
-func (h *heard) isSilent() bool { return h == nil || time.Since(h.at) > silence }
+func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// Leased returns the revision on which the gateway has a lease; empty if it has no lease.
-func (d *Decisions) Leased() string {
+// LeasedRevision returns the revision on which the gateway has a lease; empty if it has no lease.
+func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.leased(d.clock()) {
 		return ""
@@ -66,51 +66,51 @@ func (d *Decisions) Leased() string {
 }
 
 // Run follows the epochs of the policy role and renews the lease until ctx is cancelled.
-func (d *Decisions) Run(ctx context.Context) error {
+func (d *Cache) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
 	helpers.Go(func() { d.forgetIdle(ctx) })
-	var asks *asking
+	var asks *leaseStream
 	stream := grpcstream.Stream[policyv1.LeaseRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.LeaseRevisionResponse], error) {
 			stream, err := d.deps.Policy.LeaseRevision(ctx)
 			if err != nil {
 				return nil, err
 			}
-			now := &asking{stream: stream, clock: d.clock, answered: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+			now := &leaseStream{stream: stream, clock: d.clock, answered: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 			helpers.Go(func() { now.run(ctx) })
 			asks = now
 			return stream, nil
 		},
-		Take: func(resp *policyv1.LeaseRevisionResponse) error {
-			asks.took(resp, d.take(resp, asks.sent.Load()))
+		Handle: func(resp *policyv1.LeaseRevisionResponse) error {
+			asks.noteResponse(resp, d.applyResponse(resp, asks.sent.Load()))
 			return nil
 		},
-		Silence: silence,
+		MaxSilence: silence,
 	}
 	stream.Run(ctx)
 	return nil
 }
 
-// take applies a response and reports whether it begins another epoch. asked is the time at which the last request was
+// applyResponse applies a response and reports whether it begins another epoch. asked is the time at which the last request was
 // sent.
-func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
+func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
 		changed = true
-		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), shares: make(map[principal.Key]*share)}
+		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), shares: make(map[principal.Key]*principalEntries)}
 		d.epoch.Store(e)
 	}
 	if lease := min(resp.GetLease().AsDuration(), longest); resp.GetRequest() != 0 && e.name != "" && lease > 0 {
 		until := asked.after(lease - lease/drift)
 		e.until.Store(&until)
 	}
-	d.heard.Store(&heard{revision: resp.GetRevision().GetId(), at: time.Now()})
+	d.received.Store(&lastMessage{revision: resp.GetRevision().GetId(), at: time.Now()})
 	return changed
 }
 
 // forgetIdle removes the decisions of idle principals at intervals.
-func (d *Decisions) forgetIdle(ctx context.Context) {
+func (d *Cache) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
 	for {
@@ -125,8 +125,8 @@ func (d *Decisions) forgetIdle(ctx context.Context) {
 	}
 }
 
-// asking sends the requests for leases on one stream, one at a time.
-type asking struct {
+// leaseStream sends the requests for leases on one stream, one at a time.
+type leaseStream struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
 	// sent is the time at which the last request was sent. taken is the number of the last response that was applied.
@@ -138,7 +138,7 @@ type asking struct {
 }
 
 // run requests a lease every renewEvery, and after each change of the epoch, until ctx is cancelled.
-func (a *asking) run(ctx context.Context) {
+func (a *leaseStream) run(ctx context.Context) {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
 	for number := uint64(1); ; number++ {
@@ -161,8 +161,8 @@ func (a *asking) run(ctx context.Context) {
 	}
 }
 
-// took records that a response was applied, and whether it has changed the epoch.
-func (a *asking) took(resp *policyv1.LeaseRevisionResponse, changed bool) {
+// noteResponse records that a response was applied, and whether it has changed the epoch.
+func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	a.taken.Store(resp.GetNumber())
 	if changed {
 		signal(a.changed)

@@ -17,7 +17,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
@@ -66,9 +66,9 @@ type Found struct {
 	List *jsonrpc.Answer
 	// Version is the negotiated revision of MCP, and Known is the catalog's response to the list.
 	Version string
-	Known   *toolreport.Known
+	Known   *toolreport.Response
 	// Aliases are the names of the tools in a list of all servers.
-	Aliases joint.Aliases
+	Aliases aggregate.ToolAliases
 	// Joint is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
 	// refuse the whole list, and optional members that are null.
 	Joint *jsonrpc.Answer
@@ -171,13 +171,13 @@ func (s *Server) Hung() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// Untold returns an error that wraps [toolreport.ErrAway] if there is no result because the catalog did not accept the
+// Untold returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not accept the
 // server's list. In that case a list of a session does not count as accepted either, although no operator has to accept
 // it.
 func (s *Server) Untold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.found == nil && errors.Is(s.err, toolreport.ErrAway) {
+	if s.found == nil && errors.Is(s.err, toolreport.ErrNotReported) {
 		return s.err
 	}
 	return nil
@@ -250,7 +250,7 @@ func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 }
 
 // Found returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
-// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrAway].
+// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -342,11 +342,11 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
 		return nil, err
 	}
-	found.Aliases, found.mirrors = joint.AliasesOf(s.cfg.Name, namesOf(found.List)), mirrors(found.List)
+	found.Aliases, found.mirrors = aggregate.NewToolAliases(s.cfg.Name, namesOf(found.List)), mirrors(found.List)
 	if found.Joint, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
 		return nil, err
 	}
-	found.Known, err = s.deps.Catalogue.Of(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
+	found.Known, err = s.deps.Catalogue.Report(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Complete: true, Recipient: asked()}, found.List, 0)
 	return found, err
 }
 
@@ -367,7 +367,7 @@ func namesOf(list *jsonrpc.Answer) (out []string) {
 func mirrors(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
-		if bindings := paramheaders.Of(t.Definition.Of(list.Raw)); bindings != nil {
+		if bindings := paramheaders.Bindings(t.Definition.Of(list.Raw)); bindings != nil {
 			out[t.Name] = bindings
 		}
 	}

@@ -76,11 +76,11 @@ func (webConn) Close(context.Context) error                     { return nil }
 // viewOf returns a view of a server in a revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
-	return viewWith(t, s, version, new(toolreporttest.Catalogue))
+	return viewWith(t, s, version, new(toolreporttest.Catalog))
 }
 
 // viewWith is [viewOf] with a catalog that the test controls.
-func viewWith(t *testing.T, s upstream.Transport, version string, takes *toolreporttest.Catalogue) *discovery.Server {
+func viewWith(t *testing.T, s upstream.Transport, version string, takes *toolreporttest.Catalog) *discovery.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -168,10 +168,10 @@ func TestARevisionMayGo(t *testing.T) {
 func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, takes := &web{speaks: []string{"2025-11-25"}}, new(toolreporttest.Catalogue)
+		s, takes := &web{speaks: []string{"2025-11-25"}}, new(toolreporttest.Catalog)
 		view := viewWith(t, s, "", takes)
 		takes.Fail(errors.New("the disk is full"))
-		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrAway) || !errors.Is(view.Untold(), toolreport.ErrAway) {
+		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrNotReported) || !errors.Is(view.Untold(), toolreport.ErrNotReported) {
 			t.Errorf("the catalog fails: %v, %v", err, view.Untold())
 		}
 		takes.Fail(nil)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -58,7 +58,7 @@ func (s *Server) Faults() []Fault {
 }
 
 // conform returns a server's list in the form for a list of many servers, and the faults of its tools.
-func conform(server string, list *jsonrpc.Answer, aliases joint.Aliases) (*jsonrpc.Answer, []Fault, error) {
+func conform(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
 		listed[t.Name]++
@@ -73,7 +73,7 @@ func conform(server string, list *jsonrpc.Answer, aliases joint.Aliases) (*jsonr
 	gone := make([]bool, len(list.Tools))
 	twice := make(map[string]bool)
 	for i, t := range list.Tools {
-		_, one := aliases.Shown(server, t.Name)
+		_, one := aliases.DisplayName(server, t.Name)
 		element, why := mcpschema.Conform("tools", t.Definition.Of(list.Raw))
 		switch {
 		case t.Name == "":

@@ -159,7 +159,7 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	}
 	switch {
 	case errors.Is(err, quota.ErrFull):
-		refused.Message = quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
+		refused.Message = quota.Reason(err) + "; end some of them, or wait until they are idle and end by themselves."
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
 	case errors.Is(err, intake.ErrSlow):

@@ -252,7 +252,7 @@ func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.judged = append(w.judged, r.GetCall().GetDefinitionDigest())
-	w.decided = append(w.decided, authn.BehalfOf(ctx))
+	w.decided = append(w.decided, authn.PrincipalOf(ctx))
 	return &policyv1.DecideCallResponse{Decision: w.decision}, nil
 }
 

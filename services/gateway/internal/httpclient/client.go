@@ -25,8 +25,8 @@ const (
 	MaxRequest = 32 << 10
 	// maxHead is the maximum size of a response's head, in bytes.
 	maxHead = 64 << 10
-	// wireBuffer is the size of each of the two buffers of a connection, in bytes.
-	wireBuffer = 8 << 10
+	// connBuffer is the size of each of the two buffers of a connection, in bytes.
+	connBuffer = 8 << 10
 )
 
 // ErrNeverSent is wrapped by the error of a request if no byte of its body can have been sent.
@@ -48,16 +48,16 @@ func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error}
 // Large requests and all requests over TLS are sent with rest, which is a transport of net/http. It reads while it
 // writes, so it receives the response of a server that responds before it has read the whole request. A Wire is safe
 // for concurrent use.
-type Wire struct {
-	addr string // empty over TLS
-	rest *http.Transport
+type Client struct {
+	addr      string // empty over TLS
+	transport *http.Transport
 
 	mu   sync.Mutex
-	idle []*wireConn // the connection that was used last is at the end
+	idle []*clientConn // the connection that was used last is at the end
 }
 
-// wireConn is a connection. It is used by one request at a time.
-type wireConn struct {
+// clientConn is a connection. It is used by one request at a time.
+type clientConn struct {
 	net.Conn
 	alive func() bool
 	cut   func()
@@ -71,7 +71,7 @@ type wireConn struct {
 // must be read to its end or closed. If body is nil, only the head is sent. A request is never sent twice. The error
 // wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and the reading of the
 // response end.
-func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
+func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
 		size += len(f.Value)
@@ -80,7 +80,7 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 		}
 	}
 	if w.addr == "" || size > MaxRequest {
-		return w.throughRest(head.request(ctx, fields, body))
+		return w.sendWithTransport(head.request(ctx, fields, body))
 	}
 	if ctx.Err() != nil {
 		return nil, neverSentError{context.Cause(ctx)}
@@ -95,7 +95,7 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 		stop()
 		return nil, errors.Join(reason(ctx, err), c.Close())
 	}
-	answer := &wireBody{inner: resp.Body, ctx: ctx, wire: w, conn: c, stop: stop, closes: resp.Close}
+	answer := &responseBody{inner: resp.Body, ctx: ctx, wire: w, conn: c, stop: stop, closes: resp.Close}
 	if resp.Body == http.NoBody {
 		answer.end(true)
 	}
@@ -103,11 +103,11 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 	return resp, nil
 }
 
-// throughRest sends a request with the transport of net/http. The request has no GetBody, so that net/http never sends
+// sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never sends
 // a POST twice.
-func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
+func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	var left atomic.Bool
-	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		WroteHeaders: func() { left.Store(true) }, // this happens before the body is sent, which does not begin after RoundTrip has returned
 	})))
 	if err != nil && !left.Load() {
@@ -125,7 +125,7 @@ func unreached(ctx context.Context, err error) error {
 }
 
 // exchange writes a request and reads the head of the response.
-func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
+func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
 	head.write(c.out, fields, body)
 	if err := c.out.Flush(); err != nil { // returns the first error of all writes
 		return nil, err
@@ -147,24 +147,24 @@ func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Resp
 }
 
 // take returns an unused connection, or a new one.
-func (w *Wire) take(ctx context.Context) (*wireConn, error) {
+func (w *Client) take(ctx context.Context) (*clientConn, error) {
 	for c := w.pop(); c != nil; c = w.pop() {
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
 		_ = c.Close() // the server has closed the connection, or a device on the path has forgotten it
 	}
-	conn, err := w.rest.DialContext(ctx, "tcp", w.addr)
+	conn, err := w.transport.DialContext(ctx, "tcp", w.addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &wireConn{Conn: conn, alive: watch(conn), limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, wireBuffer)}
+	c := &clientConn{Conn: conn, alive: watch(conn), limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, connBuffer)}
 	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
-	c.in = bufio.NewReaderSize(&c.limit, wireBuffer)
+	c.in = bufio.NewReaderSize(&c.limit, connBuffer)
 	return c, nil
 }
 
-func (w *Wire) pop() *wireConn {
+func (w *Client) pop() *clientConn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := len(w.idle)
@@ -178,11 +178,11 @@ func (w *Wire) pop() *wireConn {
 
 // put stores a connection for the next request. It closes the connection that was unused longest if there are too many
 // or that connection is too old.
-func (w *Wire) put(c *wireConn) {
+func (w *Client) put(c *clientConn) {
 	c.since = time.Now()
 	w.mu.Lock()
 	w.idle = append(w.idle, c)
-	var old *wireConn
+	var old *clientConn
 	if len(w.idle) > maxIdle || c.since.Sub(w.idle[0].since) > idleTimeout {
 		old, w.idle = w.idle[0], w.idle[1:]
 	}
@@ -193,20 +193,20 @@ func (w *Wire) put(c *wireConn) {
 }
 
 // CloseIdleConnections closes the unused connections. http.Client finds this method by its name.
-func (w *Wire) CloseIdleConnections() {
-	w.rest.CloseIdleConnections()
+func (w *Client) CloseIdleConnections() {
+	w.transport.CloseIdleConnections()
 	for c := w.pop(); c != nil; c = w.pop() {
 		_ = c.Close() // the connection is unused
 	}
 }
 
-// wireBody is the body of a response. When it was read to its end, the connection can be used again. If it is closed
+// responseBody is the body of a response. When it was read to its end, the connection can be used again. If it is closed
 // earlier, the connection is closed.
-type wireBody struct {
+type responseBody struct {
 	inner io.Reader
 	ctx   context.Context //nolint:containedctx // the error of a read is the cause of the request's context
-	wire  *Wire
-	conn  *wireConn
+	wire  *Client
+	conn  *clientConn
 	// stop stops watching ctx for the connection. It reports whether the connection was not yet closed because of ctx.
 	stop func() bool
 	// closes reports whether the server closes the connection after the response.
@@ -215,7 +215,7 @@ type wireBody struct {
 }
 
 // Read implements io.Reader.
-func (b *wireBody) Read(p []byte) (int, error) {
+func (b *responseBody) Read(p []byte) (int, error) {
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
@@ -231,15 +231,15 @@ func (b *wireBody) Read(p []byte) (int, error) {
 }
 
 // Ended reports whether the response was read to its end or closed.
-func (b *wireBody) Ended() bool { return b.ended.Load() }
+func (b *responseBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
-func (b *wireBody) Close() error {
+func (b *responseBody) Close() error {
 	b.end(false)
 	return nil
 }
 
-func (b *wireBody) end(whole bool) {
+func (b *responseBody) end(whole bool) {
 	if !b.ended.CompareAndSwap(false, true) {
 		return
 	}

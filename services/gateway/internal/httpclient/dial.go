@@ -45,7 +45,7 @@ type Options struct {
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
 // the proxy resolves names. New returns an error if the endpoint's address is refused, and for a proxy to an endpoint
 // without TLS, whose requests the proxy could read.
-func New(u *url.URL, opts Options) (*Wire, error) {
+func New(u *url.URL, opts Options) (*Client, error) {
 	if opts.Proxy == nil {
 		return direct(u, opts), nil
 	}
@@ -66,7 +66,7 @@ func New(u *url.URL, opts Options) (*Wire, error) {
 		return nil
 	}
 	rest.TLSClientConfig = trusting(opts.Roots)
-	return &Wire{rest: rest}, nil
+	return &Client{transport: rest}, nil
 }
 
 // A ProxyError means that a proxy refused to connect to a server.
@@ -85,9 +85,9 @@ func trusting(roots *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 }
 
-func direct(u *url.URL, opts Options) *Wire {
-	w := &Wire{rest: newTransport(u.Hostname())}
-	w.rest.TLSClientConfig = trusting(opts.Roots)
+func direct(u *url.URL, opts Options) *Client {
+	w := &Client{transport: newTransport(u.Hostname())}
+	w.transport.TLSClientConfig = trusting(opts.Roots)
 	if u.Scheme == "http" {
 		w.addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
 	}
@@ -147,9 +147,9 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// special contains the ranges, in addition to those that netip knows, in which there are no public servers (IANA's
+// specialRanges contains the ranges, in addition to those that netip knows, in which there are no public servers (IANA's
 // registries of special-purpose addresses).
-var special = []netip.Prefix{
+var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
 	netip.MustParsePrefix("192.0.0.0/24"),   // RFC 6890: assignments of protocols
@@ -173,7 +173,7 @@ func checkAddress(host, address string, private bool) error {
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", host, err)
 	}
-	ip := reached(ap.Addr())
+	ip := finalAddress(ap.Addr())
 	switch {
 	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
 		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, at which no server can be", host, ip)
@@ -184,8 +184,8 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// reached returns the address that is finally reached, without its zone.
-func reached(ip netip.Addr) netip.Addr {
+// finalAddress returns the address that is finally reached, without its zone.
+func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()
 	switch {
@@ -200,5 +200,5 @@ func reached(ip netip.Addr) netip.Addr {
 
 func isPublic(ip netip.Addr) bool {
 	return !ip.IsLoopback() && !ip.IsPrivate() &&
-		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
+		!slices.ContainsFunc(specialRanges, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

@@ -75,7 +75,7 @@ func TestCheckAddress(t *testing.T) {
 
 // Checks that a proxy is used only for connections that are encrypted up to the server, and not for an address that
 // cannot be meant by a configuration.
-func TestNew_ProxyForHTTPSAlone(t *testing.T) {
+func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 type Head struct {
 	req *http.Request
 	// before and behind are the parts of the head before and after the length of the body.
-	before, behind []byte
+	before, after []byte
 }
 
 // A Field is an additional header. A Field without a value is not sent.
 type Field struct{ Name, Value string }
 
-// noLength is the text that net/http writes for a request without a body.
-const noLength = "\r\nContent-Length: 0\r\n"
+// emptyLength is the text that net/http writes for a request without a body.
+const emptyLength = "\r\nContent-Length: 0\r\n"
 
 // NewHead returns the encoded head of a request, as net/http encodes it. The body of the request is ignored. Errors are
 // those of [http.Request.Write].
@@ -33,12 +33,12 @@ func NewHead(req *http.Request) (*Head, error) {
 	if err := req.Write(&text); err != nil {
 		return nil, fmt.Errorf("write the head of a request: %w", err)
 	}
-	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))     // without the blank line at the end
-	before, behind, sized := bytes.Cut(whole, []byte(noLength)) // no value contains a line break
+	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))        // without the blank line at the end
+	before, behind, sized := bytes.Cut(whole, []byte(emptyLength)) // no value contains a line break
 	if sized {
 		before = append(bytes.Clone(before), "\r\n"...)
 	}
-	return &Head{req: req, before: before, behind: behind}, nil
+	return &Head{req: req, before: before, after: behind}, nil
 }
 
 // write writes the head with these fields, and the body. The writer's Flush returns errors.
@@ -49,7 +49,7 @@ func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 		_, _ = to.Write(strconv.AppendInt(to.AvailableBuffer(), int64(len(body)), 10))
 		_, _ = to.WriteString("\r\n")
 	}
-	_, _ = to.Write(h.behind)
+	_, _ = to.Write(h.after)
 	for _, f := range fields {
 		if f.Value != "" {
 			_, _ = to.WriteString(f.Name)

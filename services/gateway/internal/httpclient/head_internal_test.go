@@ -31,7 +31,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 }
 
 // Checks that a server reads the same request, whether this package or net/http wrote it.
-func TestHeadsAreReadAsThoseOfNetHTTP(t *testing.T) {
+func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,10}`)
 	value := rapid.StringMatching(`[ -~\t\r\n]{0,20}|Content-Length: 0|\r\nContent-Length: 0\r\n`)
@@ -80,7 +80,7 @@ func TestHeadsAreReadAsThoseOfNetHTTP(t *testing.T) {
 }
 
 // Checks that no value of a header can end the header early.
-func TestNoFieldHoldsALineEnd(t *testing.T) {
+func TestSend_RefusesFieldsWithLineBreaks(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse("http://127.0.0.1:1/mcp")
 	if err != nil {

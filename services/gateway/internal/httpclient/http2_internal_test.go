@@ -12,7 +12,7 @@ import (
 
 // Case X3. Checks that only a small part of an unread HTTP/2 response is received, because the buffers of a connection
 // count against no budget.
-func TestX3UnreadStreamsOfHTTP2HoldLittle(t *testing.T) {
+func TestClient_BuffersLittleOfUnreadHTTP2Responses(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 )
 
 // Case X3. Checks that the system buffers only a limited part of an unread response, even after fast responses.
-func TestX3TheSystemHoldsLittleOfAnAnswer(t *testing.T) {
+func TestClient_SystemBuffersLittleOfUnreadResponses(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -94,7 +94,7 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bo
 // refuse refuses a request before its caller is identified. Such refusals are counted and not recorded one by one,
 // because callers without an identity must not fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
-	s.deps.Admission(enum.Given(code), s.peer(r))
+	s.deps.Admission(enum.NameOrEmpty(code), s.peer(r))
 	s.deps.Meters.Refused(r.Context(), code)
 	refused := refusal.ProtocolError(code, message)
 	body, err := refused.Answer(refusal.Request{})

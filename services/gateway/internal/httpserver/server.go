@@ -97,7 +97,7 @@ func http1() *http.Protocols {
 // connections of each caller. Trusted proxies must limit connections themselves.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 	return connlimit.Listen(lis, connlimit.Limits{
-		Strangers: 1024, PerAddress: 256, PerCaller: 1024, Identify: 15 * time.Second, Trusted: s.trusted, Proxied: 4096,
+		MaxUnauthenticated: 1024, MaxPerAddress: 256, MaxPerCaller: 1024, IdentifyTimeout: 15 * time.Second, IsTrusted: s.trusted, MaxProxied: 4096,
 	}, s.deps.Log)
 }
 
@@ -125,5 +125,5 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 // hasRoom reports whether a caller may have one more connection: the one over which its request was sent.
 func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(doorKey{}).(*connlimit.Conn)
-	return !ok || at.Known() || at.Identified(p.GetTenant()+"/"+p.GetSubject())
+	return !ok || at.IsIdentified() || at.Identify(p.GetTenant()+"/"+p.GetSubject())
 }

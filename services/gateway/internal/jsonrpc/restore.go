@@ -50,7 +50,7 @@ func sending(m *Message) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if binding.OfSending(name, value) {
+		if binding.IsPerRequest(name, value) {
 			members = appendMember(members, name, value)
 		}
 	}

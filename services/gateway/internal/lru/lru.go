@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Recent is a least recently used cache: a new value replaces the values that were unused longest. It is safe for
+// Cache is a least recently used cache: a new value replaces the values that were unused longest. It is safe for
 // concurrent use.
-type Recent[K comparable, V any] struct {
+type Cache[K comparable, V any] struct {
 	// most is the maximum total weight of the values.
 	most  int
 	weigh func(V) int
@@ -21,14 +21,14 @@ type Recent[K comparable, V any] struct {
 
 // New returns a cache for this number of values, which must be positive. The total weight of the values is at most
 // most.
-func New[K comparable, V any](number, most int, weigh func(V) int) *Recent[K, V] {
-	r := &Recent[K, V]{most: most, weigh: weigh}
+func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
+	r := &Cache[K, V]{most: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
 	return r
 }
 
 // Get returns the value for a key, and reports whether there is one.
-func (r *Recent[K, V]) Get(key K) (V, bool) {
+func (r *Cache[K, V]) Get(key K) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.values.Get(key)
@@ -36,7 +36,7 @@ func (r *Recent[K, V]) Get(key K) (V, bool) {
 
 // Put sets the value for a key. If the weight of the value exceeds the limit, the value is not cached and the key's
 // previous value is removed.
-func (r *Recent[K, V]) Put(key K, value V) {
+func (r *Cache[K, V]) Put(key K, value V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.values.Remove(key)
@@ -52,7 +52,7 @@ func (r *Recent[K, V]) Put(key K, value V) {
 }
 
 // Size returns the number of values and their total weight.
-func (r *Recent[K, V]) Size() (values, weight int) {
+func (r *Cache[K, V]) Size() (values, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.values.Len(), r.weight

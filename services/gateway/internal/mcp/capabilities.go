@@ -33,7 +33,7 @@ func FilterCapabilities(capabilities []byte, allowed func(method string) bool, e
 			}
 		}
 	}
-	return []byte("{" + strings.Join(append(offered, Extended(extensions)...), ",") + "}")
+	return []byte("{" + strings.Join(append(offered, ExtensionMembers(extensions)...), ",") + "}")
 }
 
 // filterOptions returns the members for the options of a feature that the server has and whose methods are allowed.

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-func TestHeaderValues(t *testing.T) {
+func TestEncodeHeader_IsReversedByDecodeHeader(t *testing.T) {
 	t.Parallel()
 	for text, value := range map[string]string{
 		"":             "=?base64??=",

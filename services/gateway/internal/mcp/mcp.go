@@ -83,10 +83,10 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// Tells returns the method that a client must be allowed to use if a notification of a server is to be useful for it.
+// MethodForNotification returns the method that a client must be allowed to use if a notification of a server is to be useful for it.
 // The method is one that the client calls or receives as a request of the server. It is empty for unknown
 // notifications.
-func Tells(notification string) string {
+func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
 		return MethodToolsList
@@ -103,14 +103,14 @@ func Tells(notification string) string {
 	}
 }
 
-// IsOwnNotification reports whether a method is a notification that MCP does not define.
-func IsOwnNotification(method string) bool {
+// IsVendorNotification reports whether a method is a notification that MCP does not define.
+func IsVendorNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
 
-// AboutServer reports whether a notification concerns the server itself and not a single session.
-func AboutServer(notification string) bool {
-	return strings.HasSuffix(notification, "/list_changed") && Tells(notification) != ""
+// IsServerNotification reports whether a notification concerns the server itself and not a single session.
+func IsServerNotification(notification string) bool {
+	return strings.HasSuffix(notification, "/list_changed") && MethodForNotification(notification) != ""
 }
 
 // An Ability is a capability that a client may offer to a server. It has the method with which the server uses it, and
@@ -123,8 +123,8 @@ type Ability struct {
 // Option is an option of an [Ability]: its name, and its JSON value if the client has it.
 type Option struct{ Name, Value string }
 
-// Told returns the raw capabilities object of a client with these abilities and extensions.
-func Told(abilities []Ability, extensions ...string) string {
+// CapabilitiesJSON returns the raw capabilities object of a client with these abilities and extensions.
+func CapabilitiesJSON(abilities []Ability, extensions ...string) string {
 	var has []string
 	for _, a := range abilities {
 		var options []string
@@ -133,12 +133,12 @@ func Told(abilities []Ability, extensions ...string) string {
 		}
 		has = append(has, `"`+a.Capability+`":{`+strings.Join(options, ",")+`}`)
 	}
-	return "{" + strings.Join(append(has, Extended(extensions)...), ",") + "}"
+	return "{" + strings.Join(append(has, ExtensionMembers(extensions)...), ",") + "}"
 }
 
-// Extended returns the raw members of a capabilities object that declare extensions: one member, or no member without
+// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or no member without
 // extensions.
-func Extended(extensions []string) []string {
+func ExtensionMembers(extensions []string) []string {
 	if len(extensions) == 0 {
 		return nil
 	}
@@ -279,11 +279,13 @@ func IsRevision(version string) bool {
 	return err == nil
 }
 
-// Elicits reports whether a revision has elicitation with a form (MCP 2025-06-18, Elicitation).
-func Elicits(version string) bool { return version == "2025-11-25" || version == "2025-06-18" }
+// HasFormElicitation reports whether a revision has elicitation with a form (MCP 2025-06-18, Elicitation).
+func HasFormElicitation(version string) bool {
+	return version == "2025-11-25" || version == "2025-06-18"
+}
 
-// AlwaysPasses reports whether a method needs no rule. The response to tools/list is filtered instead.
-func AlwaysPasses(method string) bool {
+// NeedsNoRule reports whether a method needs no rule. The response to tools/list is filtered instead.
+func NeedsNoRule(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:
 		return true

@@ -10,11 +10,11 @@ import (
 
 // Checks that rules cannot name the methods that need no rule, except for the two methods with which a subscription
 // begins.
-func TestWhatNeedsNoRuleIsAskedAboutByNobody(t *testing.T) {
+func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {
-		unasked := slices.Contains(mcpmethod.Unasked(), method)
-		if always := mcp.AlwaysPasses(method); always && !unasked || unasked && !always && method != mcp.MethodListen && method != mcp.MethodAcknowledged {
+		unasked := slices.Contains(mcpmethod.WithoutRule(), method)
+		if always := mcp.NeedsNoRule(method); always && !unasked || unasked && !always && method != mcp.MethodListen && method != mcp.MethodAcknowledged {
 			t.Errorf("%s: passes %t, needs no rule %t", method, always, unasked)
 		}
 	}

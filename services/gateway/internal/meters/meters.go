@@ -130,7 +130,7 @@ func refusals() map[commonv1.Code][]metric.AddOption {
 	out := make(map[commonv1.Code][]metric.AddOption)
 	for number := range commonv1.Code_name {
 		code := commonv1.Code(number)
-		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(enum.Given(code)))}
+		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
 	}
 	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(other))}
 	return out

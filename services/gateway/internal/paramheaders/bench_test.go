@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 )
 
-// BenchmarkFields measures the most expensive arguments: a tool with the maximum number of headers, each for an
+// BenchmarkHeaders measures the most expensive arguments: a tool with the maximum number of headers, each for an
 // argument at the maximum depth.
-func BenchmarkFields(b *testing.B) {
+func BenchmarkHeaders(b *testing.B) {
 	var properties []string
 	for i := range 64 {
 		properties = append(properties, fmt.Sprintf(`"p%d":{"type":"string","x-mcp-header":"F%d"}`, i, i))
@@ -19,12 +19,12 @@ func BenchmarkFields(b *testing.B) {
 	for range 14 {
 		schema, arguments = `"o":{"type":"object","properties":{`+schema+`}}`, `{"o":`+arguments+`}`
 	}
-	bindings := paramheaders.Of(tool(schema))
+	bindings := paramheaders.Bindings(tool(schema))
 	if len(bindings) != 64 {
 		b.Fatalf("%d bindings", len(bindings))
 	}
 	for b.Loop() {
-		if _, err := paramheaders.Fields([]byte(arguments), bindings, func(string) string { return "" }); err != nil {
+		if _, err := paramheaders.Headers([]byte(arguments), bindings, func(string) string { return "" }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// prefix is the beginning of the headers' names.
-const prefix = "Mcp-Param-"
+// headerPrefix is the beginning of the headers' names.
+const headerPrefix = "Mcp-Param-"
 
 const (
 	// annotation is the member of a schema that names a header.
@@ -28,9 +28,9 @@ const (
 	// headers of a tool. Both are limited because the head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxSaid is the maximum length of a value that the gateway writes for a client, in bytes. It is limited because
+	// maxValue is the maximum length of a value that the gateway writes for a client, in bytes. It is limited because
 	// the head of a request is limited.
-	maxSaid = 4 << 10
+	maxValue = 4 << 10
 	// maxSafe is the largest integer in a header, and -maxSafe is the smallest.
 	maxSafe = 1<<53 - 1
 )
@@ -46,10 +46,10 @@ type Binding struct {
 	Header string
 }
 
-// Of returns the bindings in a tool's definition, sorted by header. They come from annotated properties of objects in
+// Bindings returns the bindings in a tool's definition, sorted by header. They come from annotated properties of objects in
 // the tool's schema. If an annotation breaks the specification, Of returns no bindings, because clients must not list
 // such a tool.
-func Of(definition []byte) []Binding {
+func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	for name, p := range s.Properties {
 		at := append(slices.Clone(path), name)
 		if p.Header != nil {
-			field := prefix + *p.Header
+			field := headerPrefix + *p.Header
 			primitive := slices.Contains([]string{`"string"`, `"integer"`, `"boolean"`}, string(p.Type))
 			twice := slices.ContainsFunc(out, func(b Binding) bool { return strings.EqualFold(b.Header, field) })
 			if !primitive || twice || !isToken(*p.Header) || len(out) == maxBindings {
@@ -102,10 +102,10 @@ func isToken(text string) bool {
 	})
 }
 
-// Fields returns the headers of a call with these arguments, which are a raw object or empty. given returns the
+// Headers returns the headers of a call with these arguments, which are a raw object or empty. given returns the
 // received value of a header, or "". Received headers must agree with the arguments. Errors wrap [ErrMismatch].
-func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
-	found, err := said(arguments, bindings)
+func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
+	found, err := argumentValues(arguments, bindings)
 	if err != nil {
 		return nil, err
 	}
@@ -132,36 +132,36 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 	return out, nil
 }
 
-// Say returns the headers of a call from a client that does not send them. Arguments that cannot be written in a header
+// DerivedHeaders returns the headers of a call from a client that does not send them. Arguments that cannot be written in a header
 // are left out; the server decides what that means.
-func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
-	found, err := said(arguments, bindings)
+func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
+	found, err := argumentValues(arguments, bindings)
 	if err != nil {
 		return nil
 	}
 	for _, b := range bindings {
-		if value, has, err := b.value(found[b.Header]); err == nil && has && len(value) <= maxSaid {
+		if value, has, err := b.value(found[b.Header]); err == nil && has && len(value) <= maxValue {
 			out = append(out, upstream.Header{Name: b.Header, Value: value})
 		}
 	}
 	return out
 }
 
-// said returns the arguments that have headers, by the names of the headers.
-func said(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
+// argumentValues returns the arguments that have headers, by the names of the headers.
+func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
 		return nil, nil //nolint:nilnil // no arguments is a valid result
 	}
 	found := make(map[string]jsontext.Value, len(bindings))
-	if err := find(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
+	if err := collectArguments(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
 		return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
 	}
 	return found, nil
 }
 
-// find reads an object once and stores the arguments of the bindings whose paths lead into the object. depth is the
+// collectArguments reads an object once and stores the arguments of the bindings whose paths lead into the object. depth is the
 // number of keys of the paths that lead to the object.
-func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
+func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()
 	}
@@ -197,7 +197,7 @@ func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string
 			}
 			found[here] = value.Clone()
 		case below != nil && object:
-			err = find(dec, below, depth+1, found)
+			err = collectArguments(dec, below, depth+1, found)
 		default:
 			err = dec.SkipValue()
 		}

@@ -15,7 +15,7 @@ func tool(properties string) []byte {
 	return []byte(`{"name":"t","inputSchema":{"type":"object","properties":{` + properties + `}}}`)
 }
 
-func TestBindings(t *testing.T) {
+func TestBindings_FollowAnnotations(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, properties string
@@ -34,21 +34,21 @@ func TestBindings(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, paramheaders.Of(tool(tt.properties))); diff != "" {
+			if diff := cmp.Diff(tt.want, paramheaders.Bindings(tool(tt.properties))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
-	if got := paramheaders.Of([]byte(`{"name":"t","inputSchema":"x-mcp-header"}`)); got != nil {
+	if got := paramheaders.Bindings([]byte(`{"name":"t","inputSchema":"x-mcp-header"}`)); got != nil {
 		t.Errorf("a definition without a schema has %v", got)
 	}
 }
 
 // Checks that received headers must agree with the arguments, and that the headers that are sent are made from the
 // arguments.
-func TestFields(t *testing.T) {
+func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	t.Parallel()
-	bindings := paramheaders.Of(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
+	bindings := paramheaders.Bindings(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
 	a, n := "Mcp-Param-A", "Mcp-Param-N"
 	type head = map[string]string
 	for _, tt := range []struct {
@@ -79,7 +79,7 @@ func TestFields(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := paramheaders.Fields([]byte(tt.arguments), bindings, func(header string) string { return tt.head[header] })
+			got, err := paramheaders.Headers([]byte(tt.arguments), bindings, func(header string) string { return tt.head[header] })
 			if tt.want == nil {
 				if !errors.Is(err, paramheaders.ErrMismatch) {
 					t.Errorf("got %v, %v, want a mismatch", got, err)
@@ -93,18 +93,18 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// FuzzFields checks that the headers that are sent decode to the values of the arguments, for any schema and arguments.
-func FuzzFields(f *testing.F) {
+// FuzzHeaders checks that the headers that are sent decode to the values of the arguments, for any schema and arguments.
+func FuzzHeaders(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")
 	f.Add(`"a":{"properties":{"b":{"type":"boolean","x-mcp-header":"A"}}}`, `{"a":{"b":true}}`, "=?base64?dHJ1ZQ==?=")
 	f.Fuzz(func(t *testing.T, properties, arguments, field string) {
-		bindings := paramheaders.Of(tool(properties))
-		got, err := paramheaders.Fields([]byte(arguments), bindings, func(string) string { return field })
+		bindings := paramheaders.Bindings(tool(properties))
+		got, err := paramheaders.Headers([]byte(arguments), bindings, func(string) string { return field })
 		if err != nil {
 			return
 		}
-		again, err := paramheaders.Fields([]byte(arguments), bindings, func(header string) string {
+		again, err := paramheaders.Headers([]byte(arguments), bindings, func(header string) string {
 			for _, h := range got {
 				if h.Name == header {
 					return mcp.EncodeHeader(h.Value)

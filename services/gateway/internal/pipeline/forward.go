@@ -22,14 +22,14 @@ import (
 
 // forward sends the judged bytes to the server and records the outcome. The intent must be on record.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
-	defer p.approvals.Keep(ctx, a)()
+	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
 	// gofail: var gatewayAfterSend struct{}
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
 		result.Left = errors.Is(err, upstream.ErrLeft)
-		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)), "why", upstream.Why(answer, err))
+		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.NameOrEmpty(attempt.Code(err)), "why", upstream.Why(answer, err))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", upstream.ForLog(err))
 		result.Answer = nil
 		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
@@ -49,9 +49,9 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	}
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):
-		p.approvals.NeverSent(ctx, a, "the server could not be reached").WaitBriefly()
+		p.approvals.ReleaseUnsent(ctx, a, "the server could not be reached").WaitBriefly()
 	case a.Claim != nil:
-		p.approvals.Told(ctx, a, class).WaitBriefly()
+		p.approvals.ReportOutcome(ctx, a, class).WaitBriefly()
 	}
 	return result
 }
@@ -118,7 +118,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		err = fmt.Errorf("%w: %w", tooLong(a, timeout, most, patience), err)
 	}
 	if err != nil {
-		spans.Failed(span, enum.Given(attempt.Code(err)))
+		spans.Failed(span, enum.NameOrEmpty(attempt.Code(err)))
 	} else {
 		spans.Answer(span, answer.Message)
 	}

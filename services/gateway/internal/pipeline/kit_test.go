@@ -81,7 +81,7 @@ func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 }
 
 // kept returns a cache of decisions that stays empty, because it has no lease.
-func (w *world) kept(t testing.TB) *decisioncache.Decisions {
+func (w *world) kept(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
 	if err != nil {

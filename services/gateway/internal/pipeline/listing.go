@@ -39,7 +39,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 
 // unidentified returns the refusal of a call whose tool definition is not known.
 func unidentified(err error) *refusal.Refusal {
-	if errors.Is(err, toolreport.ErrAway) {
+	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}

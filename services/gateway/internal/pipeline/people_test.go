@@ -44,10 +44,10 @@ type people struct {
 	renewed   []*approvalv1.RenewClaimRequest
 }
 
-func (w *world) waiter(t testing.TB) *approvals.Waiter {
+func (w *world) waiter(t testing.TB) *approvals.Client {
 	t.Helper()
 	w.people.w = w
-	out, err := approvals.NewWaiter(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
+	out, err := approvals.NewClient(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

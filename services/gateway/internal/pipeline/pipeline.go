@@ -28,10 +28,10 @@ import (
 // Deps are the dependencies of a [Pipeline]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *decisioncache.Decisions
+	Kept    *decisioncache.Cache
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal attempt.Journal
-	Waiter  *approvals.Waiter
+	Waiter  *approvals.Client
 	Tracer  trace.Tracer
 	Meters  *meters.Meters
 	Log     *slog.Logger
@@ -41,7 +41,7 @@ type Deps struct {
 type Pipeline struct {
 	deps      Deps
 	desk      *attempt.Desk
-	approvals *approvals.Clerk
+	approvals *approvals.Manager
 	abuse     abuse
 	passed    *passed
 	// cut is cancelled by stop when calls in flight must end.
@@ -85,8 +85,8 @@ func (p *Pipeline) Stop() {
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
 // WaitFor waits until approvers have decided, at most as long as a call of that client is held. It runs nothing.
-func (p *Pipeline) WaitFor(ctx context.Context, w approvals.Waiting) (*approvalv1.Approval, *refusal.Refusal) {
-	return p.approvals.WaitFor(ctx, w)
+func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
+	return p.approvals.WaitDecision(ctx, w)
 }
 
 // Approval returns the current state of one of the principal's approvals.
@@ -101,7 +101,7 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 
 // Replay reports the outcomes of the calls that were left open to the approval service. It retries until the service
 // answers or ctx is cancelled. Other calls can pass meanwhile.
-func (p *Pipeline) Replay(ctx context.Context, left []approvals.Left) error {
+func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
 
@@ -134,7 +134,7 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 		return p.refuse(ctx, a, refused)
 	}
 	if err := p.desk.Intent(ctx, a); err != nil {
-		p.approvals.NeverSent(ctx, a, "its intent could not be recorded")
+		p.approvals.ReleaseUnsent(ctx, a, "its intent could not be recorded")
 		return p.refuse(ctx, a, p.desk.NotSent(ctx, a, err))
 	}
 	span := trace.SpanFromContext(ctx)
@@ -168,9 +168,9 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	switch {
 	case a.Asks():
 		turn.end(false) // approvers may take long
-		a, refused = p.approvals.Ask(ctx, gone, a)
+		a, refused = p.approvals.RequestAndClaim(ctx, gone, a)
 	default:
-		refused = p.approvals.NotRequired(ctx, a)
+		refused = p.approvals.CheckNotRequired(ctx, a)
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its limits
 		a, refused = p.desk.Reserve(ctx, a, a.ID)
@@ -182,7 +182,7 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refusal.Refusal) Result {
 	refused.ID = p.recordRefusal(ctx, p.desk.RefusalRecord(ctx, a, refused))
 	span := trace.SpanFromContext(ctx)
-	spans.Decision(span, refused.ID, enum.Given(refused.Code), a.Decision, a.Lease)
+	spans.Decision(span, refused.ID, enum.NameOrEmpty(refused.Code), a.Decision, a.Lease)
 	if asked := refused.Approval; asked != nil {
 		spans.Approval(span, asked.ID, a.HeldFor)
 	}

@@ -20,7 +20,7 @@ func TestTheSpanNamesTheApproval(t *testing.T) {
 	t.Parallel()
 	call := func(ctx context.Context, t *testing.T, w *world, p *pipeline.Pipeline) { p.Do(ctx, w.asking(t)) }
 	wait := func(ctx context.Context, _ *testing.T, _ *world, p *pipeline.Pipeline) {
-		p.WaitFor(ctx, approvals.Waiting{Principal: caller("ana"), Approval: "a-1"})
+		p.WaitFor(ctx, approvals.WaitRequest{Principal: caller("ana"), Approval: "a-1"})
 	}
 	for name, tt := range map[string]struct {
 		state *approvalv1.Approval

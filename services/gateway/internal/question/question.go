@@ -23,7 +23,7 @@ type Offer struct {
 	// Named is the revision that the client requested, which may be newer than Revision. Empty means Revision.
 	Named string
 	// Joint means that the client reaches several servers at one URL. In that case a request must say which server
-	// sends it. Check expects that its caller replaces includeContext by "none", as package joint does.
+	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
 	Joint bool
 }
 
@@ -50,7 +50,7 @@ func invalid(detail string) *Error {
 // Methods returns the methods of the requests that the server may send.
 func (o Offer) Methods() (out []string) {
 	for _, a := range o.Abilities {
-		if a.Method != mcp.MethodElicit || o.Revision == mcp.Modern || mcp.Elicits(o.Revision) {
+		if a.Method != mcp.MethodElicit || o.Revision == mcp.Modern || mcp.HasFormElicitation(o.Revision) {
 			out = append(out, a.Method)
 		}
 	}

@@ -56,7 +56,7 @@ func TestEveryCodeHasItsWords(t *testing.T) {
 		if !strings.HasSuffix(text, ".") {
 			t.Errorf("%s has the text %q, which is not a sentence", code, text)
 		}
-		fmt.Fprintf(&out, "%-24s %-5v %s\n", enum.Given(code), r.Retryable(), text)
+		fmt.Fprintf(&out, "%-24s %-5v %s\n", enum.NameOrEmpty(code), r.Retryable(), text)
 	}
 	golden(t, "testdata/codes.txt", out.String())
 }

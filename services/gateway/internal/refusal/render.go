@@ -148,7 +148,7 @@ func (r *Refusal) decision() decision {
 	return decision{
 		Approval:       waits,
 		ID:             r.ID,
-		Code:           enum.Given(r.Code),
+		Code:           enum.NameOrEmpty(r.Code),
 		Rule:           ruleName(r.Rule),
 		Retryable:      r.Retryable(),
 		RetryAfterMs:   millis(r.retryAfter()),

@@ -88,7 +88,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reporter, err := toolreport.New(new(toolreporttest.Catalogue), slog.New(slog.DiscardHandler))
+	reporter, err := toolreport.New(new(toolreporttest.Catalog), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestServer_OpenProvidesASession(t *testing.T) {
 		s := newServer(t, &transport{kind: "http", speaks: []string{speaks}})
 		for _, when := range []string{"first", "known"} {
 			who := principal.Key{Tenant: "acme", Subject: "ana"}
-			held := memory.Open(&room.Holder{Accounts: principal.Alone(who)})
+			held := memory.Open(&room.Holder{Accounts: principal.AccountsOfKey(who)})
 			sess, got, err := s.Open(t.Context(), who, upstream.Initialize(withSessions, "c", "1"), held)
 			if err != nil || !got.Message.Result.Present() {
 				t.Fatalf("%s, %s: %v, %v", speaks, when, got.Message, err)

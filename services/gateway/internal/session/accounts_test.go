@@ -30,7 +30,7 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		open := func(subject string) error {
-			done, err := s.Opening(principal.Alone(key(subject).Key))
+			done, err := s.Opening(principal.AccountsOfKey(key(subject).Key))
 			if err != nil {
 				return err
 			}

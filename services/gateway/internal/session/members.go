@@ -14,7 +14,7 @@ type Members struct {
 	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
 	Abilities []mcp.Ability
 	// Opened is notified when a member session was opened.
-	Opened broadcast.News
+	Opened broadcast.Broadcaster
 
 	making sync.Mutex // held while a member session is being opened
 

@@ -229,7 +229,7 @@ func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(sess.Accounts.All()) == 0 {
-		sess.Accounts = principal.Alone(sess.Key.Key)
+		sess.Accounts = principal.AccountsOfKey(sess.Key.Key)
 	}
 	if sess.Hub != nil {
 		if !sess.Hub.isOpen {

@@ -243,7 +243,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		if err := s.Add(late); err == nil {
 			t.Error("a session was opened in a store that has ended")
 		}
-		if _, err := s.Opening(principal.Alone(key("ana").Key)); err == nil {
+		if _, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); err == nil {
 			t.Error("a session may be opened in a store that has ended")
 		}
 	})
@@ -300,25 +300,25 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 func TestOpeningsAreCapped(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
-	first, err := s.Opening(principal.Alone(key("ana").Key))
+	first, err := s.Opening(principal.AccountsOfKey(key("ana").Key))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.Opening(principal.Alone(principal.Key{Tenant: "t", Subject: "ana"}))
+	second, err := s.Opening(principal.AccountsOfKey(principal.Key{Tenant: "t", Subject: "ana"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Opening(principal.Alone(key("ana").Key)); !errors.Is(err, session.ErrTooMany) {
+	if _, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); !errors.Is(err, session.ErrTooMany) {
 		t.Errorf("a third opening: %v", err)
 	}
-	if other, err := s.Opening(principal.Alone(key("ben").Key)); err != nil {
+	if other, err := s.Opening(principal.AccountsOfKey(key("ben").Key)); err != nil {
 		t.Errorf("another principal: %v", err)
 	} else {
 		other()
 	}
 	add(t, s, key("ana"))
 	first()
-	if again, err := s.Opening(principal.Alone(key("ana").Key)); err != nil {
+	if again, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	} else {
 		again()
@@ -343,7 +343,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 		k := key(fmt.Sprint(i % 2))
 		wg.Go(func() {
 			for j := range 500 {
-				done, err := s.Opening(principal.Alone(k.Key))
+				done, err := s.Opening(principal.AccountsOfKey(k.Key))
 				if err != nil {
 					continue
 				}

@@ -29,7 +29,7 @@ func newStore(t *testing.T) *tasks.Store {
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),
-		Holder: room.Holder{Accounts: principal.Alone(principal.Key{Tenant: "acme", Subject: subject}), Server: "files"},
+		Holder: room.Holder{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: subject}), Server: "files"},
 	}
 }
 

@@ -24,11 +24,11 @@ import (
 const (
 	// maxLists is the maximum number of lists whose digests are cached, and maxKept the maximum number of lists and
 	// digests together. Both are needed, because a server chooses the size of its lists.
-	maxLists = 4096
-	maxKept  = 200_000
-	// repeat is the time after which an unchanged list is reported again, so that the catalog knows that the server
+	maxLists  = 4096
+	maxWeight = 200_000
+	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the server
 	// still lists these tools.
-	repeat = time.Hour
+	reportInterval = time.Hour
 	// reportTimeout limits one report.
 	reportTimeout = 10 * time.Second
 )
@@ -45,8 +45,8 @@ const (
 // refusals are the reasons of ReportTools that mean that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// ErrAway means that the list could not be reported. None of its tools may be shown.
-var ErrAway = errors.New("the catalog did not accept the list")
+// ErrNotReported means that the list could not be reported. None of its tools may be shown.
+var ErrNotReported = errors.New("the catalog did not accept the list")
 
 // ErrRefused means that the catalog refused the list which should contain a definition.
 var ErrRefused = errors.New("the catalog refused the server's list")
@@ -55,14 +55,14 @@ var ErrRefused = errors.New("the catalog refused the server's list")
 type List struct {
 	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Whole reports whether this is the server's complete list.
-	Whole bool
-	// To is the principal that receives the list.
-	To *identityv1.Principal
+	// Complete reports whether this is the server's complete list.
+	Complete bool
+	// Recipient is the principal that receives the list.
+	Recipient *identityv1.Principal
 }
 
-// Known is the catalog's response to a list. It is immutable.
-type Known struct {
+// Response is the catalog's response to a list. It is immutable.
+type Response struct {
 	// Digests are the digests of the definitions, by the tools' names. A tool has no digest if the catalog did not
 	// accept it, or if the list contains its name twice.
 	Digests map[string][]byte
@@ -80,7 +80,7 @@ type Known struct {
 type Reporter struct {
 	client policyv1.CatalogServiceClient
 	log    *slog.Logger
-	kept   *lru.Recent[[sha256.Size]byte, *Known]
+	kept   *lru.Cache[[sha256.Size]byte, *Response]
 }
 
 // New returns a reporter with an empty cache, or an error if an argument is nil.
@@ -90,21 +90,21 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}
 	return &Reporter{
 		client: client, log: log,
-		kept: lru.New[[sha256.Size]byte](maxLists, maxKept, func(k *Known) int { return 1 + len(k.Digests) }),
+		kept: lru.New[[sha256.Size]byte](maxLists, maxWeight, func(k *Response) int { return 1 + len(k.Digests) }),
 	}, nil
 }
 
-// Kept returns the number of cached lists, and their total weight: one for each list and one for each digest.
-func (r *Reporter) Kept() (lists, weight int) { return r.kept.Size() }
+// CacheSize returns the number of cached lists, and their total weight: one for each list and one for each digest.
+func (r *Reporter) CacheSize() (lists, weight int) { return r.kept.Size() }
 
-// Of returns the catalog's response to a list. A cached response is returned if it is neither older than age nor older
-// than repeat. Otherwise, and for each whole list, Of reports the list and caches the response. Errors wrap [ErrAway].
-func (r *Reporter) Of(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Known, error) {
+// Report returns the catalog's response to a list. A cached response is returned if it is neither older than age nor older
+// than repeat. Otherwise, and for each whole list, Of reports the list and caches the response. Errors wrap [ErrNotReported].
+func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
-	if known, ok := r.kept.Get(key); ok && !l.Whole && time.Since(known.At) <= min(age, repeat) {
+	if known, ok := r.kept.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {
 		return known, nil
 	}
-	known, err := r.tell(ctx, l, answer)
+	known, err := r.reportList(ctx, l, answer)
 	if err != nil {
 		return nil, err
 	}
@@ -118,21 +118,21 @@ func keyOf(l List, answer *jsonrpc.Answer) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 
-// tell reports a list to the catalog and returns the response. The response to a refused list has no digests.
-func (r *Reporter) tell(ctx context.Context, l List, answer *jsonrpc.Answer) (*Known, error) {
-	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.To), reportTimeout)
+// reportList reports a list to the catalog and returns the response. The response to a refused list has no digests.
+func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answer) (*Response, error) {
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.Recipient), reportTimeout)
 	defer cancel()
 	resp, sent, err := r.send(ctx, l, answer)
-	known := &Known{At: time.Now(), Digests: make(map[string][]byte, len(sent)), Activation: resp.GetActivation()}
+	known := &Response{At: time.Now(), Digests: make(map[string][]byte, len(sent)), Activation: resp.GetActivation()}
 	switch {
 	case slices.Contains(refusals, rpc.Reason(err)):
 		r.log.WarnContext(ctx, "the catalog refused a list; none of its tools is shown", "server", l.Server, "error", err)
 		known.Refused = true
 		return known, nil
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrAway, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotReported, err)
 	case len(resp.GetTools()) != len(sent):
-		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrAway, len(resp.GetTools()), len(sent))
+		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrNotReported, len(resp.GetTools()), len(sent))
 	}
 	listed := make(map[string]int, len(answer.Tools)) // includes the tools that were not sent, because another reader may call them
 	for _, t := range answer.Tools {
@@ -152,13 +152,13 @@ func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (re
 	if err != nil {
 		return nil, nil, err
 	}
-	head := &policyv1.ReportHead{Server: l.Server, ProtocolVersion: l.Version, Whole: l.Whole}
+	head := &policyv1.ReportHead{Server: l.Server, ProtocolVersion: l.Version, Whole: l.Complete}
 	var tools []*policyv1.ToolDefinition
 	for _, t := range answer.Tools {
 		text := t.Definition.Of(answer.Raw)
 		if !jsonrpc.IsToolName(t.Name) || len(text) > maxDefinition {
 			if len(head.GetLeftOut()) < maxLeftOut {
-				head.LeftOut = append(head.LeftOut, clip(t.Name))
+				head.LeftOut = append(head.LeftOut, truncateName(t.Name))
 			}
 			continue
 		}
@@ -173,8 +173,8 @@ func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (re
 	return resp, sent, err
 }
 
-// clip shortens a name to the length that ReportTools accepts, without cutting a character.
-func clip(name string) string {
+// truncateName shortens a name to the length that ReportTools accepts, without cutting a character.
+func truncateName(name string) string {
 	if len(name) <= maxLeftName {
 		return name
 	}

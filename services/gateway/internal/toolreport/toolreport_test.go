@@ -21,11 +21,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-var page = toolreport.List{Server: "files", Version: "2025-11-25", To: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
+var page = toolreport.List{Server: "files", Version: "2025-11-25", Recipient: &identityv1.Principal{Tenant: "default", Subject: "ana"}}
 
-func newReporter(tb testing.TB) (*toolreport.Reporter, *toolreporttest.Catalogue) {
+func newReporter(tb testing.TB) (*toolreport.Reporter, *toolreporttest.Catalog) {
 	tb.Helper()
-	told := new(toolreporttest.Catalogue)
+	told := new(toolreporttest.Catalog)
 	r, err := toolreport.New(told, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
@@ -44,12 +44,12 @@ func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
 
 // Checks that an unchanged list is reported once an hour, and that a different list, server or revision is reported at
 // once.
-func TestAListIsToldOnce(t *testing.T) {
+func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, told := newReporter(t)
-		ask := func(l toolreport.List, tools string, age time.Duration) *toolreport.Known {
-			known, err := r.Of(t.Context(), l, listOf(t, tools), age)
+		ask := func(l toolreport.List, tools string, age time.Duration) *toolreport.Response {
+			known, err := r.Report(t.Context(), l, listOf(t, tools), age)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestAListIsToldOnce(t *testing.T) {
 			}
 		}
 		whole := page
-		whole.Whole = true
+		whole.Complete = true
 		before := len(told.Reports())
 		ask(whole, one, time.Hour)
 		ask(whole, one, time.Hour)
@@ -86,11 +86,11 @@ func TestAListIsToldOnce(t *testing.T) {
 }
 
 // Checks that a definition that exceeds the limits is left out, and that its name is reported.
-func TestWhatIsTooLongIsLeftOut(t *testing.T) {
+func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
 	long, large := strings.Repeat("é", 600), strings.Repeat("x", 1<<20)
-	known, err := r.Of(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q},{"name":"b","description":%q},{"title":"none"}]`, long, large)), time.Hour)
+	known, err := r.Report(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q},{"name":"b","description":%q},{"title":"none"}]`, long, large)), time.Hour)
 	if err != nil || len(known.Digests) != 1 {
 		t.Fatalf("%d digests: %v", len(known.Digests), err)
 	}
@@ -102,7 +102,7 @@ func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 
 // Case T1. Checks that a tool whose name occurs twice cannot be called, even if only one definition was reported
 // because the other is too long or cannot be read.
-func TestT1ANameThatIsListedTwice(t *testing.T) {
+func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
 		"another":  `{"name":"a","title":"x"}`,
@@ -111,7 +111,7 @@ func TestT1ANameThatIsListedTwice(t *testing.T) {
 	} {
 		for _, tools := range []string{`{"name":"a"},` + second, second + `,{"name":"a"}`} {
 			r, _ := newReporter(t)
-			known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"b"},`+tools+`]`), time.Hour)
+			known, err := r.Report(t.Context(), page, listOf(t, `[{"name":"b"},`+tools+`]`), time.Hour)
 			if err != nil || len(known.Digests) != 1 || known.Digests["b"] == nil {
 				t.Errorf("%s: digests of %d tools: %v", name, len(known.Digests), err)
 			}
@@ -120,38 +120,38 @@ func TestT1ANameThatIsListedTwice(t *testing.T) {
 }
 
 // Checks that a list that cannot be reported has no result, and that a refused list has no digests.
-func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
+func TestReport_RefusedListHasNoDigests(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
 	told.Fail(status.Error(codes.Unavailable, "away"))
-	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrAway) {
+	if _, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrNotReported) {
 		t.Errorf("unavailable: %v", err)
 	}
 	told.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
-	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrAway) {
+	if _, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrNotReported) {
 		t.Errorf("busy: %v", err)
 	}
 	told.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())
-	known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour)
+	known, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour)
 	if err != nil || len(known.Digests) != 0 {
 		t.Errorf("refused: %v, %v", known, err)
 	}
 	told.Fail(nil)
-	if known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"b"}]`), time.Hour); err != nil || len(known.Digests) != 1 {
+	if known, err := r.Report(t.Context(), page, listOf(t, `[{"name":"b"}]`), time.Hour); err != nil || len(known.Digests) != 1 {
 		t.Errorf("available again: %v, %v", known, err)
 	}
 }
 
 // Case X1. Checks that a server that lists new tools each time does not fill the cache.
-func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
+func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	t.Parallel()
 	r, _ := newReporter(t)
 	for i := range 10_000 {
-		if _, err := r.Of(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)), time.Hour); err != nil {
+		if _, err := r.Report(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a","title":"%d"}]`, i)), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if lists, digests := r.Kept(); lists > 4096 || digests > 200_000 {
+	if lists, digests := r.CacheSize(); lists > 4096 || digests > 200_000 {
 		t.Errorf("%d lists and %d digests are kept", lists, digests)
 	}
 }
@@ -173,7 +173,7 @@ func BenchmarkKnownList(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if known, err := r.Of(b.Context(), page, answer, time.Hour); err != nil || len(known.Digests) != 353 {
+		if known, err := r.Report(b.Context(), page, answer, time.Hour); err != nil || len(known.Digests) != 353 {
 			b.Fatal(err)
 		}
 	}

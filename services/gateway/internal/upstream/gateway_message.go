@@ -53,7 +53,7 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
-	return initialize(version, client, clientVersion, mcp.Told(claims))
+	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
 // initialize is [Initialize] with the claims as a raw object that the gateway has written.
@@ -81,7 +81,7 @@ func (c *Client) meta() string {
 
 // members returns the members of `_meta` that describe the client.
 func (c *Client) members() []byte {
-	claims := mcp.Told(c.Claims)
+	claims := mcp.CapabilitiesJSON(c.Claims)
 	if c.said != nil {
 		claims = string(c.said)
 	}

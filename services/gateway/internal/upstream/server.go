@@ -138,7 +138,7 @@ func Why(a Answer, err error) string { return why(a, err).text }
 
 func why(a Answer, err error) failure {
 	class := ClassOf(err).Error()
-	if full := quota.Why(err); full != "" {
+	if full := quota.Reason(err); full != "" {
 		return failure{text: full}
 	}
 	for _, own := range []error{ErrRests, ErrBusy, ErrOneSession} {

@@ -17,7 +17,7 @@ import (
 type unwrapped struct {
 	Transport
 
-	clean *redact.Scrubber
+	clean *redact.Redactor
 }
 
 // StartingSince implements [Starter].
@@ -59,7 +59,7 @@ func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Requ
 type unwrappedConn struct {
 	Conn
 
-	clean *redact.Scrubber
+	clean *redact.Redactor
 }
 
 // Request implements Conn.

@@ -100,7 +100,7 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)
 	list := listOf(t, "a", "asks-b", "hidden-c", "changed-d", "changed-e", "twice", "twice", long, mcp.ToolApprovalWait)
-	known := &toolreport.Known{Digests: map[string][]byte{"a": {1}, "asks-b": {2}, "hidden-c": {3}, "changed-d": {4}, "twice": {5}}}
+	known := &toolreport.Response{Digests: map[string][]byte{"a": {1}, "asks-b": {2}, "hidden-c": {3}, "changed-d": {4}, "twice": {5}}}
 	got, err := newFilter(t, new(filter)).Tools(t.Context(), caller(), list, known)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"hidden-a": false, "unknown-a": true, "changed-a": true, "a": false} {
-		got, err := newFilter(t, new(filter)).Tools(t.Context(), caller(), listOf(t, name), new(toolreport.Known))
+		got, err := newFilter(t, new(filter)).Tools(t.Context(), caller(), listOf(t, name), new(toolreport.Response))
 		if err != nil || got.Unaccepted != want {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -136,14 +136,14 @@ func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	}
 	list := listOf(t, names...)
 	for want, f := range map[error]*filter{nil: {}, visibility.ErrPolicy: {flips: 1}} {
-		if _, err := newFilter(t, f).Tools(t.Context(), caller(), list, new(toolreport.Known)); !errors.Is(err, want) || f.asked < 2 {
+		if _, err := newFilter(t, f).Tools(t.Context(), caller(), list, new(toolreport.Response)); !errors.Is(err, want) || f.asked < 2 {
 			t.Errorf("after %d requests: %v, want %v", f.asked, err, want)
 		}
 		if _, err := newFilter(t, f).Names(t.Context(), caller(), "prompts/list", names); f.flips == 0 && err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := newFilter(t, &filter{away: true}).Tools(t.Context(), caller(), list, new(toolreport.Known)); !errors.Is(err, visibility.ErrPolicy) {
+	if _, err := newFilter(t, &filter{away: true}).Tools(t.Context(), caller(), list, new(toolreport.Response)); !errors.Is(err, visibility.ErrPolicy) {
 		t.Errorf("without policy: %v", err)
 	}
 }
@@ -177,7 +177,7 @@ func TestView_IsCachedForItsListAndRevision(t *testing.T) {
 	f := new(filter)
 	v := newFilter(t, f)
 	found := func() *discovery.Found {
-		return &discovery.Found{List: listOf(t, "a", "hidden-b"), Known: new(toolreport.Known)}
+		return &discovery.Found{List: listOf(t, "a", "hidden-b"), Known: new(toolreport.Response)}
 	}
 	first, second := found(), found()
 	session := caller()

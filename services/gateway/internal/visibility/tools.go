@@ -92,7 +92,7 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 // Tools asks policy which tools of a list the caller may see. It hides all other tools, names that are listed twice,
 // because clients may read either definition, and a server's tool that has the name of the gateway's own. Errors:
 // [ErrPolicy], [ErrBusy].
-func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Known) (*Tools, error) {
+func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Take(ctx, c.Owner)
 	if err != nil {
@@ -121,7 +121,7 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 }
 
 // toolRefs returns the tools of a list about which policy is asked, and how often the list has each name.
-func toolRefs(list *jsonrpc.Answer, known *toolreport.Known) (refs []*policyv1.ToolRef, listed map[string]int) {
+func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
 		if t.Name == "" || len(t.Name) > maxToolName || t.Name == mcp.ToolApprovalWait {

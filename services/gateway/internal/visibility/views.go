@@ -16,7 +16,7 @@ const (
 )
 
 // views caches what callers see of the gateway's own lists, by [AppendKey]. It is safe for concurrent use.
-type views struct{ *lru.Recent[string, *view] }
+type views struct{ *lru.Cache[string, *view] }
 
 func newViews() views {
 	return views{lru.New[string](maxViews, maxViewNames, func(v *view) int { return len(v.Visible) })}

@@ -21,8 +21,8 @@ type Report struct {
 	To    *identityv1.Principal
 }
 
-// Catalogue is a catalog that accepts every definition. It is safe for concurrent use.
-type Catalogue struct {
+// Catalog is a catalog that accepts every definition. It is safe for concurrent use.
+type Catalog struct {
 	policyv1.CatalogServiceClient
 
 	mu      sync.Mutex
@@ -31,14 +31,14 @@ type Catalogue struct {
 }
 
 // Fail makes further reports fail with err. They succeed if err is nil.
-func (c *Catalogue) Fail(err error) {
+func (c *Catalog) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
 }
 
 // Reports returns the received reports.
-func (c *Catalogue) Reports() []Report {
+func (c *Catalog) Reports() []Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Report(nil), c.reports...)
@@ -55,13 +55,13 @@ func Digest(definition string) []byte {
 }
 
 // ReportTools implements policyv1.CatalogServiceClient.
-func (c *Catalogue) ReportTools(ctx context.Context, _ ...grpc.CallOption) (grpc.ClientStreamingClient[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse], error) {
-	return &stream{of: c, report: Report{To: authn.BehalfOf(ctx)}}, nil
+func (c *Catalog) ReportTools(ctx context.Context, _ ...grpc.CallOption) (grpc.ClientStreamingClient[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse], error) {
+	return &stream{of: c, report: Report{To: authn.PrincipalOf(ctx)}}, nil
 }
 
 type stream struct {
 	grpc.ClientStream
-	of     *Catalogue
+	of     *Catalog
 	report Report
 }
 

@@ -61,7 +61,7 @@ type Transport struct {
 	conn    grpc.ClientConnInterface
 	close   func() error
 	headers metadata.MD
-	clean   *redact.Scrubber
+	clean   *redact.Redactor
 	log     *slog.Logger
 
 	// mu is held while the server is asked for its tools.

@@ -110,7 +110,7 @@ func (p *process) heard(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if (m.Kind != jsonrpc.Notification || !mcp.AboutServer(m.Method)) && (s.cfg.Shared || p.host.conns != 1) {
+	if (m.Kind != jsonrpc.Notification || !mcp.IsServerNotification(m.Method)) && (s.cfg.Shared || p.host.conns != 1) {
 		return nil
 	}
 	for l := range p.host.listeners {

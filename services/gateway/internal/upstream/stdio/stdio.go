@@ -164,7 +164,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		box:   deps.Sandbox,
 		limit: deps.Limiter,
 		clean: redact.New(cfg.Env, cfg.Secrets),
-		told:  redact.Every(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
+		told:  redact.NewForAllForms(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
 		room:  deps.Room,
 		hosts: make(map[principal.Key]*host),
 		shares: quota.NewTally("processes of this server", quota.Limits{
@@ -227,9 +227,9 @@ type transport struct {
 	limit *proclimit.Limiter
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
-	clean   *redact.Scrubber
+	clean   *redact.Redactor
 	// told redacts the output of a program before operators read it.
-	told    *redact.Scrubber
+	told    *redact.Redactor
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged

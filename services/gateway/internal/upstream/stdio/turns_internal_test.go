@@ -19,7 +19,7 @@ func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := all.Open(&room.Holder{Accounts: principal.Alone(principal.Key{Tenant: "acme", Subject: "ana"}), Server: "s"})
+	has := all.Open(&room.Holder{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: "ana"}), Server: "s"})
 	gone, cancel := context.WithCancel(t.Context()) // the wait for a slot is cancelled
 	cancel()
 	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {

@@ -33,7 +33,7 @@ type cookies struct {
 	all []*http.Cookie // the oldest first
 	old []string       // the last replaced values, which may still appear in an answer
 	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
-	clean *redact.Scrubber
+	clean *redact.Redactor
 }
 
 // newCookies returns an empty store for a session with this server.
@@ -130,7 +130,7 @@ func (c *cookies) field(configured string) httpclient.Field {
 }
 
 // scrubber returns the scrubber for answers in the session.
-func (c *cookies) scrubber() *redact.Scrubber {
+func (c *cookies) scrubber() *redact.Redactor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.clean

@@ -22,7 +22,7 @@ import (
 // It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
 // If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
 // 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Scrubber, req upstream.Request, to takers) (*jsonrpc.Answer, error) {
+func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to takers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end

@@ -46,7 +46,7 @@ func FuzzReadEvents(f *testing.F) {
 				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
 		}
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Scrubber), asking(), takers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Redactor), asking(), takers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}

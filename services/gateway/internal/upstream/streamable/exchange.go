@@ -99,7 +99,7 @@ func (c *conn) fields(fields []httpclient.Field, state *agreed, req upstream.Req
 }
 
 // cleanOf returns the scrubber for answers in a session.
-func (c *conn) cleanOf(state *agreed) *redact.Scrubber {
+func (c *conn) cleanOf(state *agreed) *redact.Redactor {
 	if state.cookies == nil {
 		return c.server.clean
 	}

@@ -50,7 +50,7 @@ var errNotNow = errors.New("it did not answer which revisions it speaks")
 // said returns the headers that repeat parts of a request's body.
 func said(req upstream.Request) []httpclient.Field {
 	out := []httpclient.Field{{Name: headerMethod, Value: req.Method()}}
-	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {
+	if name, is := mcp.NameHeader(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {
 		out = append(out, httpclient.Field{Name: headerName, Value: mcp.EncodeHeader(name)})
 	}
 	for _, f := range req.Mirrored {

@@ -38,7 +38,7 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 		came := 0
 		req := asking()
 		req.Room = has
-		answer, err := readEvents(t.Context(), body, new(redact.Scrubber), req, takers{events: func([]byte) { came++ }})
+		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, takers{events: func([]byte) { came++ }})
 		if err != nil || came != 20 || !answer.Result.Present() {
 			t.Errorf("%d events came, and then %v", came, err)
 		}
@@ -69,7 +69,7 @@ func TestX3AnEventMayNotStall(t *testing.T) {
 		req := asking()
 		req.Room = has
 		begin := time.Now()
-		if _, err := readEvents(t.Context(), body, new(redact.Scrubber), req, takers{}); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
+		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, takers{}); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

@@ -64,13 +64,13 @@ type Transport struct {
 	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
 	url     *url.URL
 	headers http.Header
-	clean   *redact.Scrubber
+	clean   *redact.Redactor
 	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be
 	// empty.
 	secrets []string
 	cookie  string
 	// told redacts the parts that are shown of a server's redirect address.
-	told *redact.Scrubber
+	told *redact.Redactor
 	// links counts the goroutines of HTTP+SSE streams. older reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
 	// all is cancelled by stop, which closes the transport.
@@ -83,7 +83,7 @@ type Transport struct {
 	// time.
 	newer atomic.Int64
 	// wire follows no redirects, because addresses may come only from the configuration.
-	wire *httpclient.Wire
+	wire *httpclient.Client
 	log  *slog.Logger
 	upstream.ListChanged
 }
@@ -120,7 +120,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
 		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
-		clean: redact.New(nil, cfg.Secrets), told: redact.Every(cfg.Secrets), log: log, wire: way,
+		clean: redact.New(nil, cfg.Secrets), told: redact.NewForAllForms(cfg.Secrets), log: log, wire: way,
 	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
@@ -139,7 +139,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 }
 
 // way returns the HTTP client for the server. Its errors contain no credentials.
-func (c *Config) way(u *url.URL) (*httpclient.Wire, error) {
+func (c *Config) way(u *url.URL) (*httpclient.Client, error) {
 	var opts httpclient.Options
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)

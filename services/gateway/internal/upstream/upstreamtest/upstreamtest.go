@@ -20,7 +20,7 @@ func Answers() *room.Room {
 
 // Holder returns a holder for the answers of a principal.
 func Holder(who principal.Key) *room.Holder {
-	return &room.Holder{Accounts: principal.Alone(who), Server: "test"}
+	return &room.Holder{Accounts: principal.AccountsOfKey(who), Server: "test"}
 }
 
 // Roomy is a transport that gives each request a memory budget for its answer, as the edge does.

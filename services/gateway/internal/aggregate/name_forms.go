@@ -1,4 +1,4 @@
-package joint
+package aggregate
 
 import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
@@ -18,7 +18,7 @@ func isPlainKey(key string) bool {
 // form marks each text that people see in a form or a part of a form. A field without a title gets a title with its
 // key, because clients show the key in that case. field is the key of the field; it is empty for an object that is not
 // a field.
-func (w *walker) form(field string) error {
+func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
 		members++
@@ -31,14 +31,14 @@ func (w *walker) form(field string) error {
 			titled = true
 		case key == "title" && field != "":
 			titled = true
-			return w.retitle(field)
+			return w.replaceTitle(field)
 		}
 		return w.formValue()
 	})
 	if err != nil || titled {
 		return err
 	}
-	title := append([]byte(`"title":`), quoted(asks(w.server, field))...)
+	title := append([]byte(`"title":`), quoteJSON(questionText(w.server, field))...)
 	if members > 0 {
 		title = append([]byte{','}, title...)
 	}
@@ -47,25 +47,25 @@ func (w *walker) form(field string) error {
 }
 
 // field marks one property of a form.
-func (w *walker) field(key string) error {
+func (w *nameWalker) field(key string) error {
 	if w.dec.PeekKind() == '{' {
 		return w.form(key)
 	}
 	return w.formValue()
 }
 
-// retitle replaces a title that is not a string.
-func (w *walker) retitle(field string) error {
+// replaceTitle replaces a title that is not a string.
+func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
 		return err
 	}
 	end := int(w.dec.InputOffset())
-	return w.add(Say(jsonrpc.Span{Start: end - len(raw), End: end}, asks(w.server, field)))
+	return w.add(ReplaceText(jsonrpc.Span{Start: end - len(raw), End: end}, questionText(w.server, field)))
 }
 
 // formValue marks the texts in any other value.
-func (w *walker) formValue() error {
+func (w *nameWalker) formValue() error {
 	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds contain no text
 	case '{':
 		return w.form("")
@@ -81,7 +81,7 @@ func (w *walker) formValue() error {
 		_, err := w.dec.ReadToken()
 		return err
 	case '"':
-		return w.text([]place{{joins: asks}})
+		return w.text([]namePlace{{combine: questionText}})
 	default:
 		return w.dec.SkipValue()
 	}

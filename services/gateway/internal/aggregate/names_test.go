@@ -1,4 +1,4 @@
-package joint_test
+package aggregate_test
 
 import (
 	"errors"
@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-func TestToolsAreCalledByTheirServers(t *testing.T) {
+func TestCombinedTool_IsResolvedToServerAndTool(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 70)
 	for _, tt := range []struct{ server, name, want string }{
@@ -24,7 +24,7 @@ func TestToolsAreCalledByTheirServers(t *testing.T) {
 		{"docs", long, "docs__" + strings.Repeat("x", 33) + "_c71bd109"},
 		{strings.Repeat("s", 32), strings.Repeat("x", 30), strings.Repeat("s", 32) + "__xxxxx_666a596d"},
 	} {
-		got := joint.Tool(tt.server, tt.name)
+		got := aggregate.CombinedTool(tt.server, tt.name)
 		if got != tt.want || len(got) > 48 {
 			t.Errorf("%s of %s: %s", tt.name, tt.server, got)
 		}
@@ -32,32 +32,32 @@ func TestToolsAreCalledByTheirServers(t *testing.T) {
 }
 
 // Case T2. Checks that an alias that would mean two tools means no tool.
-func TestT2AnAliasStandsForOneTool(t *testing.T) {
+func TestToolAliases_AmbiguousAliasMeansNoTool(t *testing.T) {
 	t.Parallel()
-	alias := joint.Tool("docs", "a.b")
-	_, forged, _ := joint.Cut(alias)
-	fine := joint.AliasesOf("docs", []string{"a.b", "c"})
-	if name, ok := fine.Called("docs", forged); name != "a.b" || !ok {
+	alias := aggregate.CombinedTool("docs", "a.b")
+	_, forged, _ := aggregate.SplitName(alias)
+	fine := aggregate.NewToolAliases("docs", []string{"a.b", "c"})
+	if name, ok := fine.Resolve("docs", forged); name != "a.b" || !ok {
 		t.Errorf("the called tool is %q, %v", name, ok)
 	}
-	if name, ok := fine.Called("docs", "a.b"); name != "a.b" || !ok {
+	if name, ok := fine.Resolve("docs", "a.b"); name != "a.b" || !ok {
 		t.Errorf("by its own name, the called tool is %q, %v", name, ok)
 	}
-	bad := joint.AliasesOf("docs", []string{"a.b", "c", forged})
+	bad := aggregate.NewToolAliases("docs", []string{"a.b", "c", forged})
 	for _, name := range []string{"a.b", forged} {
-		if shown, ok := bad.Shown("docs", name); ok {
+		if shown, ok := bad.DisplayName("docs", name); ok {
 			t.Errorf("%s is shown as %s", name, shown)
 		}
 	}
-	if _, ok := bad.Called("docs", forged); ok {
+	if _, ok := bad.Resolve("docs", forged); ok {
 		t.Error("an ambiguous alias was called")
 	}
-	if shown, ok := bad.Shown("docs", "c"); shown != "docs__c" || !ok {
+	if shown, ok := bad.DisplayName("docs", "c"); shown != "docs__c" || !ok {
 		t.Errorf("another tool is shown as %q, %v", shown, ok)
 	}
 }
 
-func TestAnswersSayJointNames(t *testing.T) {
+func TestCombineNames_ReplacesNamesInResponses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, method, raw, want string }{
 		{
@@ -76,7 +76,7 @@ func TestAnswersSayJointNames(t *testing.T) {
 		{"an error", "tools/call", `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`, `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`},
 		{"another method", "vendor/list", `{"result":{"prompts":[{"name":"p"}]}}`, `{"result":{"prompts":[{"name":"p"}]}}`},
 	} {
-		edits, err := joint.Join("docs", tt.method, []byte(tt.raw))
+		edits, err := aggregate.CombineNames("docs", tt.method, []byte(tt.raw))
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -90,7 +90,7 @@ func TestAnswersSayJointNames(t *testing.T) {
 
 // Case U1. Checks that each text of a form and each display name contains its server's name, and that values that are
 // sent back to the server are unchanged.
-func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
+func TestCombineNames_MarksTextsForPeople(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `
 	for _, tt := range []struct{ name, method, raw, want string }{
@@ -131,7 +131,7 @@ func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
 		{"no logger", "notifications/message", `{"params":{}}`, `{"params":{"logger":"docs"}}`},
 		{"a context", "sampling/createMessage", `{"params":{"includeContext":"thisServer"}}`, `{"params":{"includeContext":"none"}}`},
 	} {
-		edits, err := joint.Join("docs", tt.method, []byte(tt.raw))
+		edits, err := aggregate.CombineNames("docs", tt.method, []byte(tt.raw))
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -144,13 +144,13 @@ func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
 	for method, raw := range map[string]string{
 		"notifications/elicitation/complete": `{"params":{"elicitationId":["e"]}}`, "notifications/message": `{"params":7}`,
 	} {
-		if _, err := joint.Join("docs", method, []byte(raw)); !errors.Is(err, joint.ErrNobody) {
+		if _, err := aggregate.CombineNames("docs", method, []byte(raw)); !errors.Is(err, aggregate.ErrNoServer) {
 			t.Errorf("%s names its server: %v", raw, err)
 		}
 	}
 }
 
-func TestRequestsNameTheirServer(t *testing.T) {
+func TestResolveTarget_FindsServerAndName(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, method, raw, server, want string
@@ -160,15 +160,15 @@ func TestRequestsNameTheirServer(t *testing.T) {
 		{"a resource", "resources/read", `{"params":{"uri":"mcp.docs+git+ssh://h/p"}}`, "docs", `{"params":{"uri":"git+ssh://h/p"}}`, nil},
 		{"a template's completion", "completion/complete", `{"params":{"ref":{"type":"ref/resource","uri":"mcp.docs+f:///{p}"}}}`, "docs", `{"params":{"ref":{"type":"ref/resource","uri":"f:///{p}"}}}`, nil},
 		{"a prompt's completion", "completion/complete", `{"params":{"ref":{"type":"ref/prompt","name":"docs__p"}}}`, "docs", `{"params":{"ref":{"type":"ref/prompt","name":"p"}}}`, nil},
-		{"two servers", "completion/complete", `{"params":{"ref":{"name":"docs__p","uri":"mcp.files+p"}}}`, "", "", joint.ErrMany},
-		{"no server", "tools/call", `{"params":{"name":"search"}}`, "", "", joint.ErrNobody},
-		{"an empty server", "tools/call", `{"params":{"name":"__search"}}`, "", "", joint.ErrNobody},
-		{"no rest", "tools/call", `{"params":{"name":"docs__"}}`, "", "", joint.ErrNobody},
-		{"a server's own URI", "resources/read", `{"params":{"uri":"git+ssh://h/p"}}`, "", "", joint.ErrNobody},
-		{"no name", "prompts/get", `{"params":{}}`, "", "", joint.ErrNobody},
-		{"a method that names nothing", "vendor/x", `{"params":{"name":"docs__p"}}`, "", "", joint.ErrNobody},
+		{"two servers", "completion/complete", `{"params":{"ref":{"name":"docs__p","uri":"mcp.files+p"}}}`, "", "", aggregate.ErrManyServers},
+		{"no server", "tools/call", `{"params":{"name":"search"}}`, "", "", aggregate.ErrNoServer},
+		{"an empty server", "tools/call", `{"params":{"name":"__search"}}`, "", "", aggregate.ErrNoServer},
+		{"no rest", "tools/call", `{"params":{"name":"docs__"}}`, "", "", aggregate.ErrNoServer},
+		{"a server's own URI", "resources/read", `{"params":{"uri":"git+ssh://h/p"}}`, "", "", aggregate.ErrNoServer},
+		{"no name", "prompts/get", `{"params":{}}`, "", "", aggregate.ErrNoServer},
+		{"a method that names nothing", "vendor/x", `{"params":{"name":"docs__p"}}`, "", "", aggregate.ErrNoServer},
 	} {
-		server, edits, err := joint.Aim(tt.method, []byte(tt.raw))
+		server, edits, err := aggregate.ResolveTarget(tt.method, []byte(tt.raw))
 		if !errors.Is(err, tt.err) || server != tt.server {
 			t.Errorf("%s: for %q, %v", tt.name, server, err)
 			continue
@@ -179,23 +179,23 @@ func TestRequestsNameTheirServer(t *testing.T) {
 	}
 }
 
-func TestIdsComeBack(t *testing.T) {
+func TestCombinedID_IsSplitIntoItsParts(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{`7`, `"7"`, `"a:b\n\u00e9\ud83d\ude00"`, `-1.5e3`, `""`} {
-		server, back, ok := joint.CutID(joint.ID("docs", []byte(raw)))
+		server, back, ok := aggregate.SplitID(aggregate.CombinedID("docs", []byte(raw)))
 		if server != "docs" || string(back) != raw || !ok {
 			t.Errorf("%s came back as %s of %q, %v", raw, back, server, ok)
 		}
 	}
 	for _, raw := range []string{`7`, `"7"`, `"docs:"`, `":7"`, `"docs:7 8"`, `"docs:x"`} {
-		if server, id, ok := joint.CutID([]byte(raw)); ok {
+		if server, id, ok := aggregate.SplitID([]byte(raw)); ok {
 			t.Errorf("%s is %s of %q", raw, id, server)
 		}
 	}
 }
 
-// FuzzNames checks that each combined name can be split into its parts again.
-func FuzzNames(f *testing.F) {
+// FuzzCombinedNames checks that each combined name can be split into its parts again.
+func FuzzCombinedNames(f *testing.F) {
 	f.Add("search", "file:///a")
 	f.Add("a__b", "mcp.x+y:z")
 	f.Add("_", "+")
@@ -204,18 +204,18 @@ func FuzzNames(f *testing.F) {
 		if !utf8.ValidString(name) || !utf8.ValidString(uri) || name == "" || uri == "" {
 			t.Skip()
 		}
-		tool := joint.Tool("docs", name)
-		server, rest, ok := joint.Cut(tool)
+		tool := aggregate.CombinedTool("docs", name)
+		server, rest, ok := aggregate.SplitName(tool)
 		if !ok || server != "docs" || len(tool) > 48 {
 			t.Errorf("%q is %q", name, tool)
 		}
-		aliases := joint.AliasesOf("docs", []string{name})
-		if shown, can := aliases.Shown("docs", name); can && shown != tool {
+		aliases := aggregate.NewToolAliases("docs", []string{name})
+		if shown, can := aliases.DisplayName("docs", name); can && shown != tool {
 			t.Errorf("%q is shown as %q", name, shown)
-		} else if own, ok := aliases.Called(server, rest); can && (own != name || !ok) {
+		} else if own, ok := aliases.Resolve(server, rest); can && (own != name || !ok) {
 			t.Errorf("%q came back as %q", name, own)
 		}
-		if server, rest, ok := joint.CutURI(joint.URI("docs", uri)); server != "docs" || rest != uri || !ok {
+		if server, rest, ok := aggregate.SplitURI(aggregate.CombinedURI("docs", uri)); server != "docs" || rest != uri || !ok {
 			t.Errorf("%q came back as %q", uri, rest)
 		}
 	})

@@ -1,4 +1,4 @@
-package joint
+package aggregate
 
 import (
 	"bytes"
@@ -12,55 +12,55 @@ import (
 
 // Notifications whose names must contain the server.
 const (
-	elicited = "notifications/elicitation/complete"
-	logged   = "notifications/message"
+	elicitationComplete = "notifications/elicitation/complete"
+	logMessage          = "notifications/message"
 )
 
 // lineBreaks matches every character that a reader may take for a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// mark puts begin before each line of a text, because a line without a mark could look like the beginning of another
+// prefixLines puts begin before each line of a text, because a line without a mark could look like the beginning of another
 // server's text.
-func mark(begin, text string) string {
+func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
 
-// Title returns a server's display name with the server's name before it: `notes: Search`.
-func Title(server, text string) string { return mark(server+": ", text) }
+// CombinedTitle returns a server's display name with the server's name before it: `notes: Search`.
+func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// asks returns a text of a server's request with the server's name before it: `notes asks: Your name?`. Otherwise the
+// questionText returns a text of a server's request with the server's name before it: `notes asks: Your name?`. Otherwise the
 // user would see the requests of all servers as one.
-func asks(server, text string) string { return mark(server+" asks: ", text) }
+func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
 // elicitationID returns the combined id of a URL to open. Without the server's name, two servers could use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
-// inQuestion returns the places of names in the params of a server's request (MCP 2025-11-25, Elicitation and
+// questionPlaces returns the places of names in the params of a server's request (MCP 2025-11-25, Elicitation and
 // Sampling).
-func inQuestion(path string) []place {
-	return []place{
-		at(path+"/message", asks),
+func questionPlaces(path string) []namePlace {
+	return []namePlace{
+		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
-		at(path+"/elicitationId", elicitationID),
-		at(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL the context of one server would be the context of all servers
+		placeAt(path+"/elicitationId", elicitationID),
+		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL the context of one server would be the context of all servers
 	}
 }
 
-// TitlesOf returns the edits that add the server's name to the titles in a tool's definition, which is at this span of
+// CombineTitles returns the edits that add the server's name to the titles in a tool's definition, which is at this span of
 // raw.
-func TitlesOf(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
-	w := walker{found: func(at jsonrpc.Span, text string, p place) error {
+func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
+	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
-		out = append(out, Say(at, p.joins(server, text)))
+		out = append(out, ReplaceText(at, p.combine(server, text)))
 		return nil
 	}}
-	err = w.walk(definition.Of(raw), []place{at("title", Title), at("annotations/title", Title)})
+	err = w.walk(definition.Of(raw), []namePlace{placeAt("title", CombinedTitle), placeAt("annotations/title", CombinedTitle)})
 	return out, err
 }
 
-// signLog returns the edits that set the logger of a log message to the server's name, or to the server's name and its
+// setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and its
 // logger (MCP 2025-11-25, Logging).
-func signLog(server string, raw []byte) (out []jsonrpc.Edit, err error) {
+func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
@@ -78,19 +78,19 @@ func signLog(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 			}
 			text := server
 			if own, err := jsontext.AppendUnquote(nil, value); err == nil {
-				text = Title(server, string(own))
+				text = CombinedTitle(server, string(own))
 			}
 			end := int(dec.InputOffset())
-			out = append(out, Say(jsonrpc.Span{Start: end - len(value), End: end}, text))
+			out = append(out, ReplaceText(jsonrpc.Span{Start: end - len(value), End: end}, text))
 			return nil
 		})
 		if end := int(dec.InputOffset()) - 1; err == nil && len(out) == 0 {
-			out = append(out, jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: append([]byte(comma+`"logger":`), quoted(server)...)})
+			out = append(out, jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: append([]byte(comma+`"logger":`), quoteJSON(server)...)})
 		}
 		return err
 	})
 	if err == nil && len(out) == 0 {
-		err = ErrNobody
+		err = ErrNoServer
 	}
 	return out, err
 }

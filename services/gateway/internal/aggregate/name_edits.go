@@ -1,0 +1,264 @@
+package aggregate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+)
+
+// namePlace describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*" stands
+// for each element of an array, and "{}" for each member of an object.
+type namePlace struct {
+	path []string
+	// combine returns the combined name for a server's name, and cuts the server and its name for a combined name.
+	combine func(server, name string) string
+	split   func(name string) (server, rest string, ok bool)
+	// form means that the value is a form, in which each text is marked.
+	form bool
+}
+
+func placeAt(path string, joins func(server, name string) string) namePlace {
+	return namePlace{path: strings.Split(path, "/"), combine: joins}
+}
+
+func nameAt(path string) namePlace {
+	return namePlace{path: strings.Split(path, "/"), combine: CombinedName, split: SplitName}
+}
+
+func uriAt(path string) namePlace {
+	return namePlace{path: strings.Split(path, "/"), combine: CombinedURI, split: SplitURI}
+}
+
+// contentPlaces returns the places of the URIs and display names in the content at path (MCP 2025-11-25, Tools, Tool
+// Result).
+func contentPlaces(path string) []namePlace {
+	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
+}
+
+// listPlaces returns the places of the display names in a list. A client shows the title of an element or, if there is no
+// title, its name. The name of a prompt is its identifier.
+func listPlaces(path string) []namePlace {
+	out := []namePlace{placeAt(path+"/title", CombinedTitle)}
+	if path != "result/prompts/*" {
+		out = append(out, placeAt(path+"/name", CombinedTitle))
+	}
+	return out
+}
+
+// inputRequestPlaces returns the places of names in the requests that an answer contains (MCP 2026-07-28, Multi Round-Trip
+// Requests; 2025-11-25, Elicitation, URL Mode).
+func inputRequestPlaces() []namePlace {
+	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
+}
+
+// responsePlaces returns the places in the response to a method, or in a notification, where a server sends names that a client
+// may use later. Names of tools are not included, because [jsonrpc.Answer] has their spans.
+func responsePlaces(method string) []namePlace {
+	switch method {
+	case "tools/call":
+		return append(contentPlaces("result/content/*"), inputRequestPlaces()...)
+	case "prompts/get":
+		return append(append(contentPlaces("result/messages/*/content"), contentPlaces("result/messages/*/content/*")...), inputRequestPlaces()...)
+	case "prompts/list":
+		return append(listPlaces("result/prompts/*"), nameAt("result/prompts/*/name"))
+	case "resources/list":
+		return append(listPlaces("result/resources/*"), uriAt("result/resources/*/uri"))
+	case "resources/templates/list":
+		return append(listPlaces("result/resourceTemplates/*"), uriAt("result/resourceTemplates/*/uriTemplate"))
+	case "resources/read":
+		return append(inputRequestPlaces(), uriAt("result/contents/*/uri"))
+	case "resources/subscribe", "resources/unsubscribe", "completion/complete":
+		return inputRequestPlaces()
+	case "notifications/resources/updated":
+		return []namePlace{uriAt("params/uri")}
+	case "elicitation/create", "sampling/createMessage":
+		return questionPlaces("params")
+	case elicitationComplete:
+		return []namePlace{placeAt("params/elicitationId", elicitationID)}
+	default:
+		return nil
+	}
+}
+
+// requestPlaces returns the places in a request with this method where a client names the target.
+func requestPlaces(method string) []namePlace {
+	switch method {
+	case "tools/call", "prompts/get":
+		return []namePlace{nameAt("params/name")}
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return []namePlace{uriAt("params/uri")}
+	case "completion/complete":
+		return []namePlace{nameAt("params/ref/name"), uriAt("params/ref/uri")}
+	default:
+		return nil
+	}
+}
+
+// CombineNames returns the edits that replace a server's names by combined names. raw is the response to a request with this
+// method, or a notification with this method. No edit overlaps what [jsonrpc.Answer.Clean] removes.
+func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
+	if method == logMessage {
+		return setLogger(server, raw)
+	}
+	var out []jsonrpc.Edit
+	add := func(e jsonrpc.Edit) error {
+		if len(out) == maxNames {
+			return ErrTooManyNames
+		}
+		out = append(out, e)
+		return nil
+	}
+	w := nameWalker{server: server, add: add, found: func(at jsonrpc.Span, text string, p namePlace) error {
+		return add(ReplaceText(at, p.combine(server, text)))
+	}}
+	err := w.walk(raw, responsePlaces(method))
+	if err == nil && method == elicitationComplete && len(out) == 0 {
+		err = ErrNoServer // without a server's name it could be taken for a message of another server
+	}
+	return out, err
+}
+
+// maxNames is the maximum number of names and titles in an answer: three for each of 10,000 elements. It is limited
+// because a name takes more memory than its bytes.
+const maxNames = 30_000
+
+// Errors of [CombineNames] and [ResolveTarget]. Compare with errors.Is.
+var (
+	// ErrTooManyNames means that an answer has more than 30,000 names and titles.
+	ErrTooManyNames = fmt.Errorf("it has more than %d names and titles, which are replaced where many servers have one URL; use the URL of the server instead", maxNames)
+	// ErrNoServer means that a message names no server.
+	ErrNoServer = errors.New("it names no server")
+	// ErrManyServers means that a message names more than one server.
+	ErrManyServers = errors.New("it names more than one server")
+)
+
+// ResolveTarget returns the server that a request names, and the edits that replace the combined names by the server's own names.
+// Errors are [ErrNoServer], [ErrManyServers], or an error if raw cannot be read.
+func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
+	failed := error(nil)
+	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
+		to, rest, ok := p.split(text)
+		switch {
+		case !ok:
+			failed = ErrNoServer
+		case server != "" && server != to:
+			failed = ErrManyServers
+		}
+		server, out = to, append(out, ReplaceText(at, rest))
+		return nil
+	}}
+	err = w.walk(raw, requestPlaces(method))
+	switch {
+	case err != nil:
+		return "", nil, err
+	case failed != nil:
+		return "", nil, failed
+	case server == "":
+		return "", nil, ErrNoServer
+	}
+	return server, out, nil
+}
+
+// ReplaceText returns the edit that replaces a value by a text.
+func ReplaceText(at jsonrpc.Span, text string) jsonrpc.Edit {
+	return jsonrpc.Edit{Span: at, With: quoteJSON(text)}
+}
+
+// quoteJSON returns a text as a JSON string.
+func quoteJSON(text string) []byte {
+	out, err := jsontext.AppendQuote(nil, text)
+	if err != nil { // impossible, because the text was read from JSON and the added text is ASCII
+		return []byte(strconv.QuoteToASCII(text))
+	}
+	return out
+}
+
+// walk finds the strings at the given places.
+func (w *nameWalker) walk(raw []byte, at []namePlace) error {
+	if len(at) == 0 {
+		return nil
+	}
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
+	if err := w.value(at); err != nil {
+		return fmt.Errorf("look for names: %w", err)
+	}
+	return nil
+}
+
+type nameWalker struct {
+	dec   *jsontext.Decoder
+	found func(jsonrpc.Span, string, namePlace) error
+	// server and add are used for the marks in forms.
+	server string
+	add    func(jsonrpc.Edit) error
+}
+
+// value reads a value on the path to the given places.
+func (w *nameWalker) value(on []namePlace) error {
+	kind := w.dec.PeekKind()
+	switch {
+	case len(on) == 0 || kind != '{' && kind != '[' && kind != '"':
+		return w.dec.SkipValue()
+	case kind == '"':
+		return w.text(on)
+	case kind == '{' && slices.ContainsFunc(on, func(p namePlace) bool { return p.form && len(p.path) == 0 }):
+		return w.form("")
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
+	}
+	for w.dec.PeekKind() != '}' && w.dec.PeekKind() != ']' {
+		step := "*"
+		if kind == '{' {
+			key, err := w.dec.ReadToken()
+			if err != nil {
+				return err
+			}
+			step = key.String()
+		}
+		if err := w.value(nextPlaces(on, step, kind == '[')); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+// text reads a string, and reports the string if it is at one of the given places.
+func (w *nameWalker) text(on []namePlace) error {
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	for _, p := range on {
+		if len(p.path) > 0 || p.form {
+			continue
+		}
+		text, err := jsontext.AppendUnquote(nil, raw)
+		if err != nil {
+			return err
+		}
+		end := int(w.dec.InputOffset())
+		return w.found(jsonrpc.Span{Start: end - len(raw), End: end}, string(text), p)
+	}
+	return nil
+}
+
+// nextPlaces returns the places whose paths continue with a step. "{}" matches each key of an object. A key "*" of an object
+// does not match the "*" of an array.
+func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
+	for _, p := range on {
+		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {
+			p.path = p.path[1:]
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package aggregate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+const (
+	// separator separates the server's name from the name that the server uses. A server's name has no underscore, so
+	// the first separator is the relevant one.
+	separator = "__"
+	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. It begins with a letter and contains only
+	// characters that RFC 3986, section 3.1, allows, so a combined URI is a URI with another scheme.
+	uriPrefix = "mcp."
+	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts put their
+	// name for the connection before the tool's name (`mcp__sluice__…`). nameRunes are the allowed characters in
+	// addition to letters and digits.
+	maxToolName = 48
+	nameRunes   = "_-"
+	// aliasDigits is the number of hexadecimal digits that distinguish the aliases of a server.
+	aliasDigits = 8
+)
+
+// CombinedName returns the combined name of a server's prompt or tool.
+func CombinedName(server, name string) string { return server + separator + name }
+
+// SplitName returns the server in a combined name, and the rest of the name. It returns false if the name contains no server.
+func SplitName(name string) (server, rest string, ok bool) {
+	server, rest, ok = strings.Cut(name, separator)
+	return server, rest, ok && server != "" && rest != ""
+}
+
+// CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, Tool returns an alias,
+// which depends only on the two names.
+func CombinedTool(server, name string) string {
+	if joined := CombinedName(server, name); isPlainName(joined) {
+		return joined
+	}
+	sum := sha256.Sum256([]byte(name))
+	tail := "_" + hex.EncodeToString(sum[:aliasDigits/2])
+	plain := strings.Map(func(r rune) rune {
+		if isPlainRune(r) {
+			return r
+		}
+		return '_'
+	}, name)
+	head := CombinedName(server, plain)
+	return head[:min(len(head), maxToolName-len(tail))] + tail
+}
+
+// ToolAliases maps the aliases of a server's tools to the names that the server uses. An alias that would be ambiguous,
+// because two tools have it, maps to the empty name.
+type ToolAliases map[string]string
+
+// NewToolAliases returns the aliases of a server that lists tools with these names.
+func NewToolAliases(server string, tools []string) ToolAliases {
+	out, listed := make(ToolAliases), make(map[string]bool, len(tools))
+	for _, name := range tools {
+		listed[CombinedName(server, name)] = true
+	}
+	for _, name := range tools {
+		joined := CombinedTool(server, name)
+		if joined == CombinedName(server, name) || !isCallable(name) {
+			continue
+		}
+		if of, known := out[joined]; listed[joined] || known && of != name {
+			name = ""
+		}
+		out[joined] = name
+	}
+	return out
+}
+
+// DisplayName returns the combined name or alias of a server's tool. It returns false if that name would be ambiguous or the
+// tool cannot be called.
+func (a ToolAliases) DisplayName(server, name string) (string, bool) {
+	joined := CombinedTool(server, name)
+	of, is := a[joined]
+	return joined, isCallable(name) && (!is || of == name)
+}
+
+// Resolve returns the name that the server uses for a tool, given the rest of a combined name from [SplitName]. It returns
+// false if that name would be ambiguous.
+func (a ToolAliases) Resolve(server, rest string) (string, bool) {
+	if of, is := a[CombinedName(server, rest)]; is {
+		return of, of != ""
+	}
+	return rest, true
+}
+
+// isCallable reports whether a tool with this name can be called. The names that can be called may contain more characters
+// than model APIs accept.
+func isCallable(name string) bool {
+	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
+}
+
+func isPlainName(name string) bool {
+	return len(name) <= maxToolName && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) })
+}
+
+func isPlainRune(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(nameRunes, r)
+}
+
+// CombinedURI returns the combined URI of a server's resource, or of a URI template.
+func CombinedURI(server, uri string) string { return uriPrefix + server + "+" + uri }
+
+// SplitURI returns the server in a combined URI, and the URI that the server uses. It returns false if the URI contains
+// no server.
+func SplitURI(uri string) (server, rest string, ok bool) {
+	behind, is := strings.CutPrefix(uri, uriPrefix)
+	server, rest, ok = strings.Cut(behind, "+")
+	return server, rest, is && ok && server != "" && rest != ""
+}
+
+// CombinedID returns the combined id of a server's request, or of its progress token, as raw JSON. It contains the server's raw
+// id, so that a string and a number stay different.
+func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
+
+// SplitID returns the server in a combined id, and the server's raw id. It returns false if raw is not a combined id.
+func SplitID(raw []byte) (server string, id []byte, ok bool) {
+	text, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		return "", nil, false
+	}
+	server, rest, ok := strings.Cut(string(text), ":")
+	if !ok || server == "" || !jsontext.Value(rest).IsValid() {
+		return "", nil, false
+	}
+	return server, []byte(rest), true
+}
