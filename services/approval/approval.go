@@ -41,7 +41,7 @@ const (
 	healthTime = time.Second
 	countTime  = 5 * time.Second
 	// ownersApprove is the warning that New logs if owners may decide on the calls of their agents.
-	ownersApprove = config.OwnersApprove
+	ownersApprove = config.OwnerMayApproveWarning
 )
 
 // Deps are the dependencies of a [Service]. Every field is required.
@@ -73,7 +73,7 @@ type Service struct {
 	tracer   trace.Tracer
 	// reading allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the time
 	// is divided among the requesters.
-	reading, drawing *fairqueue.Turns[string]
+	reading, drawing *fairqueue.Queue[string]
 	// counting is the registration of countOpen as a callback of the metrics; nil until the store is open.
 	counting metric.Registration
 }
@@ -86,7 +86,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: fairqueue.ForProcessor[string](), drawing: fairqueue.ForProcessor[string]()}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: fairqueue.NewForProcessor[string](), drawing: fairqueue.NewForProcessor[string]()}
 	if cfg.OwnerMayApprove {
 		s.log.WarnContext(ctx, ownersApprove)
 	}

@@ -98,7 +98,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 		if err := svc.Close(); err != nil {
 			t.Error(err)
 		}
-		if said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), config.OwnersApprove); said != may {
+		if said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), config.OwnerMayApproveWarning); said != may {
 			t.Errorf("owner_may_approve is %t, and the log is %s", may, log)
 		}
 	}

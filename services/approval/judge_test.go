@@ -35,7 +35,7 @@ func active() *policyv1.Revision {
 
 func judges(t *testing.T) *judge {
 	t.Helper()
-	signer, verifier, err := signeddecision.Pair()
+	signer, verifier, err := signeddecision.NewLocalPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,9 +105,9 @@ func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Cal
 }
 
 func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
-	digest, _ := binding.Alike(who, call) // empty if the params can't be read
+	digest, _ := binding.DigestIgnoringDefinition(who, call) // empty if the params can't be read
 	s := &policyv1.DecisionStatement{
-		CallDigest: digest[:], PrincipalDigest: signeddecision.Principal(who), DefinitionDigest: call.GetDefinitionDigest(),
+		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(who), DefinitionDigest: call.GetDefinitionDigest(),
 		Decision: proto.CloneOf(d), Activation: "c-later than all", Time: timestamppb.New(time.Now()),
 	}
 	for _, f := range change {
@@ -125,7 +125,7 @@ type honest struct {
 
 // RequestApproval implements approvalv1.ApprovalServiceClient.
 func (h honest) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest, opts ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
-	if signed, err := h.site.policy.statement(authn.BehalfOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
+	if signed, err := h.site.policy.statement(authn.PrincipalOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
 		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetSelfVote().GetApprovalId()
 	}); err == nil {
 		req = proto.CloneOf(req)
@@ -146,7 +146,7 @@ func (h honest) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApproval
 	if !ok {
 		known = bound(params).GetCall()
 	}
-	signed, err := h.site.policy.statement(authn.BehalfOf(ctx), known, req.GetDecision(), func(s *policyv1.DecisionStatement) {
+	signed, err := h.site.policy.statement(authn.PrincipalOf(ctx), known, req.GetDecision(), func(s *policyv1.DecisionStatement) {
 		s.ServerIdentity, s.DefinitionDigest = req.GetServerIdentity(), req.GetDefinitionDigest()
 		s.ApprovalId, s.Attempt = req.GetApprovalId(), req.GetAttempt()
 	})

@@ -33,7 +33,7 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 // person. The person's tokens determine what the person may do, as they do for a vote by token.
 func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
-	voters, err := s.tokens.Of(p.Tenant, p.Subject)
+	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)
 	if err != nil {
 		return nothing + err.Error() + "."
 	}
@@ -199,7 +199,7 @@ func (s *standing) of(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
 		return "the voter owns the agent that makes the call"
 	}
-	people, err := s.tokens.Of(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
+	people, err := s.tokens.PrincipalsOf(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
 	if err != nil {
 		s.err = err
 		return ""

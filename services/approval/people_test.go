@@ -152,7 +152,7 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	id := s.ask(t, params).GetApproval().GetId()
 	s.approve(t, "ana", id)
 	a := s.ask(t, params).GetApproval()
-	s.tokens.Heard()
+	s.tokens.Confirm()
 	<-time.After(1100 * time.Millisecond)
 	_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c"))
 	wanted(t, err, codes.Unavailable, "TOKENS_STALE")

@@ -111,8 +111,8 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	}
 	kept := proto.CloneOf(call)
 	kept.Call.ParamsJson = params
-	alike, err1 := binding.Alike(a.who, kept.GetCall())
-	bare, err2 := binding.Bare(a.who, kept)
+	alike, err1 := binding.DigestIgnoringDefinition(a.who, kept.GetCall())
+	bare, err2 := binding.EssentialDigest(a.who, kept)
 	if err := errors.Join(err1, err2); err != nil {
 		return errors.Join(errParams, err)
 	}

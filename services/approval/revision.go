@@ -51,11 +51,11 @@ func (r *revisions) watch(ctx context.Context) {
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
 			return r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 		},
-		Take: func(resp *policyv1.WatchRevisionResponse) error {
+		Handle: func(resp *policyv1.WatchRevisionResponse) error {
 			r.see(resp.GetRevision())
 			return nil
 		},
-		Silence: watchSilence,
+		MaxSilence: watchSilence,
 	}
 	stream.Run(ctx)
 }

@@ -57,7 +57,7 @@ func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 		return nil
 	}
 	if len(r.Alike) == 0 { // an older version of the store did not have this digest
-		alike, err := binding.Alike(r.Approval.GetRequester(), r.Call.GetCall())
+		alike, err := binding.DigestIgnoringDefinition(r.Approval.GetRequester(), r.Call.GetCall())
 		if err != nil {
 			return err
 		}

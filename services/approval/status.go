@@ -36,7 +36,7 @@ var statuses = []struct {
 	reason string
 }{
 	{store.ErrNotFound, codes.NotFound, "APPROVAL_UNKNOWN"},
-	{sqlstore.ErrAway, codes.Unavailable, "APPROVAL_STORE_AWAY"},
+	{sqlstore.ErrUnavailable, codes.Unavailable, "APPROVAL_STORE_AWAY"},
 	{authn.ErrTokensStale, codes.Unavailable, "TOKENS_STALE"},
 	{errNotAsked, codes.InvalidArgument, "APPROVAL_NOT_ASKED"},
 	{errConfirmation, codes.InvalidArgument, "CONFIRMATION_REFUSED"},

@@ -86,7 +86,7 @@ func (u *use) differs(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.said):
 		return "decision"
-	case !bytes.Equal(s.GetPrincipalDigest(), signeddecision.Principal(u.who)):
+	case !bytes.Equal(s.GetPrincipalDigest(), signeddecision.PrincipalDigest(u.who)):
 		return "principal"
 	case s.GetServerIdentity() != u.identity:
 		return "server"
@@ -138,7 +138,7 @@ func (v *verdicts) spend(statement []byte, now time.Time) error {
 	return nil
 }
 
-// ofCall returns [errRefused] unless the statement is about the call whose [binding.Alike] digest is alike.
+// ofCall returns [errRefused] unless the statement is about the call whose [binding.DigestIgnoringDefinition] digest is alike.
 func ofCall(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errRefused)

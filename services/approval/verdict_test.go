@@ -38,14 +38,14 @@ func signs(f func(*policyv1.DecisionStatement)) forgery { return refuses(forgery
 func ofWho(change func(*identityv1.Principal)) forgery {
 	who := bot()
 	change(who)
-	return signs(func(s *policyv1.DecisionStatement) { s.PrincipalDigest = signeddecision.Principal(who) })
+	return signs(func(s *policyv1.DecisionStatement) { s.PrincipalDigest = signeddecision.PrincipalDigest(who) })
 }
 
 // ofText returns a forgery with a signature for another call.
 func ofText(change func(*policyv1.Call)) forgery {
 	call := bound(params).GetCall()
 	change(call)
-	digest, err := binding.Alike(bot(), call)
+	digest, err := binding.DigestIgnoringDefinition(bot(), call)
 	if err != nil {
 		panic(err)
 	}

@@ -236,7 +236,7 @@ func (w *watch) stillKnown() error {
 	if p == nil {
 		return nil
 	}
-	live, err := w.tokens.Of(p.GetTenant(), p.GetSubject())
+	live, err := w.tokens.PrincipalsOf(p.GetTenant(), p.GetSubject())
 	if err != nil {
 		return nil //nolint:nilerr // the tokens are not known at the moment; the token was valid when the watch began
 	}

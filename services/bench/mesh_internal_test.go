@@ -69,7 +69,7 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.Apart() || f.Roles["ratelimit"].Addr != mesh.Roles["ratelimit"] || f.Telemetry.Sample != 0.01 || f.Telemetry.OTLP != s.sink.url() || f.Decisions.Keep {
+	if !f.HasSeparateRoles() || f.Roles["ratelimit"].Addr != mesh.Roles["ratelimit"] || f.Telemetry.Sample != 0.01 || f.Telemetry.OTLP != s.sink.url() || f.Decisions.Keep {
 		t.Errorf("the configuration says %+v", f)
 	}
 }

@@ -20,12 +20,12 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 	if who == nil {
 		return nil, errAttest
 	}
-	digest, err := binding.Alike(who, req.GetCall())
+	digest, err := binding.DigestIgnoringDefinition(who, req.GetCall())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
 	return s.deps.Signer.Sign(&policyv1.DecisionStatement{
-		CallDigest: digest[:], PrincipalDigest: signeddecision.Principal(who),
+		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(who),
 		ServerIdentity: req.GetAttest().GetServerIdentity(), DefinitionDigest: req.GetCall().GetDefinitionDigest(),
 		ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt(),
 		Decision: d, Activation: set.activation(), Time: timestamppb.Now(),

@@ -15,7 +15,7 @@ import (
 )
 
 // The signed statement has the decision, the principal and the use. Without a request nothing is signed.
-func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
+func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	who := rpctest.Principal("default", "bot")
@@ -36,12 +36,12 @@ func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 		if err := proto.Unmarshal(resp.GetSignedDecision().GetStatement(), st); err != nil {
 			t.Fatal(err)
 		}
-		digest, err := binding.Alike(who, c)
+		digest, err := binding.DigestIgnoringDefinition(who, c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !proto.Equal(st.GetDecision(), plain.GetDecision()) || !proto.Equal(resp.GetDecision(), plain.GetDecision()) ||
-			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), signeddecision.Principal(who)) ||
+			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), signeddecision.PrincipalDigest(who)) ||
 			!bytes.Equal(st.GetDefinitionDigest(), c.GetDefinitionDigest()) || st.GetServerIdentity() != "http x" ||
 			st.GetApprovalId() != "a-1" || st.GetAttempt() != 3 || st.GetActivation() == "" || st.GetTime() == nil {
 			t.Errorf("%s: signed %v", tool, st)

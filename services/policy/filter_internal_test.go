@@ -22,15 +22,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// bareService returns a service that allows one tool, and requires approval for another.
-func bareService(t testing.TB) *Service {
+// newTestService returns a service that allows one tool, and requires approval for another.
+func newTestService(t testing.TB) *Service {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	if err := os.WriteFile(file, []byte("version: 1\nname: one\nserver: demo\ntools:\n  read: {action: allow}\n"+
 		"  pay: {action: require_approval, grant: {calls: 2, within: 1h, critical: true, where: 'args.sum == 1'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	signer, _, err := signeddecision.Pair()
+	signer, _, err := signeddecision.NewLocalPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +63,9 @@ func longList() *policyv1.FilterToolsRequest {
 }
 
 // X1: lists wait for lists, those of one principal for its own slots, and no call waits for a list.
-func TestX1CallsDoNotWaitForLists(t *testing.T) {
+func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	t.Parallel()
-	s := bareService(t)
+	s := newTestService(t)
 	synctest.Test(t, func(t *testing.T) {
 		done := takeAll(t, s.listSlots)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
@@ -85,9 +85,9 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 }
 
 // X1: calls whose arguments are evaluated wait for one another, and no other call waits for them.
-func TestX1CallsDoNotWaitForConditions(t *testing.T) {
+func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	t.Parallel()
-	s := bareService(t)
+	s := newTestService(t)
 	synctest.Test(t, func(t *testing.T) {
 		done := takeAll(t, s.conditionSlots)
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
@@ -108,7 +108,7 @@ func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 }
 
 // takeAll takes every slot, for many owners.
-func takeAll(t *testing.T, turns *fairqueue.Turns[owner]) (done func()) {
+func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	t.Helper()
 	var taken []func()
 	for i := 0; ; i++ {
@@ -126,13 +126,13 @@ func takeAll(t *testing.T, turns *fairqueue.Turns[owner]) (done func()) {
 	}
 }
 
-// runsOut is a context that is cancelled after it was asked a number of times.
-type runsOut struct {
+// cancelledAfter is a context that is cancelled after it was asked a number of times.
+type cancelledAfter struct {
 	context.Context
 	left int
 }
 
-func (c *runsOut) Err() error {
+func (c *cancelledAfter) Err() error {
 	if c.left--; c.left < 0 {
 		return context.Canceled
 	}
@@ -140,10 +140,10 @@ func (c *runsOut) Err() error {
 }
 
 // X1: a list is decided only while its caller waits for it.
-func TestX1AListEndsWithItsCaller(t *testing.T) {
+func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	t.Parallel()
-	s := bareService(t)
-	ctx := &runsOut{as(t.Context(), "ana"), 5_000}
+	s := newTestService(t)
+	ctx := &cancelledAfter{as(t.Context(), "ana"), 5_000}
 	if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.Canceled) {
 		t.Errorf("a list whose caller left: %v", err)
 	}
@@ -152,10 +152,10 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideBesideLists measures calls of one principal while another lists 10,000 tools in a hundred concurrent
+// BenchmarkDecideCall_WhileListsAreDecided measures calls of one principal while another lists 10,000 tools in a hundred concurrent
 // requests, without end.
-func BenchmarkDecideBesideLists(b *testing.B) {
-	s := bareService(b)
+func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
+	s := newTestService(b)
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	for range 100 {

@@ -115,7 +115,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 // signer returns a signer of decisions that are not verified.
 func signer(t testing.TB) *signeddecision.Signer {
 	t.Helper()
-	s, _, err := signeddecision.Pair()
+	s, _, err := signeddecision.NewLocalPair()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,12 +89,12 @@ type Service struct {
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
 	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
-	listSlots *fairqueue.Turns[owner]
+	listSlots *fairqueue.Queue[owner]
 	// callerReportSlots limits how many lists that servers sent to callers are received at a time.
 	// gatewayReportSlots does the same for lists that gateways requested themselves, which thus never wait for callers.
-	callerReportSlots, gatewayReportSlots *fairqueue.Turns[owner]
+	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
 	// conditionSlots limits how many calls whose arguments are evaluated are decided at a time.
-	conditionSlots *fairqueue.Turns[owner]
+	conditionSlots *fairqueue.Queue[owner]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -136,7 +136,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, approvers: cfg.approvers(), changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
-		listSlots: fairqueue.ForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.ForProcessor[owner](),
+		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
@@ -259,7 +259,7 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike, CouldList: reach.CouldList,
 	}
 	for _, method := range req.GetMethods() {
-		if set.CouldAllow(who, req.GetServer(), method, set.catalog.servers[req.GetServer()].OfServer()) {
+		if set.CouldAllow(who, req.GetServer(), method, set.catalog.servers[req.GetServer()].ServerFacts()) {
 			resp.Methods = append(resp.Methods, method)
 		}
 	}
@@ -319,13 +319,13 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_NONE_ACTIVE", Err: err}
 	case errors.Is(err, errNoRevision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "REVISION_UNKNOWN", Err: err}
-	case errors.Is(err, errStale), errors.Is(err, sqlstore.ErrAway):
+	case errors.Is(err, errStale), errors.Is(err, sqlstore.ErrUnavailable):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: err}
 	case errors.Is(err, errUnknownServer):
 		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
-	case errors.Is(err, catalog.ErrUnknown):
+	case errors.Is(err, catalog.ErrUnknownTool):
 		return &rpc.Error{Code: codes.NotFound, Reason: "TOOL_UNKNOWN", Err: err}
-	case errors.Is(err, catalog.ErrDefinition), errors.Is(err, store.ErrNotKept):
+	case errors.Is(err, catalog.ErrUnknownDefinition), errors.Is(err, store.ErrNotStored):
 		return &rpc.Error{Code: codes.NotFound, Reason: "DEFINITION_UNKNOWN", Err: err}
 	case errors.Is(err, catalog.ErrChanged):
 		return &rpc.Error{Code: codes.Aborted, Reason: "TOOL_CHANGED", Err: err}

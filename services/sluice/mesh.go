@@ -111,7 +111,7 @@ func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
 	}
-	if m.keys, err = pki.Follow(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY, m.log); err != nil {
+	if m.keys, err = pki.WatchRole(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY, m.log); err != nil {
 		return nil, err
 	}
 	return rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) {
@@ -126,7 +126,7 @@ var builds = map[authv1.Role]app.Build{
 }
 
 func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
-	signer, verifier, err := signeddecision.Pair()
+	signer, verifier, err := signeddecision.NewLocalPair()
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	must(err)
 	pcfg, err := policy.FromFile(f, os.LookupEnv)
 	must(err)
-	decisions, _, err := signeddecision.Pair()
+	decisions, _, err := signeddecision.NewLocalPair()
 	must(err)
 	judge, err := policy.New(t.Context(), pcfg, policy.Deps{Tokens: tokens, Signer: decisions, Log: log})
 	must(err)

@@ -202,7 +202,7 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
 		out := agent.ToolResult{
-			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
+			Refused: &abi.Error{Code: enum.NameOrEmpty(d.GetCode()), Message: d.GetMessage()},
 			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Retryable: d.GetRetryable(),
 		}
 		switch d.GetCode() { //nolint:exhaustive // a call with another code was not sent, and does not wait

@@ -56,7 +56,7 @@ type recordedCalls struct {
 func (c *recordedCalls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.by = append(c.by, authn.BehalfOf(ctx))
+	c.by = append(c.by, authn.PrincipalOf(ctx))
 	c.made = append(c.made, req.GetServer()+"/"+req.GetTool()+" "+req.GetArgumentsJson())
 }
 

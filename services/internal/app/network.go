@@ -48,7 +48,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	if file.TLS.Dir == "" {
 		return nil, errors.New("tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`")
 	}
-	keys, err := pki.Follow(file.Path(file.TLS.Dir), role, log)
+	keys, err := pki.WatchRole(file.Path(file.TLS.Dir), role, log)
 	if err != nil {
 		return nil, err
 	}

@@ -100,7 +100,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 			keys := net.keys.Current()
 			return keys.Key, keys.Cert.Certificate
 		}),
-		Verifier: signeddecision.ByCA(func() *x509.CertPool { return net.keys.Current().Pool }),
+		Verifier: signeddecision.NewVerifier(func() *x509.CertPool { return net.keys.Current().Pool }),
 	}
 	svc, err := build(ctx, mesh)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestRoleConn_RefusesExpiredServerCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	keys, err := pki.Follow(dir, gateway, log)
+	keys, err := pki.WatchRole(dir, gateway, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ func OnBehalfOf(ctx context.Context, p *identityv1.Principal) context.Context {
 	return context.WithValue(ctx, onBehalfOfKey{}, p)
 }
 
-// BehalfOf returns the principal that [OnBehalfOf] set, or nil.
-func BehalfOf(ctx context.Context) *identityv1.Principal {
+// PrincipalOf returns the principal that [OnBehalfOf] set, or nil.
+func PrincipalOf(ctx context.Context) *identityv1.Principal {
 	p, _ := ctx.Value(onBehalfOfKey{}).(*identityv1.Principal)
 	return p
 }

@@ -107,7 +107,7 @@ func TestCaller_Tenant(t *testing.T) {
 	if c := authn.CallerOf(t.Context()); c != nil {
 		t.Errorf("a context without a caller has %v", c)
 	}
-	if p := authn.BehalfOf(authn.OnBehalfOf(t.Context(), nil)); p != nil {
+	if p := authn.PrincipalOf(authn.OnBehalfOf(t.Context(), nil)); p != nil {
 		t.Errorf("on behalf of nobody is %v", p)
 	}
 }

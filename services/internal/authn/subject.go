@@ -6,9 +6,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Of returns the principals of a subject's valid tokens, one for each token. The results are shared and must not be
+// PrincipalsOf returns the principals of a subject's valid tokens, one for each token. The results are shared and must not be
 // changed. Errors: [ErrTokensStale].
-func (t *Tokens) Of(tenant, subject string) ([]*identityv1.Principal, error) {
+func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
 	heard := t.confirmedAt.Load()
 	if set == nil || heard != nil && now.Sub(*heard) > maxTokenAge {

@@ -138,7 +138,7 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 
 // Confirm records that the source of the tokens has just confirmed the set. After that the set becomes stale when 1 s
 // passes without a confirmation.
-func (t *Tokens) Heard() {
+func (t *Tokens) Confirm() {
 	t.confirmedAt.Store(new(time.Now()))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,8 +148,8 @@ func (t *Tokens) Heard() {
 	}
 }
 
-// Known reports whether there has been a set. Before that no token is accepted.
-func (t *Tokens) Known() bool { return t.set.Load() != nil }
+// HasSet reports whether there has been a set. Before that no token is accepted.
+func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
 // Lookup returns the principal of a token's text. The result is shared and must not be changed. Errors:
 // [ErrTokenUnknown] and [ErrTokensStale]. With ErrTokensStale, Lookup also returns the principal in the last

@@ -63,14 +63,14 @@ func TestLookup(t *testing.T) {
 func TestTokens_ZeroValueIsStale(t *testing.T) {
 	t.Parallel()
 	var tokens authn.Tokens
-	tokens.Heard() // without a confirmation the unknown tokens are not known to be invalid either
+	tokens.Confirm() // without a confirmation the unknown tokens are not known to be invalid either
 	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
 		t.Errorf("got %v, %v", p, err)
 	}
-	if tokens.Known() {
+	if tokens.HasSet() {
 		t.Error("it says that it knows somebody")
 	}
-	if err := tokens.Replace(nil); err != nil || !tokens.Known() {
+	if err := tokens.Replace(nil); err != nil || !tokens.HasSet() {
 		t.Errorf("a set of nobody is not known: %v", err)
 	}
 }
@@ -122,7 +122,7 @@ func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held.Heard()
+		held.Confirm()
 		time.Sleep(time.Second)
 		if _, err := held.Lookup(anasToken); err != nil {
 			t.Errorf("after 1 s: %v", err)
@@ -134,7 +134,7 @@ func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 		if p, err := held.Lookup(bobsToken); !errors.Is(err, authn.ErrTokensStale) || p != nil {
 			t.Errorf("an unknown token: %v, %v", p, err)
 		}
-		held.Heard()
+		held.Confirm()
 		if _, err := held.Lookup(anasToken); err != nil {
 			t.Errorf("confirmed again: %v", err)
 		}
@@ -161,7 +161,7 @@ func TestTokensLookup_RefusesExpiredToken(t *testing.T) {
 		if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokenUnknown) {
 			t.Errorf("at its end: %v, %v", p, err)
 		}
-		tokens.Heard()
+		tokens.Confirm()
 		time.Sleep(time.Hour)
 		if p, err := tokens.Lookup(anasToken); p != nil || err == nil {
 			t.Errorf("stale and ended: %v, %v", p, err)

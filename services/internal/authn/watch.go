@@ -23,7 +23,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			known = false // a message without a set confirms only the set of its own stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
-		Take: func(resp *identityv1.WatchTokensResponse) error {
+		Handle: func(resp *identityv1.WatchTokensResponse) error {
 			if known = known || resp.GetSet() != nil; !known {
 				return errNoSet
 			}
@@ -32,15 +32,15 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 					return err
 				}
 			}
-			tokens.Heard()
+			tokens.Confirm()
 			if lost {
 				log.InfoContext(ctx, "tokens are known again")
 			}
 			lost = false
 			return nil
 		},
-		Silence: sourceTimeout,
-		Broken: func(err error) {
+		MaxSilence: sourceTimeout,
+		OnError: func(err error) {
 			if !lost {
 				log.WarnContext(ctx, "tokens are not known: the policy role is unavailable", "error", err)
 			}

@@ -180,7 +180,7 @@ func TestEssentialDigest(t *testing.T) {
 	t.Parallel()
 	bare := func(method, params string) string {
 		t.Helper()
-		d, err := binding.Bare(nil, &approvalv1.BoundCall{Call: &policyv1.Call{Method: method, Name: "a", ParamsJson: params}})
+		d, err := binding.EssentialDigest(nil, &approvalv1.BoundCall{Call: &policyv1.Call{Method: method, Name: "a", ParamsJson: params}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 }
 
 // DigestIgnoringDefinition is like [Bind], but ignores the tool's definition and the server's identity.
-func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
+func DigestIgnoringDefinition(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	digest, _, err := Bind(p, &approvalv1.BoundCall{Call: &policyv1.Call{
 		Method: call.GetMethod(), Server: call.GetServer(), Name: call.GetName(), ParamsJson: call.GetParamsJson(),
 	}})
@@ -55,7 +55,7 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 // EssentialDigest is like [Bind], but covers only the essential part of the params. For a call of a tool or a prompt
 // that is the arguments, for a resource its URI, and for any other method the params without `_meta`. The params must
 // be the result of Bind.
-func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
+func EssentialDigest(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
 	params, err := keepEssential(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {
 		return Digest{}, fmt.Errorf("read params: %w", err)

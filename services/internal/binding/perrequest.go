@@ -17,13 +17,13 @@ var numberingKeys = []string{
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
 
-// OfSending reports whether a member of `_meta` belongs to a single request and not to the approved call. The member
+// IsPerRequest reports whether a member of `_meta` belongs to a single request and not to the approved call. The member
 // is given by its key and its raw value. It is sent to the server unchanged, except that the gateway itself writes
 // the trace context and clientCapabilities.
 //
 // If the value has more content than the key implies, the member is part of the approved call. A server could act on
 // that content, so approvers must see it.
-func OfSending(key string, value []byte) bool {
+func IsPerRequest(key string, value []byte) bool {
 	switch key {
 	case "traceparent", "tracestate", "baggage":
 		return true

@@ -22,7 +22,7 @@ func strip(params string) (string, error) {
 			return "", false, nil
 		case key == "_meta" && strings.HasPrefix(value, "{"):
 			value, err := editMembers(value, func(key, value string) (string, bool, error) {
-				return value, !OfSending(key, []byte(value)) && !strings.HasPrefix(key, ownPrefix), nil
+				return value, !IsPerRequest(key, []byte(value)) && !strings.HasPrefix(key, ownPrefix), nil
 			})
 			return value, strings.TrimLeft(value[1:], " \t\r\n") != "}", err
 		default:

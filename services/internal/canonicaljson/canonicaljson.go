@@ -270,7 +270,7 @@ func appendSum(out, exponent []byte, n int) ([]byte, error) {
 }
 
 // Strings returns the canonical form of a JSON array of strings.
-func Texts(texts []string) string {
+func Strings(texts []string) string {
 	out := []byte{'['}
 	for i, text := range texts {
 		if i > 0 {

@@ -218,8 +218,8 @@ func defaultRoles() map[string]Role {
 	}
 }
 
-// Apart reports whether roles run in separate processes, which is so if the file sets the address of a role.
-func (f *File) Apart() bool { return f.separateRoles }
+// HasSeparateRoles reports whether roles run in separate processes, which is so if the file sets the address of a role.
+func (f *File) HasSeparateRoles() bool { return f.separateRoles }
 
 // MCPScheme returns the scheme of the URLs of MCP, http or https.
 func (f *File) MCPScheme() string {

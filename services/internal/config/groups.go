@@ -20,8 +20,8 @@ const (
 	maxGroupName = 128
 )
 
-// OwnersApprove is the warning that is shown if [Approvals.OwnerMayApprove] is set.
-const OwnersApprove = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
+// OwnerMayApproveWarning is the warning that is shown if [Approvals.OwnerMayApprove] is set.
+const OwnerMayApproveWarning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
 // GroupsOf returns the groups of a token: its own groups, and the groups in `groups` that contain its subject. `groups`
 // lists subjects of the home tenant, so a token of another tenant has only its own groups, even if its subject has the
@@ -42,7 +42,7 @@ func (f *File) GroupsOf(t Token) []string {
 // Warnings returns the warnings that an operator should see about the configuration.
 func (f *File) Warnings() []string {
 	if f.Approvals.OwnerMayApprove {
-		return []string{OwnersApprove}
+		return []string{OwnerMayApproveWarning}
 	}
 	return nil
 }

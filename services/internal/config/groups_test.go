@@ -39,7 +39,7 @@ groups: {legal: [ana], finance: [ana, carl], admins: [foreign, ana-1]}
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
-		"approvals: {owner_may_approve: true}": {config.OwnersApprove}, "approvals: {owner_may_approve: false}": nil,
+		"approvals: {owner_may_approve: true}": {config.OwnerMayApproveWarning}, "approvals: {owner_may_approve: false}": nil,
 	} {
 		f, err := config.Load(write(t, text), noEnv)
 		if err != nil {

@@ -115,7 +115,7 @@ func (f *File) setDefaults() {
 		t.Subject = cmp.Or(t.Subject, t.Name)
 	}
 	for name, s := range f.Servers {
-		if s.GRPC != nil && IsRole(s.GRPC.Target) {
+		if s.GRPC != nil && IsAgentService(s.GRPC.Target) {
 			s.Timeout = cmp.Or(s.Timeout, AgentTimeout)
 		}
 		s.Timeout = cmp.Or(s.Timeout, defaultTimeout)

@@ -104,8 +104,8 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 	if diff := cmp.Diff(want, *got, cmpopts.IgnoreUnexported(config.File{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if !got.Apart() || got.Name() != path {
-		t.Errorf("apart is %t, the name is %s", got.Apart(), got.Name())
+	if !got.HasSeparateRoles() || got.Name() != path {
+		t.Errorf("apart is %t, the name is %s", got.HasSeparateRoles(), got.Name())
 	}
 }
 
@@ -117,7 +117,7 @@ func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 	}
 	if got.Listen != "127.0.0.1:8080" || got.GRPC != "127.0.0.1:9090" || got.Data != ".sluice" || got.Journal != (config.Journal{Sync: "never", CallsMiB: 1024, Share: 0.5}) ||
 		got.Session != (config.Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10}) || got.Telemetry.Sample != 0.01 ||
-		got.Telemetry.TrustParent || got.Apart() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
+		got.Telemetry.TrustParent || got.HasSeparateRoles() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
 		t.Errorf("got %+v", got)
 	}
 	approvals := config.Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: config.MaxAsked{Max: 30, Window: time.Hour}}

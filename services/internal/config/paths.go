@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// OwnSecrets returns the absolute paths of files and folders that only the mesh may read, except for its data folder.
+// SecretPaths returns the absolute paths of files and folders that only the mesh may read, except for its data folder.
 // These are the configuration file, the mesh's certificates, and the files that its secrets refer to. A path need not
 // exist.
-func (f *File) OwnSecrets() []string {
+func (f *File) SecretPaths() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
 		for _, ref := range referencePattern.FindAllStringSubmatch(string(secret), -1) {
@@ -21,8 +21,8 @@ func (f *File) OwnSecrets() []string {
 	return f.absolutePaths(paths)
 }
 
-// OwnDocuments returns the absolute paths of the files and folders of the policies.
-func (f *File) OwnDocuments() []string { return f.absolutePaths(f.Policies) }
+// PolicyPaths returns the absolute paths of the files and folders of the policies.
+func (f *File) PolicyPaths() []string { return f.absolutePaths(f.Policies) }
 
 // absolutePaths returns the paths as clean absolute paths, each once. It leaves out empty paths.
 func (f *File) absolutePaths(paths []string) []string {

@@ -34,10 +34,10 @@ approvals: {notify: {webhooks: [{name: w, url: "https://example.com", secret: "$
 		want = append(want, filepath.Join(dir, name))
 	}
 	less := func(a, b string) bool { return a < b }
-	if diff := cmp.Diff(want, f.OwnSecrets(), cmpopts.SortSlices(less)); diff != "" {
+	if diff := cmp.Diff(want, f.SecretPaths(), cmpopts.SortSlices(less)); diff != "" {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{filepath.Join(dir, "policies"), "/srv/more.yaml"}, f.OwnDocuments(), cmpopts.SortSlices(less)); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Join(dir, "policies"), "/srv/more.yaml"}, f.PolicyPaths(), cmpopts.SortSlices(less)); diff != "" {
 		t.Errorf("documents (-want +got):\n%s", diff)
 	}
 }

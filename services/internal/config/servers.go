@@ -32,7 +32,7 @@ func (s Server) PinMode() string {
 	switch {
 	case s.Pin != "":
 		return s.Pin
-	case s.GRPC != nil && IsRole(s.GRPC.Target):
+	case s.GRPC != nil && IsAgentService(s.GRPC.Target):
 		return "off"
 	default:
 		return "first_use"
@@ -68,8 +68,8 @@ type GRPCServer struct {
 	Headers map[string]Secret `yaml:"headers"`
 }
 
-// IsRole reports whether target, the target of a gRPC server, names a service of the mesh itself.
-func IsRole(target string) bool { return target == "wasmagent" }
+// IsAgentService reports whether target, the target of a gRPC server, names a service of the mesh itself.
+func IsAgentService(target string) bool { return target == "wasmagent" }
 
 // defaultProcesses is the default of [StdioServer.Processes].
 const defaultProcesses = 256

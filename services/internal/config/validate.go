@@ -97,7 +97,7 @@ func (f *File) problems() []Problem {
 	}
 	own := ""
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
-		if g := f.Servers[name].GRPC; g == nil || !IsRole(g.Target) {
+		if g := f.Servers[name].GRPC; g == nil || !IsAgentService(g.Target) {
 			continue
 		}
 		if own != "" { // otherwise calls to one server could avoid a rule for the other
@@ -395,7 +395,7 @@ func (s Server) check(p *problems, path, name string) {
 }
 
 func (s GRPCServer) check(p *problems, path string) {
-	if IsRole(s.Target) {
+	if IsAgentService(s.Target) {
 		if s.CA != "" || s.Plaintext || len(s.Headers) > 0 {
 			p.addf(path, "is the mesh's own service: remove all keys except target")
 		}

@@ -45,16 +45,16 @@ type Conn struct {
 	writeMu sync.Mutex
 }
 
-// Identified sets the caller of the connection and reports whether the caller may have one more connection. Only the
+// Identify sets the caller of the connection and reports whether the caller may have one more connection. Only the
 // first caller of a connection is counted; for later callers Identified returns true. For an empty caller it returns
 // false.
-func (c *Conn) Identified(caller string) bool {
+func (c *Conn) Identify(caller string) bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	if c.element == nil || caller == "" {
 		return caller != "" && !c.closed // a caller was identified before, or the connection is a trusted proxy's
 	}
-	if c.listener.perCaller[caller] >= c.listener.limits.PerCaller {
+	if c.listener.perCaller[caller] >= c.listener.limits.MaxPerCaller {
 		return false
 	}
 	c.listener.uncount(c)
@@ -64,8 +64,8 @@ func (c *Conn) Identified(caller string) bool {
 	return true
 }
 
-// Known reports whether a caller was identified. Identified need not be called again then.
-func (c *Conn) Known() bool { return c.identified.Load() }
+// IsIdentified reports whether a caller was identified. Identified need not be called again then.
+func (c *Conn) IsIdentified() bool { return c.identified.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
 func (c *Conn) NetConn() net.Conn { return c.Conn }
@@ -101,11 +101,11 @@ func (c *Conn) Close() error {
 // Read implements [net.Conn]. If Limits.Piece is set, Read waits while a write waits for the client to read.
 // Otherwise a client that sends requests and reads no responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
-	if c.listener.limits.Piece > 0 {
+	if c.listener.limits.WriteTimeout > 0 {
 		c.writeMu.Lock()
 		c.writeMu.Unlock() //nolint:staticcheck // waits for the write to end
 	}
-	if c.listener.limits.Piece > 0 && !c.Known() {
+	if c.listener.limits.WriteTimeout > 0 && !c.IsIdentified() {
 		c.stint.Part()
 		p = p[:min(len(p), maxUnauthenticatedRead)]
 	}
@@ -118,10 +118,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 
 // Write implements [net.Conn].
 func (c *Conn) Write(p []byte) (int, error) {
-	if c.listener.limits.Piece > 0 {
+	if c.listener.limits.WriteTimeout > 0 {
 		c.writeMu.Lock()
 		defer c.writeMu.Unlock()
-		if err := c.SetWriteDeadline(time.Now().Add(c.listener.limits.Piece)); err != nil {
+		if err := c.SetWriteDeadline(time.Now().Add(c.listener.limits.WriteTimeout)); err != nil {
 			return 0, err
 		}
 	}

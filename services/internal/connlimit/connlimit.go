@@ -18,21 +18,21 @@ import (
 
 // Limits bound the connections of one listener. All fields except Piece, Trusted and Proxied are required.
 type Limits struct {
-	// Strangers is the maximum number of unauthenticated connections. PerAddress is their maximum number for one
+	// MaxUnauthenticated is the maximum number of unauthenticated connections. PerAddress is their maximum number for one
 	// address.
-	Strangers, PerAddress int
-	// PerCaller is the maximum number of connections of one identified caller.
-	PerCaller int
-	// Identify is the maximum time until a caller is identified on a connection.
-	Identify time.Duration
-	// Piece is how long the client may take to read one write. Until then nothing is read from the client. Zero means
+	MaxUnauthenticated, MaxPerAddress int
+	// MaxPerCaller is the maximum number of connections of one identified caller.
+	MaxPerCaller int
+	// IdentifyTimeout is the maximum time until a caller is identified on a connection.
+	IdentifyTimeout time.Duration
+	// WriteTimeout is how long the client may take to read one write. Until then nothing is read from the client. Zero means
 	// no limit, and reading does not wait for writes.
-	Piece time.Duration
-	// Trusted reports whether connections from an address, for example a proxy's, carry requests of many clients. Nil
+	WriteTimeout time.Duration
+	// IsTrusted reports whether connections from an address, for example a proxy's, carry requests of many clients. Nil
 	// trusts no address.
-	Trusted func(netip.Addr) bool
-	// Proxied is the maximum number of connections from all trusted addresses. No other limit applies to them.
-	Proxied int
+	IsTrusted func(netip.Addr) bool
+	// MaxProxied is the maximum number of connections from all trusted addresses. No other limit applies to them.
+	MaxProxied int
 }
 
 // A Listener accepts bounded connections. It is safe for concurrent use.
@@ -62,8 +62,8 @@ const logInterval = time.Minute
 // Listen returns a listener that bounds the connections of lis. If it closes connections to make space for others, it
 // logs that at most once a minute.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
-	if lis == nil || log == nil || limits.Strangers <= 0 || limits.PerAddress <= 0 || limits.PerCaller <= 0 || limits.Identify <= 0 ||
-		limits.Trusted != nil && limits.Proxied <= 0 {
+	if lis == nil || log == nil || limits.MaxUnauthenticated <= 0 || limits.MaxPerAddress <= 0 || limits.MaxPerCaller <= 0 || limits.IdentifyTimeout <= 0 ||
+		limits.IsTrusted != nil && limits.MaxProxied <= 0 {
 		return nil, errors.New("door: a listener, a log and every limit are required")
 	}
 	return &Listener{Listener: lis, limits: limits, log: log, unauthenticated: list.New(), perAddress: make(map[netip.Prefix]int), perCaller: make(map[string]int)}, nil
@@ -86,7 +86,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
 	c := &Conn{Conn: inner, listener: l, prefix: prefixOf(addr)}
-	if l.limits.Trusted != nil && l.limits.Trusted(addr) {
+	if l.limits.IsTrusted != nil && l.limits.IsTrusted(addr) {
 		if !l.countProxied(c) {
 			_ = inner.Close() // the proxy reports the failure to its client
 			return nil
@@ -106,7 +106,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 func (l *Listener) countProxied(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.proxied >= l.limits.Proxied {
+	if l.proxied >= l.limits.MaxProxied {
 		return false
 	}
 	l.proxied++
@@ -120,9 +120,9 @@ func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.perAddress[c.prefix] >= l.limits.PerAddress:
+	case l.perAddress[c.prefix] >= l.limits.MaxPerAddress:
 		least = l.oldestOf(c.prefix)
-	case l.unauthenticated.Len() >= l.limits.Strangers:
+	case l.unauthenticated.Len() >= l.limits.MaxUnauthenticated:
 		least = l.oldestOf(l.fullestAddress())
 	}
 	if least != nil {
@@ -131,7 +131,7 @@ func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	}
 	c.element = l.unauthenticated.PushBack(c)
 	l.perAddress[c.prefix]++
-	c.identifyTimer = time.AfterFunc(l.limits.Identify, c.expire)
+	c.identifyTimer = time.AfterFunc(l.limits.IdentifyTimeout, c.expire)
 	return least, turned
 }
 

@@ -80,7 +80,7 @@ func closed(conn net.Conn) bool {
 }
 
 func smallLimits() connlimit.Limits {
-	return connlimit.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
+	return connlimit.Limits{MaxUnauthenticated: 4, MaxPerAddress: 2, MaxPerCaller: 2, IdentifyTimeout: time.Hour}
 }
 
 // Case X2. If there are too many unauthenticated connections, the oldest one of the same address is closed, otherwise
@@ -109,7 +109,7 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 				out, in := h.enter(addr)
 				outside = append(outside, out)
 				for _, known := range tt.known {
-					if known == i && !in.Identified("ana") {
+					if known == i && !in.Identify("ana") {
 						t.Errorf("%d has no room", i)
 					}
 				}
@@ -163,26 +163,26 @@ func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	_, first := h.enter("10.0.0.1:1")
 	_, second := h.enter("10.0.0.2:1")
 	_, third := h.enter("10.0.0.3:1")
-	if first.Known() || !first.Identified("ana") || !second.Identified("ana") || third.Identified("ana") {
+	if first.IsIdentified() || !first.Identify("ana") || !second.Identify("ana") || third.Identify("ana") {
 		t.Error("a caller has more connections than its share, or fewer")
 	}
-	if !first.Known() || third.Known() {
+	if !first.IsIdentified() || third.IsIdentified() {
 		t.Error("who was identified is not known, or who was refused is")
 	}
-	if !first.Identified("ana") || !first.Identified("ben") || !third.Identified("ben") {
+	if !first.Identify("ana") || !first.Identify("ben") || !third.Identify("ben") {
 		t.Error("a connection that is known is not, or one share is another's")
 	}
 	_, fourth := h.enter("10.0.0.4:1")
-	if fourth.Identified("") {
+	if fourth.Identify("") {
 		t.Error("nobody is somebody")
 	}
 	if err := errors.Join(first.Close(), first.Conn.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if first.Identified("ana") {
+	if first.Identify("ana") {
 		t.Error("a closed connection is somebody's")
 	}
-	if !fourth.Identified("ana") {
+	if !fourth.Identify("ana") {
 		t.Error("a connection's place is not given back")
 	}
 }
@@ -192,20 +192,20 @@ func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		limits := smallLimits()
-		limits.Identify = 10 * time.Second
-		limits.Trusted, limits.Proxied = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }, 1+2*limits.Strangers
+		limits.IdentifyTimeout = 10 * time.Second
+		limits.IsTrusted, limits.MaxProxied = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.9.9.9") }, 1+2*limits.MaxUnauthenticated
 		h := open(t, limits)
 		silent, _ := h.enter("10.0.0.1:1")
 		known, in := h.enter("10.0.0.1:2")
-		in.Identified("ana")
+		in.Identify("ana")
 		proxy, _ := h.enter("10.9.9.9:1")
-		for i := range 2 * limits.Strangers {
+		for i := range 2 * limits.MaxUnauthenticated {
 			_, in := h.enter("10.9.9.9:2")
-			if !in.Identified("ben") {
+			if !in.Identify("ben") {
 				t.Errorf("a proxy has no room for %d", i)
 			}
 		}
-		time.Sleep(limits.Identify + time.Second)
+		time.Sleep(limits.IdentifyTimeout + time.Second)
 		if !closed(silent) || closed(known) || closed(proxy) {
 			t.Error("a stranger stays, or somebody else has to go")
 		}
@@ -216,7 +216,7 @@ func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := smallLimits()
-	limits.Piece = time.Minute
+	limits.WriteTimeout = time.Minute
 	h := open(t, limits)
 	out, in := h.enter("10.0.0.1:1")
 	written := make(chan error, 1)
@@ -252,7 +252,7 @@ func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 	t.Parallel()
 	limits := smallLimits()
-	limits.Trusted, limits.Proxied = func(netip.Addr) bool { return true }, 1
+	limits.IsTrusted, limits.MaxProxied = func(netip.Addr) bool { return true }, 1
 	h := open(t, limits)
 	_, first := h.enter("10.9.9.9:1")
 	refused := make(chan net.Conn, 1)
@@ -285,9 +285,9 @@ func TestListen_RequiresEveryLimit(t *testing.T) {
 	t.Parallel()
 	lis := bufconn.Listen(1)
 	for name, drop := range map[string]func(*connlimit.Limits){
-		"strangers": func(l *connlimit.Limits) { l.Strangers = 0 }, "each address": func(l *connlimit.Limits) { l.PerAddress = 0 },
-		"each caller": func(l *connlimit.Limits) { l.PerCaller = 0 }, "time": func(l *connlimit.Limits) { l.Identify = 0 },
-		"proxies": func(l *connlimit.Limits) { l.Trusted = func(netip.Addr) bool { return true } },
+		"strangers": func(l *connlimit.Limits) { l.MaxUnauthenticated = 0 }, "each address": func(l *connlimit.Limits) { l.MaxPerAddress = 0 },
+		"each caller": func(l *connlimit.Limits) { l.MaxPerCaller = 0 }, "time": func(l *connlimit.Limits) { l.IdentifyTimeout = 0 },
+		"proxies": func(l *connlimit.Limits) { l.IsTrusted = func(netip.Addr) bool { return true } },
 	} {
 		limits := smallLimits()
 		drop(&limits)

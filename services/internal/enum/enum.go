@@ -12,8 +12,8 @@ import (
 // names of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
-// Given is like [Name], but returns the empty string for the unspecified value.
-func Given(v protoreflect.Enum) string {
+// NameOrEmpty is like [Name], but returns the empty string for the unspecified value.
+func NameOrEmpty(v protoreflect.Enum) string {
 	if v.Number() == 0 {
 		return ""
 	}

@@ -30,7 +30,7 @@ func TestName(t *testing.T) {
 		if want == "unspecified" {
 			want = ""
 		}
-		if got := enum.Given(v); got != want {
+		if got := enum.NameOrEmpty(v); got != want {
 			t.Errorf("%s is given as %q, want %q", v.Descriptor().FullName(), got, want)
 		}
 	}

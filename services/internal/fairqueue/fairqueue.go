@@ -25,9 +25,9 @@ const (
 // ErrBusy means that too much of an owner's work is waiting. Compare with errors.Is.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
-// Turns is a fair queue for one kind of work of owners of type K. Create it with [New]. It is safe for concurrent
+// Queue is a fair queue for one kind of work of owners of type K. Create it with [New]. It is safe for concurrent
 // use.
-type Turns[K comparable] struct {
+type Queue[K comparable] struct {
 	total, perOwner int
 	// rests is true if an owner must rest after a time slice for as long as the slice took.
 	rests bool
@@ -51,28 +51,28 @@ type owner struct {
 
 // New returns a fair queue with at most all time slices at a time, of which one owner may have each. Both must be at
 // least 1.
-func New[K comparable](all, each int) (*Turns[K], error) {
+func New[K comparable](all, each int) (*Queue[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("fairqueue: all and each must be at least 1")
 	}
-	return &Turns[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
+	return &Queue[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
 }
 
 // Processors returns how many processors the process can use. That is the number of the machine's processors, or
 // GOMAXPROCS if it is less.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// ForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors,
+// NewForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors,
 // and one owner half of that, but at least one. An owner may use only half of the time: after a slice of more than a
 // millisecond it rests for as long as the slice took, at most 1 s.
-func ForProcessor[K comparable]() *Turns[K] {
+func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
-	return &Turns[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
+	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
 // Take waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
 // [ErrBusy], and the cause of ctx if ctx ends while Take waits.
-func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
+func (t *Queue[K]) Take(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 	}
@@ -92,7 +92,7 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 }
 
 // join adds a waiting piece of work for an owner, and begins the slices that can begin.
-func (t *Turns[K]) join(of K) (chan struct{}, error) {
+func (t *Queue[K]) join(of K) (chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
@@ -113,7 +113,7 @@ func (t *Turns[K]) join(of K) (chan struct{}, error) {
 }
 
 // startSlices begins the slices that can begin. An owner whose slice begins moves to the end of the line.
-func (t *Turns[K]) startSlices() {
+func (t *Queue[K]) startSlices() {
 	for t.working < t.total {
 		i := slices.IndexFunc(t.waiting, func(o *owner) bool { return o.working+o.resting < t.perOwner })
 		if i < 0 {
@@ -132,7 +132,7 @@ func (t *Turns[K]) startSlices() {
 }
 
 // end ends a slice that has taken the given time.
-func (t *Turns[K]) end(of K, took time.Duration) {
+func (t *Queue[K]) end(of K, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
@@ -148,7 +148,7 @@ func (t *Turns[K]) end(of K, took time.Duration) {
 }
 
 // endRest ends the rest after a slice.
-func (t *Turns[K]) endRest(of K, o *owner) {
+func (t *Queue[K]) endRest(of K, o *owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o.resting--
@@ -157,7 +157,7 @@ func (t *Turns[K]) endRest(of K, o *owner) {
 }
 
 // giveUp removes a waiting piece of work. It returns false if its slice has already begun.
-func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
+func (t *Queue[K]) giveUp(of K, mine chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
@@ -177,7 +177,7 @@ func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 }
 
 // forget removes an owner that has no slice, no rest and no waiting work.
-func (t *Turns[K]) forget(of K, o *owner) {
+func (t *Queue[K]) forget(of K, o *owner) {
 	if o.working == 0 && o.resting == 0 && len(o.waiting) == 0 {
 		delete(t.owners, of)
 	}

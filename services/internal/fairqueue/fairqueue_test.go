@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 )
 
-func newQueue(t *testing.T, all, each int) *fairqueue.Turns[string] {
+func newQueue(t *testing.T, all, each int) *fairqueue.Queue[string] {
 	t.Helper()
 	turns, err := fairqueue.New[string](all, each)
 	if err != nil {
@@ -25,7 +25,7 @@ func newQueue(t *testing.T, all, each int) *fairqueue.Turns[string] {
 }
 
 // take takes a time slice that must be free.
-func take(t *testing.T, turns *fairqueue.Turns[string], of string) func() {
+func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	t.Helper()
 	end, err := turns.Take(t.Context(), of)
 	if err != nil {
@@ -193,11 +193,11 @@ func TestNew_RefusesLimitsBelowOne(t *testing.T) {
 			t.Errorf("%v turns", n)
 		}
 	}
-	fairqueue.ForProcessor[string]()
+	fairqueue.NewForProcessor[string]()
 }
 
 func BenchmarkTake(b *testing.B) {
-	turns := fairqueue.ForProcessor[string]()
+	turns := fairqueue.NewForProcessor[string]()
 	b.ReportAllocs()
 	for b.Loop() {
 		end, err := turns.Take(b.Context(), "a")
@@ -219,7 +219,7 @@ func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 		{time.Minute, time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			turns := fairqueue.ForProcessor[string]()
+			turns := fairqueue.NewForProcessor[string]()
 			end := take(t, turns, "flood")
 			time.Sleep(c.works)
 			end()

@@ -19,20 +19,20 @@ var errSilent = errors.New("it says nothing")
 // Stream is a stream on which the server regularly sends a message, even if nothing has changed.
 type Stream[T any] struct {
 	// Open opens the stream. Take handles each message. The stream breaks if either returns an error.
-	Open func(context.Context) (grpc.ServerStreamingClient[T], error)
-	Take func(*T) error
-	// Silence is the maximum time between two messages. After that the stream counts as broken.
-	Silence time.Duration
-	// Broken is called with the reason each time the stream breaks. It may be nil.
-	Broken func(error)
+	Open   func(context.Context) (grpc.ServerStreamingClient[T], error)
+	Handle func(*T) error
+	// MaxSilence is the maximum time between two messages. After that the stream counts as broken.
+	MaxSilence time.Duration
+	// OnError is called with the reason each time the stream breaks. It may be nil.
+	OnError func(error)
 }
 
 // Run receives messages until ctx ends. It opens the stream again whenever it breaks.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.receive(ctx)
-		if ctx.Err() == nil && s.Broken != nil {
-			s.Broken(err)
+		if ctx.Err() == nil && s.OnError != nil {
+			s.OnError(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -45,14 +45,14 @@ func (s *Stream[T]) Run(ctx context.Context) {
 func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(s.Silence, func() { cancel(errSilent) })
+	silence := time.AfterFunc(s.MaxSilence, func() { cancel(errSilent) })
 	defer silence.Stop()
 	stream, err := s.Open(ctx)
 	for err == nil {
 		var message *T
 		if message, err = stream.Recv(); err == nil {
-			silence.Reset(s.Silence)
-			err = s.Take(message)
+			silence.Reset(s.MaxSilence)
+			err = s.Handle(message)
 		}
 	}
 	if cause := context.Cause(ctx); cause != nil {

@@ -54,7 +54,7 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 					return &messageStream{ctx: ctx, words: []string{"bad", "unheard"}}, nil
 				}
 			},
-			Take: func(word *string) error {
+			Handle: func(word *string) error {
 				if *word == "bad" {
 					cancel()
 					return errAway
@@ -62,8 +62,8 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 				heard = append(heard, *word)
 				return nil
 			},
-			Silence: 5 * time.Second,
-			Broken:  func(err error) { broken = append(broken, err) },
+			MaxSilence: 5 * time.Second,
+			OnError:    func(err error) { broken = append(broken, err) },
 		}
 		stream.Run(ctx)
 		if want := []string{"one", "two"}; !slices.Equal(heard, want) {
@@ -90,8 +90,8 @@ func TestStream_ReopensWhenMessageIsRefused(t *testing.T) {
 				opened++
 				return &messageStream{ctx: ctx, words: []string{"bad", "bad"}}, nil
 			},
-			Take:    func(*string) error { return errAway },
-			Silence: time.Minute,
+			Handle:     func(*string) error { return errAway },
+			MaxSilence: time.Minute,
 		}
 		stream.Run(ctx)
 		if opened != 3 { // a message takes 1 s, and 200 ms pass between two streams

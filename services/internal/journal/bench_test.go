@@ -107,7 +107,7 @@ func BenchmarkBackward(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, err := range j.Backward(b.Context(), journal.Place{}, nil) {
+		for _, err := range j.Backward(b.Context(), journal.Position{}, nil) {
 			if err != nil {
 				b.Fatal(err)
 			}

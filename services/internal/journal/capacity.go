@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Room says how many bytes the records of calls may use, and how many they use now.
-type Room struct {
+// Capacity says how many bytes the records of calls may use, and how many they use now.
+type Capacity struct {
 	Bytes, Used int64
-	// Lasts is how long the whole capacity lasts at the rate of the stored records. It is 0 if there are too few
+	// Duration is how long the whole capacity lasts at the rate of the stored records. It is 0 if there are too few
 	// records to compute that.
-	Lasts time.Duration
+	Duration time.Duration
 }
 
-// Room returns the capacity for the records of calls and its use.
-func (j *Journal) Room() Room {
-	room := Room{Bytes: j.calls.retention.Bytes}
+// Capacity returns the capacity for the records of calls and its use.
+func (j *Journal) Capacity() Capacity {
+	room := Capacity{Bytes: j.calls.retention.Bytes}
 	segments := j.calls.view()
 	for _, s := range segments {
 		room.Used += s.size
@@ -24,7 +24,7 @@ func (j *Journal) Room() Room {
 		return room
 	}
 	first := segments[0]
-	room.Lasts = remainingTime(room.Bytes, room.Used-first.size, time.Since(first.newest))
+	room.Duration = remainingTime(room.Bytes, room.Used-first.size, time.Since(first.newest))
 	return room
 }
 

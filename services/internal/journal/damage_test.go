@@ -228,12 +228,12 @@ func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 			}
 			write(t, path, append(text, strings.ReplaceAll(end, "%d", fmt.Sprint(i+2))...))
 		}
-		if report := verified(t, dir); report.Calls.Torn == 0 || report.Refusals.Torn == 0 {
+		if report := verified(t, dir); report.Calls.Incomplete == 0 || report.Refusals.Incomplete == 0 {
 			t.Errorf("%.30q at the end is not seen: %+v", end, report)
 		}
 		closeJournal(t, open(t, config(dir)))
 		report := verified(t, dir)
-		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want || report.Calls.Torn != 0 {
+		if want := int64(2 + i); report.Calls.Records != want || report.Refusals.Records != want || report.Calls.Incomplete != 0 {
 			t.Errorf("%.30q: there are %d and %d records, want %d", end, report.Calls.Records, report.Refusals.Records, want)
 		}
 	}

@@ -217,5 +217,5 @@ func (w *lineWriter) pruned(p *Pruned) {
 	w.number("last", p.Last)
 	w.text("hash", p.Hash)
 	w.number("bytes", p.Bytes)
-	w.text("why", string(p.Why))
+	w.text("why", string(p.Reason))
 }

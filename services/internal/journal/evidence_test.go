@@ -380,7 +380,7 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 		}
 	}) {
 		gone := all[name]
-		if gone.First != next || gone.Last < gone.First || gone.Why != journal.WhySize || len(gone.Hash) != 64 || gone.Bytes == 0 {
+		if gone.First != next || gone.Last < gone.First || gone.Reason != journal.PrunedForSize || len(gone.Hash) != 64 || gone.Bytes == 0 {
 			t.Errorf("%s: the record says %+v, and %d is next", name, gone, next)
 		}
 		next = gone.Last + 1

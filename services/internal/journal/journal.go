@@ -132,7 +132,7 @@ func (j *Journal) notifyFailure() {
 }
 
 // Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be
-// claimed. The error is [ErrShare] if the call's principal, or a principal on whose behalf it acts, has used its
+// claimed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
 // share of the capacity. Claim does not change rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
@@ -149,7 +149,7 @@ func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
 // sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is
-// completed. The error is [ErrShare] if the call's principal, or a principal on whose behalf it acts, has used its
+// completed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
 // share of the capacity; then nothing was written. Intent does not change rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {

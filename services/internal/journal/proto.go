@@ -55,20 +55,20 @@ func ToProto(r *Record) *gatewayv1.Record {
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{
-		Kind: Kind(enum.Given(r.GetKind())),
+		Kind: Kind(enum.NameOrEmpty(r.GetKind())),
 		Seq:  r.GetSequence(), Time: r.GetTime().AsTime(), Prev: r.GetPreviousHash(), SealKey: r.GetSealKey(), Oldest: r.GetOldest(),
 		DecisionID: r.GetDecisionId(), TraceID: r.GetTraceId(),
 		Principal: fromPrincipal(p), Chain: convertAll(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(), FromServer: r.GetFromServer(),
-		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.Given(r.GetCategory()), Risk: enum.Given(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
+		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.NameOrEmpty(r.GetCategory()), Risk: enum.NameOrEmpty(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
 		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
-		Effect: enum.Given(r.GetEffect()), Code: enum.Given(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
+		Effect: enum.NameOrEmpty(r.GetEffect()), Code: enum.NameOrEmpty(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
 		Limits: convertAll(r.GetLimits(), fromLimit), ReservedAt: timeOf(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
-		SessionKey: enum.Given(r.GetSessionKey()),
+		SessionKey: enum.NameOrEmpty(r.GetSessionKey()),
 		ApprovalID: r.GetApprovalId(), Attempt: r.GetAttempt(), ApprovalDigest: hex.EncodeToString(r.GetApprovalDigest()),
 		Votes: convertAll(r.GetVotes(), FromVote), Grant: r.GetGrant(),
 		ArgumentsHMAC: hex.EncodeToString(r.GetArgumentsHmac()), RequestBytes: r.GetRequestBytes(), ResultBytes: r.GetResultBytes(),
-		ResultClass: ResultClass(enum.Given(r.GetResult())), UpstreamStatus: int(r.GetUpstreamStatus()),
+		ResultClass: ResultClass(enum.NameOrEmpty(r.GetResult())), UpstreamStatus: int(r.GetUpstreamStatus()),
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
 		Peer:      r.GetPeer(), Since: timeOf(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(),
@@ -117,9 +117,9 @@ func FromLimit(l *policyv1.RuleLimit) Limit {
 	reserved := l.GetLimit()
 	return Limit{
 		Document: l.GetRule().GetDocument(), Rule: l.GetRule().GetRule(), Bucket: reserved.GetBucket(),
-		Kind: enum.Given(reserved.GetKind()), Max: reserved.GetMax(), WindowS: reserved.GetWindow().AsDuration().Seconds(),
+		Kind: enum.NameOrEmpty(reserved.GetKind()), Max: reserved.GetMax(), WindowS: reserved.GetWindow().AsDuration().Seconds(),
 		Burst: reserved.GetBurst(), Per: l.GetPer(), Cap: l.GetCap(), Cost: reserved.GetCost(),
-		OnError: enum.Given(l.GetOnError()), Settle: l.GetSettle(), SessionKey: enum.Given(l.GetSessionKey()),
+		OnError: enum.NameOrEmpty(l.GetOnError()), Settle: l.GetSettle(), SessionKey: enum.NameOrEmpty(l.GetSessionKey()),
 	}
 }
 
@@ -134,7 +134,7 @@ func toVote(v Vote) *approvalv1.Vote {
 // FromVote converts a vote to the form of records.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
-		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: timeOf(v.GetTime()), Channel: enum.Given(v.GetChannel()),
+		Subject: v.GetSubject(), Verdict: enum.NameOrEmpty(v.GetVerdict()), Time: timeOf(v.GetTime()), Channel: enum.NameOrEmpty(v.GetChannel()),
 		Groups: v.GetGroups(), External: v.GetExternal(), Comment: v.GetComment(),
 	}
 }
@@ -142,14 +142,14 @@ func FromVote(v *approvalv1.Vote) Vote {
 func toPruned(p Pruned) *gatewayv1.PrunedSegment {
 	return &gatewayv1.PrunedSegment{
 		File: p.File, First: p.First, Last: p.Last, Hash: p.Hash, Bytes: p.Bytes,
-		Reason: value[gatewayv1.PruneReason](gatewayv1.PruneReason_value, "PRUNE_REASON_", string(p.Why)),
+		Reason: value[gatewayv1.PruneReason](gatewayv1.PruneReason_value, "PRUNE_REASON_", string(p.Reason)),
 	}
 }
 
 func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
 	return Pruned{
 		File: p.GetFile(), First: p.GetFirst(), Last: p.GetLast(), Hash: p.GetHash(), Bytes: p.GetBytes(),
-		Why: Why(enum.Given(p.GetReason())),
+		Reason: PruneReason(enum.NameOrEmpty(p.GetReason())),
 	}
 }
 

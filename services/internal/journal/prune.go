@@ -39,9 +39,9 @@ func (c *chain) expired(now time.Time) (gone []Pruned) {
 		if i == maxPruned {
 			break
 		}
-		why := WhySize
+		why := PrunedForSize
 		if total <= c.retention.Bytes {
-			why = WhyAge
+			why = PrunedForAge
 			if now.Sub(oldest.newest) <= c.retention.Age {
 				break
 			}
@@ -62,8 +62,8 @@ func (c *chain) removable() []segment {
 }
 
 // pruned returns the entry for a removed segment in a record.
-func (s segment) pruned(why Why) Pruned {
-	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Why: why}
+func (s segment) pruned(why PruneReason) Pruned {
+	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Reason: why}
 }
 
 // remove writes a record of the oldest segments that are about to be removed, and then removes them. If a segment is

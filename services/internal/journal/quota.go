@@ -20,9 +20,9 @@ const (
 	maxAccounts = 1024
 )
 
-// ErrShare means that a principal's calls use more than their share of the capacity. One more call would displace the
+// ErrQuota means that a principal's calls use more than their share of the capacity. One more call would displace the
 // records of others. The call may be accepted later, after older records were removed.
-var ErrShare = errors.New("the calls of this principal take more than their share of the journal")
+var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
 
 // tally maps a principal to the number of bytes that its records use. These include the records of agents that act on
 // its behalf.
@@ -137,7 +137,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	for _, who := range e.accounts {
 		for c.usage.total[who]+c.usage.expected[who]+maxLineLen(e) > c.usage.most {
 			if !c.removeOldest(ctx, now) {
-				return fmt.Errorf("%w: %w", ErrShare, &quota.FullError{
+				return fmt.Errorf("%w: %w", ErrQuota, &quota.FullError{
 					Account: who, Caller: e.accounts[0], Held: int(c.usage.total[who]), Limit: int(c.usage.most), What: "bytes of the journal",
 				})
 			}
@@ -160,7 +160,7 @@ func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	may := len(old) > 0 && now.Sub(old[0].newest) > minRemovalAge
 	var gone Pruned
 	if may {
-		gone = old[0].pruned(WhyShare)
+		gone = old[0].pruned(PrunedForQuota)
 	}
 	c.listMu.Unlock()
 	return may && c.remove(ctx, []Pruned{gone}) == nil

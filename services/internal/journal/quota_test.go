@@ -37,7 +37,7 @@ func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most
 	t.Helper()
 	for n := range most {
 		if err := j.Intent(t.Context(), &rec); err != nil {
-			if !errors.Is(err, journal.ErrShare) {
+			if !errors.Is(err, journal.ErrQuota) {
 				t.Fatal(err)
 			}
 			return n
@@ -77,10 +77,10 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	}
 	for range 1000 { // further calls are refused too
 		rec := callOf("flood")
-		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
+		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrQuota) {
 			t.Fatalf("one more is taken: %v", err)
 		}
-		if err := j.Claim(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
+		if err := j.Claim(t.Context(), &rec); !errors.Is(err, journal.ErrQuota) {
 			t.Fatalf("one more is claimed: %v", err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 	for ; n < 1000; n++ {
 		rec := callOf(fmt.Sprint("agent-", n), "maker", "maker")
 		if err := j.Intent(t.Context(), &rec); err != nil {
-			if !errors.Is(err, journal.ErrShare) {
+			if !errors.Is(err, journal.ErrQuota) {
 				t.Fatal(err)
 			}
 			break
@@ -208,7 +208,7 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 		shares := 0
 		for _, line := range lines(t, dir, "calls") {
 			for _, gone := range read(t, line).Pruned {
-				if gone.Why == journal.WhyShare {
+				if gone.Reason == journal.PrunedForQuota {
 					shares++
 				}
 			}

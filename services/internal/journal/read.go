@@ -54,7 +54,7 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	if n <= 0 {
 		return nil, nil
 	}
-	for listed, err := range backward(ctx, views, Place{}, filter) {
+	for listed, err := range backward(ctx, views, Position{}, filter) {
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +67,7 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 }
 
 // A Place is a position in the journal: before one record in each chain. The zero Place is after the newest records.
-type Place struct {
+type Position struct {
 	// Calls and Refusals are the seqs of the records after the position, from 1. 0 means the end of the chain.
 	Calls, Refusals int64
 }
@@ -76,21 +76,21 @@ type Place struct {
 type Listed struct {
 	// Record may be retained and changed by the caller.
 	Record *Record
-	// Place is the position from which [Journal.Backward] continues after this record.
-	Place Place
+	// Position is the position from which [Journal.Backward] continues after this record.
+	Position Position
 }
 
 // Backward yields the records before a position that filter accepts, of both chains. They are ordered by the time
 // when they were written, newest first; the order within each chain is kept. If filter accepts few records, Backward
 // may read the whole journal; the end of ctx stops it.
-func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.Seq2[Listed, error] {
+func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
 
 // backward merges two views, the first of the calls and the second of the refusals.
-func backward(ctx context.Context, views []view, from Place, filter Filter) iter.Seq2[Listed, error] {
+func backward(ctx context.Context, views []view, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
-		at := Place{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
+		at := Position{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
 		nextCall, stop := iter.Pull2(chainBackward(ctx, views[0].segments, at.Calls, filter))
 		defer stop()
 		nextRefusal, stop := iter.Pull2(chainBackward(ctx, views[1].segments, at.Refusals, filter))
@@ -110,7 +110,7 @@ func backward(ctx context.Context, views []view, from Place, filter Filter) iter
 				rec, at.Refusals = refusal, refusal.Seq
 				refusal, err2, more2 = nextRefusal()
 			}
-			if !yield(Listed{Record: rec, Place: at}, nil) {
+			if !yield(Listed{Record: rec, Position: at}, nil) {
 				return
 			}
 		}

@@ -84,14 +84,14 @@ func TestBackward_ContinuesAtPlace(t *testing.T) {
 			want := slices.Clone(all)
 			slices.Reverse(want)
 			var got []string
-			var at journal.Place
+			var at journal.Position
 			for before := -1; before != len(got); {
 				before = len(got)
 				for listed, err := range j.Backward(t.Context(), at, nil) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got, at = append(got, listed.Record.DecisionID), listed.Place
+					got, at = append(got, listed.Record.DecisionID), listed.Position
 					if len(got)-before == size {
 						break
 					}

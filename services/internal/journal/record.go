@@ -241,17 +241,17 @@ type Vote struct {
 	Comment string `json:"comment,omitzero"`
 }
 
-// Why is the reason why a segment was removed.
-type Why string
+// PruneReason is the reason why a segment was removed.
+type PruneReason string
 
-// The values of [Why].
+// The values of [PruneReason].
 const (
-	// WhySize says that the chain was too large.
-	WhySize Why = "size"
-	// WhyAge says that the segment's newest record was older than the retention.
-	WhyAge Why = "age"
-	// WhyShare says that a principal had used its share of the capacity.
-	WhyShare Why = "share"
+	// PrunedForSize says that the chain was too large.
+	PrunedForSize PruneReason = "size"
+	// PrunedForAge says that the segment's newest record was older than the retention.
+	PrunedForAge PruneReason = "age"
+	// PrunedForQuota says that a principal had used its share of the capacity.
+	PrunedForQuota PruneReason = "share"
 )
 
 // Pruned is a segment that was removed.
@@ -266,6 +266,6 @@ type Pruned struct {
 	Hash string `json:"hash,omitzero"`
 	// Bytes is the size of the segment.
 	Bytes int64 `json:"bytes,omitzero"`
-	// Why is the reason why the segment was removed.
-	Why Why `json:"why,omitzero"`
+	// Reason is the reason why the segment was removed.
+	Reason PruneReason `json:"why,omitzero"`
 }

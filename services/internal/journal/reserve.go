@@ -91,5 +91,5 @@ func (c *chain) fitsReserve(bytes int) bool {
 	return c.diskFull.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
-// Short reports whether the journal's disk is full. Records are then written into the reserved space.
-func (j *Journal) Short() bool { return j.calls.diskFull.Load() || j.refusals.diskFull.Load() }
+// DiskFull reports whether the journal's disk is full. Records are then written into the reserved space.
+func (j *Journal) DiskFull() bool { return j.calls.diskFull.Load() || j.refusals.diskFull.Load() }

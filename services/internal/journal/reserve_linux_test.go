@@ -30,11 +30,11 @@ func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	for i := range 8000 {
 		writeIntent(t, j, fmt.Sprintf("full-%d", i))
 	}
-	eventually.Holds(t, "the journal says that the disk is full", j.Short)
+	eventually.Holds(t, "the journal says that the disk is full", j.DiskFull)
 	if err := os.Remove(fill); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Holds(t, "the journal says that there is room", func() bool { return !j.Short() })
+	eventually.Holds(t, "the journal says that there is room", func() bool { return !j.DiskFull() })
 	writeIntent(t, j, "after")
 	closeJournal(t, j)
 	if n := len(ids(t, cfg.Dir, "calls")); n != 8002 {

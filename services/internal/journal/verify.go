@@ -32,9 +32,9 @@ type ChainReport struct {
 	// SealKey is the public half of the key that signs heads, from the newest segment that names one. It is empty if
 	// an earlier version wrote the whole chain.
 	SealKey string
-	// Torn is the number of bytes after the last record that a crash has left incomplete. The next start moves them
+	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves them
 	// to a separate file.
-	Torn int64
+	Incomplete int64
 }
 
 // ErrNoJournal means that a folder contains no journal.
@@ -194,7 +194,7 @@ func (r *reader) read(s segment) error {
 		return nil
 	}
 	if r.newest && isIncomplete(data[good:], r.at.seq+1) {
-		r.report.Torn = int64(len(data) - good)
+		r.report.Incomplete = int64(len(data) - good)
 		return nil
 	}
 	return s.brokenAt(lines+1, r.at, err)

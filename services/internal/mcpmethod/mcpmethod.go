@@ -35,7 +35,7 @@ func IsProtocol(method string) bool {
 }
 
 // Notifications returns the notifications that are forwarded, unless a rule denies them or denies access to their
-// subject. Other notifications need no rule (see [Unasked]), and notifications of tasks are not forwarded.
+// subject. Other notifications need no rule (see [WithoutRule]), and notifications of tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
@@ -43,8 +43,8 @@ func Notifications() []string {
 	}
 }
 
-// Unasked returns the methods that need no rule. The policy service is not called for them.
-func Unasked() []string {
+// WithoutRule returns the methods that need no rule. The policy service is not called for them.
+func WithoutRule() []string {
 	return []string{
 		"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen",
 		"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/subscriptions/acknowledged",

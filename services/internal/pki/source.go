@@ -46,9 +46,9 @@ type Keys struct {
 	Pool *x509.CertPool
 }
 
-// Follow returns a source of the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
+// WatchRole returns a source of the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
 // their present contents can't be used.
-func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
+func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
 	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
 	load := func() (*Keys, error) {
@@ -61,9 +61,9 @@ func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], erro
 	return newSource(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// FollowPair returns a source of a certificate of any CA with its chain, and the key. Both files are in PEM. It
+// WatchPair returns a source of a certificate of any CA with its chain, and the key. Both files are in PEM. It
 // returns an error if their present contents can't be used.
-func FollowPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
+func WatchPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 		if err != nil {

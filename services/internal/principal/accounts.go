@@ -44,8 +44,8 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// Alone returns the accounts of a principal if only its key is known.
-func Alone(who Key) Accounts {
+// AccountsOfKey returns the accounts of a principal if only its key is known.
+func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who
 	a.add(Account{Key: who, Principal: true, Person: true})

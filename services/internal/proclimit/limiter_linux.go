@@ -178,9 +178,9 @@ func (g *Group) Check() error {
 	}
 	switch {
 	case g.usage.tasks > g.limits.Tasks: // even with cgroups, because a program may have raised its limit
-		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
+		return &ExceededError{Limit: Tasks, Max: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
-		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
+		return &ExceededError{Limit: Memory, Max: g.limits.Memory}
 	}
 	return g.checkTotal()
 }
@@ -189,9 +189,9 @@ func (g *Group) Check() error {
 func (g *Group) kernelExceeded() error {
 	switch {
 	case g.pids != "" && g.wasRefused():
-		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
+		return &ExceededError{Limit: Tasks, Max: int64(g.limits.Tasks)}
 	case g.memory != "" && g.limiter.memory.oomKills(g.memory) > 0:
-		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
+		return &ExceededError{Limit: Memory, Max: g.limits.Memory}
 	}
 	return nil
 }
@@ -222,9 +222,9 @@ func (g *Group) checkTotal() error {
 	share := g.limiter.total
 	switch {
 	case all.tasks >= share.Tasks-share.Tasks/8 && g.usage.tasks == most.tasks:
-		return &ExceededError{Limit: Tasks, Most: int64(share.Tasks), Shared: true}
+		return &ExceededError{Limit: Tasks, Max: int64(share.Tasks), Shared: true}
 	case all.memory >= share.Memory && g.usage.memory == most.memory:
-		return &ExceededError{Limit: Memory, Most: share.Memory, Shared: true}
+		return &ExceededError{Limit: Memory, Max: share.Memory, Shared: true}
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ var attacks = map[string]struct{ script, limit string }{
 // A program that exceeds its limit is detected, and all its descendants end, with and without cgroups.
 func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
-		if way == "cgroup" && len(limiter.Report().NotHeld) > 0 {
+		if way == "cgroup" && len(limiter.Report().NotEnforced) > 0 {
 			t.Logf("cgroups can't be made here: %+v", limiter.Report())
 			continue
 		}
@@ -66,7 +66,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 // A program whose cgroup was removed still runs, and its processes are counted.
 func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
 	limiter := proclimit.New()
-	if len(limiter.Report().NotHeld) > 0 {
+	if len(limiter.Report().NotEnforced) > 0 {
 		t.Skipf("cgroups can't be made here: %+v", limiter.Report())
 	}
 	gone := limiter.Group("gone", proclimit.Limits{Tasks: 100, Memory: 64 << 20})
@@ -94,7 +94,7 @@ func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
 		_ = cmd.Wait()
 		group.Close()
 	}
-	if said := strings.Join(limiter.Report().NotHeld, "; "); !strings.Contains(said, "watched") {
+	if said := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(said, "watched") {
 		t.Errorf("it says %q", said)
 	}
 	limiter.Close()
@@ -149,7 +149,7 @@ func TestGroup_ProgramWithinItsLimitsIsLetBe(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	group.Close()
-	if said := strings.Join(limiter.Report().NotHeld, "; "); !strings.Contains(said, "tasks: watched") {
+	if said := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(said, "tasks: watched") {
 		t.Errorf("it says %s", said)
 	}
 }

@@ -36,8 +36,8 @@ type Limits struct {
 type ExceededError struct {
 	// Limit is [Tasks] or [Memory].
 	Limit string
-	// Most is the limit, in tasks or bytes.
-	Most int64
+	// Max is the limit, in tasks or bytes.
+	Max int64
 	// Shared reports whether it is the limit for all groups together. This group then uses the most of them.
 	Shared bool
 }
@@ -49,37 +49,37 @@ func (e *ExceededError) Error() string {
 		whose = "the limit of all programs together, of which it takes the most,"
 	}
 	if e.Limit == Tasks {
-		return fmt.Sprintf("it reached %s of %d tasks", whose, e.Most)
+		return fmt.Sprintf("it reached %s of %d tasks", whose, e.Max)
 	}
-	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Most>>20)
+	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Max>>20)
 }
 
 // Report says which limits the kernel enforces on this system.
 type Report struct {
-	// Held and NotHeld describe what the kernel enforces and what it does not, each in a few words.
-	Held, NotHeld []string
+	// Enforced and NotHeld describe what the kernel enforces and what it does not, each in a few words.
+	Enforced, NotEnforced []string
 	// Why says why the kernel does not enforce all limits; empty if it does.
 	Why string
 }
 
 // note adds something that the kernel does not enforce, with the reason. It adds each only once.
 func (r *Report) note(what string, err error) {
-	if slices.Contains(r.NotHeld, what) {
+	if slices.Contains(r.NotEnforced, what) {
 		return
 	}
-	r.NotHeld = append(r.NotHeld, what)
+	r.NotEnforced = append(r.NotEnforced, what)
 	r.Why = strings.TrimPrefix(r.Why+"; "+err.Error(), "; ")
 }
 
 func (r *Report) clone() Report {
-	return Report{slices.Clone(r.Held), slices.Clone(r.NotHeld), r.Why}
+	return Report{slices.Clone(r.Enforced), slices.Clone(r.NotEnforced), r.Why}
 }
 
 // add records how a limit is enforced. version is the version of cgroups, or 0.
 func (r *Report) add(limit string, version int) {
 	if version > 0 {
-		r.Held = append(r.Held, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))
+		r.Enforced = append(r.Enforced, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))
 		return
 	}
-	r.NotHeld = append(r.NotHeld, limit+": watched, not limited by the kernel")
+	r.NotEnforced = append(r.NotEnforced, limit+": watched, not limited by the kernel")
 }

@@ -69,8 +69,8 @@ type scopedKey struct {
 	in string
 }
 
-// Why returns the text of the [*FullError] in err, or "" if err contains none.
-func Why(err error) string {
+// Reason returns the text of the [*FullError] in err, or "" if err contains none.
+func Reason(err error) string {
 	if full, ok := errors.AsType[*FullError](err); ok {
 		return full.Error()
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Spellings returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 as a
+// Forms returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 as a
 // part of any text, and in hexadecimal digits. It returns nil for a secret of less than 6 bytes, because that occurs
 // in ordinary text.
-func Spellings(secret string) []string {
+func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
 		return nil
@@ -39,12 +39,12 @@ func Spellings(secret string) []string {
 	return slices.Compact(out)
 }
 
-// Every returns a scrubber for texts that people read. It removes each line of the values in all of its [Spellings],
+// NewForAllForms returns a scrubber for texts that people read. It removes each line of the values in all of its [Forms],
 // because a program or a server may have changed the form of a value.
-func Every(values []string) *Scrubber {
+func NewForAllForms(values []string) *Redactor {
 	var all []string
 	for _, line := range linesOfMinLength(values, minLoggedLen) {
-		all = append(all, Spellings(line)...)
+		all = append(all, Forms(line)...)
 	}
 	return New(nil, all)
 }
@@ -54,13 +54,13 @@ var percentEscape = regexp.MustCompile(`%[0-9A-F]{2}`)
 // A Stream removes secrets from a text that arrives in pieces, even if a secret is split between pieces. It is not
 // safe for concurrent use.
 type Stream struct {
-	scrubber *Scrubber
+	scrubber *Redactor
 	tell     func(string)
 	held     string
 }
 
 // Stream returns a stream that calls tell with the text without secrets.
-func (s *Scrubber) Stream(tell func(string)) *Stream { return &Stream{scrubber: s, tell: tell} }
+func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{scrubber: s, tell: tell} }
 
 // Write adds a piece of text. It holds back the end of the text if that may be the beginning of a secret.
 func (s *Stream) Write(piece string) {
@@ -83,7 +83,7 @@ func (s *Stream) pass(text string) {
 }
 
 // begun returns the length, in bytes, of the longest end of a text that is the beginning of a secret.
-func (s *Scrubber) begun(text string) (most int) {
+func (s *Redactor) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {
 			if strings.HasSuffix(text, secret[:n]) {

@@ -15,7 +15,7 @@ import (
 func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
 	t.Parallel()
 	const secret = `sk-live_4f/9+Zq"é=77`
-	s := New(nil, Spellings(secret))
+	s := New(nil, Forms(secret))
 	rapid.Check(t, func(t *rapid.T) {
 		before := rapid.StringMatching(`[a-z ]{0,7}`).Draw(t, "before")
 		forms := map[string]string{
@@ -37,7 +37,7 @@ func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
 		if got := out.String(); !strings.Contains(got, "[redacted]") || !strings.HasSuffix(got, " sk-live_ is how it begins") || !strings.HasPrefix(got, before) {
 			t.Fatalf("%s: %q becomes %q", form, text, got)
 		}
-		for _, spelling := range Spellings(secret) {
+		for _, spelling := range Forms(secret) {
 			if strings.Contains(out.String(), spelling) {
 				t.Fatalf("%s: %q holds %q", form, out.String(), spelling)
 			}
@@ -48,7 +48,7 @@ func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
 func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "none", " x "} {
-		if got := Spellings(text); got != nil {
+		if got := Forms(text); got != nil {
 			t.Errorf("%q is spelled %q", text, got)
 		}
 	}
@@ -58,7 +58,7 @@ func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
 func TestEvery_RemovesEachLineOfAValueInEveryForm(t *testing.T) {
 	t.Parallel()
 	const first, second = "first-line-4f9Z", "second-line-77Q"
-	s := Every([]string{first + "\n" + second + "\n", "on"})
+	s := NewForAllForms([]string{first + "\n" + second + "\n", "on"})
 	for _, form := range []string{first, second, hex.EncodeToString([]byte(second)), base64.StdEncoding.EncodeToString([]byte("key=" + first + ";"))} {
 		got := s.Log("based on " + form + " it is on")
 		if !strings.Contains(got, "[redacted]") || !strings.HasPrefix(got, "based on ") || !strings.HasSuffix(got, " it is on") {

@@ -21,9 +21,9 @@ const (
 	minLoggedLen, minAnsweredLen = 6, 8
 )
 
-// Scrubber removes the secrets with which a server was configured. The zero value removes nothing from answers. It is
+// Redactor removes the secrets with which a server was configured. The zero value removes nothing from answers. It is
 // safe for concurrent use.
-type Scrubber struct {
+type Redactor struct {
 	log *strings.Replacer
 	// logged lists the texts that log replaces, longer ones first.
 	logged []string
@@ -35,13 +35,13 @@ type Scrubber struct {
 
 // New returns a scrubber. It removes secrets from answers and logs. From logs it also removes the values of the
 // environment variables env, which may be secrets.
-func New(env map[string]string, secrets []string) *Scrubber {
+func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
 	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
 	for _, text := range logged {
 		pairs = append(pairs, text, redacted)
 	}
-	s := &Scrubber{log: strings.NewReplacer(pairs...), logged: logged, secrets: linesOfMinLength(secrets, minAnsweredLen)}
+	s := &Redactor{log: strings.NewReplacer(pairs...), logged: logged, secrets: linesOfMinLength(secrets, minAnsweredLen)}
 	s.begins['\\'] = true
 	for _, secret := range s.secrets {
 		s.begins[secret[0]] = true
@@ -65,11 +65,11 @@ func linesOfMinLength(values []string, length int) []string {
 }
 
 // Log removes secrets from a text for a log. It panics for the zero value.
-func (s *Scrubber) Log(text string) string { return s.log.Replace(text) }
+func (s *Redactor) Log(text string) string { return s.log.Replace(text) }
 
 // Answer removes secrets from the strings of a JSON text, in any spelling. A misled server may return its own
 // secrets. Everything else is unchanged, so valid JSON stays valid, and invalid JSON stays invalid.
-func (s *Scrubber) Answer(raw []byte) []byte {
+func (s *Redactor) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
 		return raw
 	}
@@ -100,7 +100,7 @@ func (s *Scrubber) Answer(raw []byte) []byte {
 }
 
 // suspects reports whether a text may contain a secret, either literally or with escapes.
-func (s *Scrubber) suspects(raw []byte) bool {
+func (s *Redactor) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false
 	}
@@ -110,7 +110,7 @@ func (s *Scrubber) suspects(raw []byte) bool {
 
 // secretAt returns the number of bytes that spell a secret at the beginning of text, or 0 if there is no secret. text
 // is inside a JSON string.
-func (s *Scrubber) secretAt(text []byte) int {
+func (s *Redactor) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
 		if n := secretLen(text, secret); n > 0 {
 			return n

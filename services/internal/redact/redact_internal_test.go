@@ -97,7 +97,7 @@ func tokens(t *rapid.T, raw []byte) []string {
 
 func BenchmarkAnswer(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat(`one line of a file, \"quoted\"\n`, 128) + `"}]}}`)
-	for name, s := range map[string]*Scrubber{"no secret": New(nil, nil), "two secrets": New(nil, []string{"ghp_0123456789", "xoxb-0123456789"})} {
+	for name, s := range map[string]*Redactor{"no secret": New(nil, nil), "two secrets": New(nil, []string{"ghp_0123456789", "xoxb-0123456789"})} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(raw)))
 			for b.Loop() {

@@ -296,7 +296,7 @@ func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		_, outgoing := metadata.FromOutgoingContext(ctx)
 		switch {
-		case ctx.Value(key{}) != nil, authn.BehalfOf(ctx) != nil, outgoing:
+		case ctx.Value(key{}) != nil, authn.PrincipalOf(ctx) != nil, outgoing:
 			return errors.New("the client's values are there")
 		case len(md.Get("x-key")) != 1:
 			return errors.New("the metadata is not there")

@@ -48,7 +48,7 @@ type callQuotas struct {
 	// calls and bytes are the maximums for one caller. all is the maximum of bytes for all callers.
 	calls, bytes, all int
 	// queue is the fair queue for unary calls. It is nil if the callers need none.
-	queue *fairqueue.Turns[quotaKey]
+	queue *fairqueue.Queue[quotaKey]
 
 	mu    sync.Mutex
 	usage map[quotaKey]*callerUsage
@@ -62,7 +62,7 @@ type callerUsage struct {
 	unreadFull bool
 }
 
-func newCallQuotas(calls, bytes, all int, turns *fairqueue.Turns[quotaKey]) *callQuotas {
+func newCallQuotas(calls, bytes, all int, turns *fairqueue.Queue[quotaKey]) *callQuotas {
 	return &callQuotas{calls: calls, bytes: bytes, all: all, queue: turns, usage: make(map[quotaKey]*callerUsage)}
 }
 

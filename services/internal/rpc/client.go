@@ -152,7 +152,7 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 // principal returns the principal on whose behalf a call is made, in an assertion for the called role. It returns ""
 // if there is none.
 func (c clientSide) principal(ctx context.Context, method string) (string, error) {
-	p := authn.BehalfOf(ctx)
+	p := authn.PrincipalOf(ctx)
 	if p == nil {
 		return "", nil
 	}

@@ -27,7 +27,7 @@ const (
 
 // listenerLimits returns the limits for the connections of a listener. An idle connection uses about 100 KiB of memory.
 func listenerLimits() connlimit.Limits {
-	return connlimit.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
+	return connlimit.Limits{MaxUnauthenticated: 256, MaxPerAddress: 64, MaxPerCaller: 256, IdentifyTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second}
 }
 
 // netPeer is the [credentials.AuthInfo] of a connection over the network.
@@ -83,10 +83,10 @@ func netPeerOf(ctx context.Context) *netPeer {
 
 // identify counts the connection for its caller. It returns an error if the caller has too many connections.
 func (v *netPeer) identify(caller *authn.Caller) error {
-	if v.conn.Known() {
+	if v.conn.IsIdentified() {
 		return nil
 	}
-	if name := quotaKeyOf(caller).String(); !v.conn.Identified(name) {
+	if name := quotaKeyOf(caller).String(); !v.conn.Identify(name) {
 		return exhaustedError("%s has as many connections as it may have: close some of them", name)
 	}
 	return nil
@@ -95,7 +95,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 // refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
 func (v *netPeer) refuse() {
 	gosched.Yield() // lets other goroutines run, because refusals of one connection are handled one after the other
-	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
+	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}
 }

@@ -60,8 +60,8 @@ type Vote struct {
 	Void    string    `json:"void,omitzero"`
 }
 
-// Of returns the machine-readable form of an approval.
-func Of(a *approvalv1.Approval) Approval {
+// ApprovalOf returns the machine-readable form of an approval.
+func ApprovalOf(a *approvalv1.Approval) Approval {
 	out := Approval{
 		ID: a.GetId(), State: enum.Name(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
 		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
@@ -86,7 +86,7 @@ func Of(a *approvalv1.Approval) Approval {
 		out.Votes = append(out.Votes, Vote{
 			Subject: v.GetSubject(), Verdict: enum.Name(v.GetVerdict()),
 			Time: timeOf(v.GetTime()), Comment: v.GetComment(), Void: v.GetVoidReason(),
-			Channel: enum.Given(v.GetChannel()),
+			Channel: enum.NameOrEmpty(v.GetChannel()),
 		})
 	}
 	return out

@@ -18,14 +18,14 @@ var invisibleRanges = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// Hides reports whether a character is shown as an escape. These are control characters, format characters such as
+// IsHidden reports whether a character is shown as an escape. These are control characters, format characters such as
 // bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
-func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(invisibleRanges, r) }
+func IsHidden(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(invisibleRanges, r) }
 
 // Escape returns a text in which every character is visible. A hidden character is written as `\u` and four
 // hexadecimal digits for each UTF-16 code unit. A backslash is doubled.
 func Escape(text string) string {
-	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || Hides(r) }) {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || IsHidden(r) }) {
 		return text
 	}
 	var out strings.Builder
@@ -33,7 +33,7 @@ func Escape(text string) string {
 		switch {
 		case r == '\\':
 			out.WriteString(`\\`)
-		case Hides(r):
+		case IsHidden(r):
 			out.WriteString(escapesOf(r))
 		default:
 			out.WriteRune(r)
@@ -51,7 +51,7 @@ func Quote(text string) string {
 		case r == '"' || r == '\\':
 			out.WriteByte('\\')
 			out.WriteRune(r)
-		case Hides(r):
+		case IsHidden(r):
 			out.WriteString(escapesOf(r))
 		default:
 			out.WriteRune(r)

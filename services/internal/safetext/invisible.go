@@ -32,7 +32,7 @@ var joiningScripts = []*unicode.RangeTable{
 var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
 // Invisible returns the offset in bytes of the first character that is invisible or changes how its neighbours look,
-// or -1 if there is none. These are the characters of [Hides], with two exceptions.
+// or -1 if there is none. These are the characters of [IsHidden], with two exceptions.
 //
 // Line ends, tabs, and the spaces of French and of Chinese, Japanese and Korean are accepted everywhere. Characters
 // that emoji or a script need are accepted where they are needed: a joiner between emoji, a selector after a symbol,
@@ -44,7 +44,7 @@ func Invisible(text string) int {
 		after, _ := utf8.DecodeRuneInString(text[at+size:])
 		switch {
 		case r == utf8.RuneError && size == 1: // invalid bytes are shown as U+FFFD
-		case r == '\n', r == '\t', r == '\r' && after == '\n', r == 0xa0, r == 0x202f, r == 0x3000, isNewEmoji(r), !Hides(r):
+		case r == '\n', r == '\t', r == '\r' && after == '\n', r == 0xa0, r == 0x202f, r == 0x3000, isNewEmoji(r), !IsHidden(r):
 		case r == blackFlag:
 		case firstTag <= r && r <= lastTag && before == blackFlag:
 			end := flagEnd(text[at:])
@@ -56,7 +56,7 @@ func Invisible(text string) int {
 		case !isNeeded(r, before, base, after):
 			return at
 		}
-		if !Hides(r) {
+		if !IsHidden(r) {
 			base = r
 		}
 		before = r

@@ -16,7 +16,7 @@ import (
 // are escaped, so every line is fully visible and each fact stays on its line.
 func Facts(v *approvalv1.View) string {
 	var out lines
-	out.add("call", Call(v.GetServer(), v.GetMethod(), v.GetName()))
+	out.add("call", CallName(v.GetServer(), v.GetMethod(), v.GetName()))
 	out.add("server", v.GetServerIdentity())
 	out.add("asked by", requester(v))
 	if len(v.GetChain()) > 0 {
@@ -27,7 +27,7 @@ func Facts(v *approvalv1.View) string {
 	}
 	out.add("rule", rule(v.GetRule()))
 	out.add("why", v.GetMessage())
-	out.add("who decides", Who(v.GetTerms()))
+	out.add("who decides", Approvers(v.GetTerms()))
 	if at := v.GetDecideBefore(); at != nil {
 		out.add("decide before", at.AsTime().UTC().Format(time.RFC3339))
 	}
@@ -46,9 +46,9 @@ func Facts(v *approvalv1.View) string {
 	return out.String()
 }
 
-// Call returns the called item in one line. It is the server's tool or, for another method, the method and what the
+// CallName returns the called item in one line. It is the server's tool or, for another method, the method and what the
 // method addresses.
-func Call(server, method, name string) string {
+func CallName(server, method, name string) string {
 	if !isTools(method) {
 		server += " " + method
 	}
@@ -96,8 +96,8 @@ func rule(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// Who returns a text that says who may decide under the given terms.
-func Who(t *policyv1.ApprovalTerms) string {
+// Approvers returns a text that says who may decide under the given terms.
+func Approvers(t *policyv1.ApprovalTerms) string {
 	people := "an operator or approver"
 	if n := t.GetQuorum(); n > 1 {
 		people = fmt.Sprintf("%d operators or approvers", n)

@@ -74,7 +74,7 @@ func TestWho(t *testing.T) {
 		"an operator or approver of a, b":                     {Quorum: 1, Approvers: []string{"a", "b"}},
 		"an operator or approver, or the person at the agent": {Quorum: 1, SelfConfirm: true},
 	} {
-		if got := safetext.Who(terms); got != want {
+		if got := safetext.Approvers(terms); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -84,7 +84,7 @@ func TestWho(t *testing.T) {
 func TestOf_ContainsGrantAndConfirmation(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	got := safetext.Of(&approvalv1.Approval{
+	got := safetext.ApprovalOf(&approvalv1.Approval{
 		Terms: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true, Grant: &policyv1.Grant{Calls: 3, Within: durationpb.New(time.Hour)}},
 		Grant: &approvalv1.GrantRecord{Calls: 3, Used: 2, Expires: timestamppb.New(until)}, GrantedBy: "a-1",
 		Votes: []*approvalv1.Vote{{Subject: "bot", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION}, {Subject: "ana"}},

@@ -124,13 +124,13 @@ func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 // Case X6. Without a network there is only loopback.
 func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 	eachMechanism(t, func(h *fixture) { h.rules.NoNetwork = true }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
-		if s.Holds().By == "namespaces" {
+		if s.Report().By == "namespaces" {
 			if got := h.shell(t, s, "tail -n +3 /proc/self/net/dev | cut -d: -f1 | tr -d ' '"); got != "lo\n" {
 				t.Errorf("interfaces: %q", got)
 			}
 			return
 		}
-		if holds := s.Holds().String(); !strings.Contains(holds, "TCP") || !strings.Contains(holds, "not held") || !strings.Contains(holds, "UDP") {
+		if holds := s.Report().String(); !strings.Contains(holds, "TCP") || !strings.Contains(holds, "not held") || !strings.Contains(holds, "UDP") {
 			t.Error(holds)
 		}
 	})
@@ -251,7 +251,7 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := s.Holds(); r.By != "Landlock" || !strings.HasPrefix(r.Why, "no namespaces: ") {
+	if r := s.Report(); r.By != "Landlock" || !strings.HasPrefix(r.Why, "no namespaces: ") {
 		t.Errorf("%+v", r)
 	}
 	h.rules.Mode = sandbox.Required
@@ -281,14 +281,14 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 		if got := h.shell(t, s, "cat "+h.Config+" "+h.dir+"/elsewhere.yaml"); strings.Contains(got, "secret of") {
 			t.Errorf("it read %q", got)
 		}
-		if s.Holds().By != "namespaces" {
+		if s.Report().By != "namespaces" {
 			return
 		}
 		const attack = `exec 2>/dev/null; ln -sfn /etc/passwd $L && echo replaced; mv $L $L.old && echo renamed; rm -f $L && echo removed; mv $OWN/own $L && echo moved; : > $OWN/seen; readlink $L`
 		vars := "L=" + h.Config + " OWN=" + h.Own + "; ln -sfn /etc/passwd $OWN/own; "
 		target := filepath.Join(h.dir, "elsewhere.yaml")
-		if got := strings.TrimSpace(h.shell(t, s, vars+attack)); got != target || strings.Contains(s.Holds().String(), "the link ") {
-			t.Errorf("it got %q, and the report is %s", got, s.Holds())
+		if got := strings.TrimSpace(h.shell(t, s, vars+attack)); got != target || strings.Contains(s.Report().String(), "the link ") {
+			t.Errorf("it got %q, and the report is %s", got, s.Report())
 		}
 		done := make(chan string, 1)
 		put(t, filepath.Join(h.dir, "third.yaml"), "secret of third.yaml")
@@ -323,12 +323,12 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 		if _, err := os.Lstat(h.Config + ".new"); err == nil {
 			t.Error("it put something there")
 		}
-		if r := s.Holds(); r.By == "namespaces" && len(r.NotHeld) > 0 {
+		if r := s.Report(); r.By == "namespaces" && len(r.NotEnforced) > 0 {
 			t.Error(r)
 		}
 		h.rules.Secret = append(h.rules.Secret, filepath.Join(h.dir, "shared", "note"))
 		put(t, filepath.Join(h.dir, "shared", "other"), "")
-		if r := h.sandbox(t, sandbox.ByNamespaces).Holds(); !strings.Contains(r.String(), "what replaces "+filepath.Join(h.dir, "shared", "note")) {
+		if r := h.sandbox(t, sandbox.ByNamespaces).Report(); !strings.Contains(r.String(), "what replaces "+filepath.Join(h.dir, "shared", "note")) {
 			t.Error(r)
 		}
 	})

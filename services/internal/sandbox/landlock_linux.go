@@ -61,23 +61,23 @@ func enterLandlock(o *order) (Report, error) {
 		}
 	}
 	report := byVersion(version, o.Rules.NoNetwork)
-	report.NotHeld = append(report.NotHeld, p.notHeld()...)
+	report.NotEnforced = append(report.NotEnforced, p.notHeld()...)
 	if err := protectLimits(); err != nil {
-		report.NotHeld = append(report.NotHeld, fmt.Sprintf("%s (%v)", partLimits, err))
+		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("%s (%v)", partLimits, err))
 	} else {
-		report.Held = append(report.Held, partLimits)
+		report.Enforced = append(report.Enforced, partLimits)
 	}
 	return report, nil
 }
 
 // byVersion returns a report of what a version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
-	r := Report{By: string(byLandlock), Held: []string{partContents, partPrograms, partTracing}, NotHeld: []string{partMetadata, partListing, partPriorities}}
+	r := Report{By: string(byLandlock), Enforced: []string{partContents, partPrograms, partTracing}, NotEnforced: []string{partMetadata, partListing, partPriorities}}
 	since := func(first int, what string) {
 		if version >= first {
-			r.Held = append(r.Held, what)
+			r.Enforced = append(r.Enforced, what)
 		} else {
-			r.NotHeld = append(r.NotHeld, what)
+			r.NotEnforced = append(r.NotEnforced, what)
 		}
 	}
 	since(abiScopes, partSignals)
@@ -85,7 +85,7 @@ func byVersion(version int, noNetwork bool) Report {
 	since(abiSocketPaths, partSockets)
 	if noNetwork {
 		since(abiTCP, partTCP)
-		r.NotHeld = append(r.NotHeld, partDatagrams)
+		r.NotEnforced = append(r.NotEnforced, partDatagrams)
 	}
 	return r
 }

@@ -49,7 +49,7 @@ func runOrder() (int, error) {
 	case byLandlock:
 		report, err = enterLandlock(&o)
 	case byNothing:
-		report = Report{NotHeld: allParts(&o.Rules)}
+		report = Report{NotEnforced: allParts(&o.Rules)}
 	default:
 		err = fmt.Errorf("nothing is known of %q", o.By)
 	}

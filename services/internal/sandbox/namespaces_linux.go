@@ -41,9 +41,9 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	}
 	report, err := applyOtherRules(o, p)
 	for _, folder := range unseen {
-		report.NotHeld = append(report.NotHeld, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
+		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
 	}
-	report.NotHeld = append(report.NotHeld, unbound...)
+	report.NotEnforced = append(report.NotEnforced, unbound...)
 	return report, p.rehide, err
 }
 
@@ -190,12 +190,12 @@ func protectSystem(asRoot bool) error {
 
 // applyOtherRules applies the rules that mounts do not cover. It returns what is enforced.
 func applyOtherRules(o *order, p *plan) (Report, error) {
-	r := Report{By: string(byNamespaces), Held: []string{partFiles, partProcesses, partSockets, partPrograms}}
+	r := Report{By: string(byNamespaces), Enforced: []string{partFiles, partProcesses, partSockets, partPrograms}}
 	if o.Rules.NoNetwork {
 		if err := leaveNetwork(); err != nil {
 			return r, err
 		}
-		r.Held = append(r.Held, partNetwork)
+		r.Enforced = append(r.Enforced, partNetwork)
 	}
 	// A network namespace also has separate abstract sockets.
 	version, err := ll.LandlockGetABIVersion()
@@ -204,19 +204,19 @@ func applyOtherRules(o *order, p *plan) (Report, error) {
 		if err := landlock.V6.RestrictScoped(); err != nil {
 			return r, fmt.Errorf("leave abstract sockets: %w", err)
 		}
-		r.Held = append(r.Held, partAbstractSockets)
+		r.Enforced = append(r.Enforced, partAbstractSockets)
 	case o.Rules.NoNetwork:
-		r.Held = append(r.Held, partAbstractSockets)
+		r.Enforced = append(r.Enforced, partAbstractSockets)
 	default:
-		r.NotHeld = append(r.NotHeld, partAbstractSockets)
+		r.NotEnforced = append(r.NotEnforced, partAbstractSockets)
 	}
 	for _, file := range p.inSharedFolders {
-		r.NotHeld = append(r.NotHeld, fmt.Sprintf("what replaces %s, for its folder holds more than the mesh's own", file))
+		r.NotEnforced = append(r.NotEnforced, fmt.Sprintf("what replaces %s, for its folder holds more than the mesh's own", file))
 	}
 	for _, link := range p.replaceableLinks {
-		r.NotHeld = append(r.NotHeld, fmt.Sprintf("the link %s, which could be replaced", link))
+		r.NotEnforced = append(r.NotEnforced, fmt.Sprintf("the link %s, which could be replaced", link))
 	}
-	r.NotHeld = append(r.NotHeld, p.notHeld()...)
+	r.NotEnforced = append(r.NotEnforced, p.notHeld()...)
 	return r, nil
 }
 

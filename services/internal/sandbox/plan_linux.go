@@ -186,7 +186,7 @@ func (p *plan) openings(o *order) error {
 		if err != nil {
 			return fmt.Errorf("find %s: %w", path, err)
 		}
-		if err := o.Rules.MayOwn(real); err != nil {
+		if err := o.Rules.CheckAccess(real); err != nil {
 			return err
 		}
 		p.open = append(p.open, opening{real, write})

@@ -57,7 +57,7 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	var app string
 	eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
-		if s.Holds().By == "Landlock" { // modes and times are not protected, as the report says
+		if s.Report().By == "Landlock" { // modes and times are not protected, as the report says
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
 		}
 		if got != "" {
@@ -69,7 +69,7 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 		if got := h.shell(t, s, "exec 2>/dev/null; cat "+app+"/node_modules/dep/index.js; ls "+app+"/node_modules"); got != "node_modules/dep/index.jsdep\n" {
 			t.Errorf("it reads %q", got)
 		}
-		if r := s.Holds().String(); !strings.Contains(r, "programs") || strings.Contains(r, "to a program") {
+		if r := s.Report().String(); !strings.Contains(r, "programs") || strings.Contains(r, "to a program") {
 			t.Error(r)
 		}
 	})
@@ -167,10 +167,10 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 				}
 			}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				got := h.shell(t, s, "exec 2>/dev/null; ln -sfn /bin "+link+" && echo replaced; mv "+filepath.Dir(link)+" "+h.dir+"/aside && echo moved; : >> "+link+"/cli.js && echo wrote") //nolint:dupword // a script
-				mounted := s.Holds().By == "namespaces"
-				named := strings.Contains(s.Holds().String(), "the link "+link+" to a program")
+				mounted := s.Report().By == "namespaces"
+				named := strings.Contains(s.Report().String(), "the link "+link+" to a program")
 				if named != (!held && !mounted) || (held || mounted) && got != "" {
-					t.Errorf("it got %q, and the report is %s", got, s.Holds())
+					t.Errorf("it got %q, and the report is %s", got, s.Report())
 				}
 			})
 		})
@@ -191,7 +191,7 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(link) })
 	h.rules.ReadOnly = []string{filepath.Join(link, "cli.js"), "/bin/sh", "/lib", "/sbin"}
 	s := h.sandbox(t, sandbox.ByNamespaces)
-	if r := s.Holds().String(); strings.Contains(r, "the link /") {
+	if r := s.Report().String(); strings.Contains(r, "the link /") {
 		t.Error(r)
 	}
 	got := h.shell(t, s, "exec 2>/dev/null; L="+link+"; ln -sfn /tmp $L && echo replaced; mv $L $L.old && echo renamed; ln -s /tmp mine; mv -T mine $L && echo moved; rm -f $L && echo removed; "+ //nolint:dupword // a script
@@ -217,7 +217,7 @@ func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 		if got != "program" {
 			t.Errorf("it got %q", got)
 		}
-		if r := s.Holds().String(); !strings.Contains(r, "files created next to the program "+file) {
+		if r := s.Report().String(); !strings.Contains(r, "files created next to the program "+file) {
 			t.Error(r)
 		}
 	})
@@ -279,7 +279,7 @@ func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,
 		}
 		got := strings.Fields(run(t, s, command))
-		if s.Holds().By == "Landlock" { // modes and times are not protected, as the report says
+		if s.Report().By == "Landlock" { // modes and times are not protected, as the report says
 			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
 		}
 		if strings.Join(got, " ") != "cli.js" {

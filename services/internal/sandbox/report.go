@@ -10,9 +10,9 @@ import (
 type Report struct {
 	// By is the mechanism: `namespaces` or `Landlock`; empty for none.
 	By string `json:"by,omitzero"`
-	// Held and NotHeld list what is enforced and what is not, each in a few words.
-	Held    []string `json:"held,omitempty"`
-	NotHeld []string `json:"notHeld,omitempty"`
+	// Enforced and NotHeld list what is enforced and what is not, each in a few words.
+	Enforced    []string `json:"held,omitempty"`
+	NotEnforced []string `json:"notHeld,omitempty"`
 	// Opened says, in one sentence each, which programs the rules allow to be changed, and where the rules restrict
 	// access more than the entry suggests. The operator has chosen these rules, so mode [Required] allows them.
 	Opened []string `json:"opened,omitempty"`
@@ -24,7 +24,7 @@ type Report struct {
 // can't set it, for example containers with a read-only /proc/sys.
 func (r *Report) isComplete() bool {
 	isRule := func(what string) bool { return what != partInotify }
-	return r.By != "" && !slices.ContainsFunc(r.NotHeld, isRule)
+	return r.By != "" && !slices.ContainsFunc(r.NotEnforced, isRule)
 }
 
 // String returns the report in one line.
@@ -33,17 +33,17 @@ func (r Report) String() string {
 	if r.By == "" {
 		parts = []string{"nothing holds it"}
 	} else {
-		parts = []string{"held by " + r.By + ": " + strings.Join(r.Held, ", ")}
+		parts = []string{"held by " + r.By + ": " + strings.Join(r.Enforced, ", ")}
 	}
-	if len(r.NotHeld) > 0 {
-		parts = append(parts, "not held: "+strings.Join(r.NotHeld, ", "))
+	if len(r.NotEnforced) > 0 {
+		parts = append(parts, "not held: "+strings.Join(r.NotEnforced, ", "))
 	}
 	parts = append(parts, r.Opened...)
 	if r.Why != "" {
 		parts = append(parts, r.Why)
 	}
-	if r.By == "" && len(r.Held) > 0 {
-		parts = append(parts, "limited all the same: "+strings.Join(r.Held, ", "))
+	if r.By == "" && len(r.Enforced) > 0 {
+		parts = append(parts, "limited all the same: "+strings.Join(r.Enforced, ", "))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -66,15 +66,15 @@ func (r Report) Advice() string {
 }
 
 // A Group is a list of servers with the same report.
-type Group struct {
+type ReportGroup struct {
 	// Names are the names of the servers, sorted. There is at least one.
 	Names  []string
 	Report Report
 }
 
-// Alike groups servers with the same report. The groups are in the order of their first names.
-func Alike(reports map[string]Report) []Group {
-	var out []Group
+// GroupByReport groups servers with the same report. The groups are in the order of their first names.
+func GroupByReport(reports map[string]Report) []ReportGroup {
+	var out []ReportGroup
 	places := make(map[string]int)
 	for _, name := range slices.Sorted(maps.Keys(reports)) {
 		text := reports[name].String()
@@ -82,7 +82,7 @@ func Alike(reports map[string]Report) []Group {
 		if !known {
 			at = len(out)
 			places[text] = at
-			out = append(out, Group{Report: reports[name]})
+			out = append(out, ReportGroup{Report: reports[name]})
 		}
 		out[at].Names = append(out[at].Names, name)
 	}

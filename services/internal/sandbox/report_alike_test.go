@@ -10,18 +10,18 @@ import (
 
 func TestAlike_GroupsServersThatAreHeldAlike(t *testing.T) {
 	t.Parallel()
-	weak := sandbox.Report{By: "Landlock", Held: []string{"programs"}, NotHeld: []string{"the list of processes"}, Why: "no namespaces: EPERM"}
+	weak := sandbox.Report{By: "Landlock", Enforced: []string{"programs"}, NotEnforced: []string{"the list of processes"}, Why: "no namespaces: EPERM"}
 	off := sandbox.Report{Why: "it is off"}
-	whole := sandbox.Report{By: "namespaces", Held: []string{"files"}}
-	got := sandbox.Alike(map[string]sandbox.Report{"d": weak, "a": off, "b": weak, "c": whole})
-	want := []sandbox.Group{{Names: []string{"a"}, Report: off}, {Names: []string{"b", "d"}, Report: weak}, {Names: []string{"c"}, Report: whole}}
+	whole := sandbox.Report{By: "namespaces", Enforced: []string{"files"}}
+	got := sandbox.GroupByReport(map[string]sandbox.Report{"d": weak, "a": off, "b": weak, "c": whole})
+	want := []sandbox.ReportGroup{{Names: []string{"a"}, Report: off}, {Names: []string{"b", "d"}, Report: weak}, {Names: []string{"c"}, Report: whole}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for name, c := range map[string]struct {
 		report sandbox.Report
 		advice bool
-	}{"weak": {weak, true}, "off": {off, false}, "whole": {whole, false}, "nothing": {sandbox.Report{NotHeld: []string{"files"}, Why: "no Landlock"}, true}} {
+	}{"weak": {weak, true}, "off": {off, false}, "whole": {whole, false}, "nothing": {sandbox.Report{NotEnforced: []string{"files"}, Why: "no Landlock"}, true}} {
 		if (c.report.Advice() != "") != c.advice {
 			t.Errorf("%s: advice %q", name, c.report.Advice())
 		}

@@ -166,8 +166,8 @@ func newWith(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error
 	return nil, fmt.Errorf("no program can be started: %s", strings.Join(why, "; "))
 }
 
-// Holds returns a report of the rules that the kernel enforces.
-func (s *Sandbox) Holds() Report { return s.report }
+// Report returns a report of the rules that the kernel enforces.
+func (s *Sandbox) Report() Report { return s.report }
 
 // Start starts a program with the given standard input, output and error, as the leader of a process group. If the
 // launcher fails, it writes an error to the given standard error and exits with 126.
@@ -199,7 +199,7 @@ func (r *Rules) Check() error {
 		}
 	}
 	for _, path := range r.Write { // a writable folder may contain hidden paths, because it may also contain a program
-		if err := r.MayOwn(path); err != nil {
+		if err := r.CheckAccess(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 	}
@@ -209,7 +209,7 @@ func (r *Rules) Check() error {
 // mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. Other paths in
 // such a folder must be named separately.
 func (r *Rules) mayOpen(path string) error {
-	if err := r.MayOwn(path); err != nil {
+	if err := r.CheckAccess(path); err != nil {
 		return err
 	}
 	for _, path := range withReal(path) {
@@ -224,8 +224,8 @@ func (r *Rules) mayOpen(path string) error {
 	return nil
 }
 
-// MayOwn returns an error if a program must not access a path because the path is secret.
-func (r *Rules) MayOwn(path string) error {
+// CheckAccess returns an error if a program must not access a path because the path is secret.
+func (r *Rules) CheckAccess(path string) error {
 	for _, path := range withReal(path) {
 		secret, private := deepest(path, r.Secret), deepest(path, r.Private)
 		if secret != "" && len(secret) >= len(private) {

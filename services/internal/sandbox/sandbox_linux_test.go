@@ -283,7 +283,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 		t.Run("Landlock", func(t *testing.T) {
 			h := newFixture(t)
 			s := h.sandbox(t, sandbox.ByLandlock)
-			t.Log(s.Holds())
+			t.Log(s.Report())
 			for name, what := range h.attack(t, s) {
 				switch name {
 				case "see process", "path socket", "priority": // as the report says

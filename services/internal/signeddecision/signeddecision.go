@@ -29,8 +29,8 @@ const principalFormat = "sluice-principal-1"
 // nonceSize is the length of a nonce, in bytes.
 const nonceSize = 16
 
-// ErrNotPolicys means that a statement was not signed by the policy role. Compare with errors.Is.
-var ErrNotPolicys = errors.New("the decision is not signed by the policy role")
+// ErrNotSignedByPolicy means that a statement was not signed by the policy role. Compare with errors.Is.
+var ErrNotSignedByPolicy = errors.New("the decision is not signed by the policy role")
 
 // Signer signs decisions for the policy role. It is safe for concurrent use.
 type Signer struct {
@@ -67,14 +67,14 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// ByCA returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called for
+// NewVerifier returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called for
 // each statement, so that the CA can be renewed.
-func ByCA(pool func() *x509.CertPool) *Verifier {
+func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }
 
-// Pair returns a signer and its verifier for roles in one process, which need no certificates.
-func Pair() (*Signer, *Verifier, error) {
+// NewLocalPair returns a signer and its verifier for roles in one process, which need no certificates.
+func NewLocalPair() (*Signer, *Verifier, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a key: %w", err)
@@ -116,24 +116,24 @@ func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, err
 }
 
 // Verify returns the statement that the policy role has signed. The caller must check whether the statement is fresh
-// and is about the right call. Errors: [ErrNotPolicys].
+// and is about the right call. Errors: [ErrNotSignedByPolicy].
 func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
 	key, err := v.key(s.GetCertificates())
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotSignedByPolicy, err)
 	}
 	if !ed25519.Verify(key, signingInput(s.GetStatement()), s.GetSignature()) {
-		return nil, fmt.Errorf("%w: the signature does not belong to the certificate's key", ErrNotPolicys)
+		return nil, fmt.Errorf("%w: the signature does not belong to the certificate's key", ErrNotSignedByPolicy)
 	}
 	out := new(policyv1.DecisionStatement)
 	if err := proto.Unmarshal(s.GetStatement(), out); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotPolicys, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotSignedByPolicy, err)
 	}
 	return out, nil
 }
 
-// Principal returns the digest of a principal, as the comments in sluice/policy/v1 define it.
-func Principal(p *identityv1.Principal) []byte {
+// PrincipalDigest returns the digest of a principal, as the comments in sluice/policy/v1 define it.
+func PrincipalDigest(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}
 	for _, who := range all {

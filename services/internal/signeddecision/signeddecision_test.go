@@ -50,7 +50,7 @@ func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 	ours, other := authority(t), authority(t)
 	expired := pki.RoleLeaf(authv1.Role_ROLE_POLICY)
 	expired.Life = -time.Minute
-	verifier := signeddecision.ByCA(ours.Pool)
+	verifier := signeddecision.NewVerifier(ours.Pool)
 	for name, tt := range map[string]struct {
 		signer *signeddecision.Signer
 		change func(*policyv1.SignedDecision)
@@ -76,14 +76,14 @@ func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 			tt.change(signed)
 		}
 		got, err := verifier.Verify(signed)
-		if tt.good != (err == nil) || err != nil && !errors.Is(err, signeddecision.ErrNotPolicys) {
+		if tt.good != (err == nil) || err != nil && !errors.Is(err, signeddecision.ErrNotSignedByPolicy) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if tt.good && (got.GetApprovalId() != "a-1" || len(got.GetNonce()) != 16) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if _, err := signeddecision.ByCA(func() *x509.CertPool { return nil }).Verify(sign(t, newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
+	if _, err := signeddecision.NewVerifier(func() *x509.CertPool { return nil }).Verify(sign(t, newSigner(t, ours, pki.RoleLeaf(authv1.Role_ROLE_POLICY)))); err == nil {
 		t.Error("without a CA")
 	}
 }
@@ -100,7 +100,7 @@ func sign(t *testing.T, s *signeddecision.Signer) *policyv1.SignedDecision {
 // Two statements with equal contents differ, because their nonces do.
 func TestSigner_AddsNonceToEachStatement(t *testing.T) {
 	t.Parallel()
-	signer, verifier, err := signeddecision.Pair()
+	signer, verifier, err := signeddecision.NewLocalPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 		"a chain":       {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{}}},
 		"another chain": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Owner: "x"}}},
 	} {
-		sum := string(signeddecision.Principal(p))
+		sum := string(signeddecision.PrincipalDigest(p))
 		if other, was := seen[sum]; was {
 			t.Errorf("%s and %s are one", name, other)
 		}

@@ -57,7 +57,7 @@ func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 			return
 		case took > recoveryTime:
 			t.Fatalf("after %v: %v", took, err)
-		case !errors.Is(err, sqlstore.ErrAway):
+		case !errors.Is(err, sqlstore.ErrUnavailable):
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Millisecond)
@@ -107,7 +107,7 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 		proxy.DropSilently(t)
 		return err
 	})
-	if !errors.Is(err, sqlstore.ErrAway) {
+	if !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("a commit that is lost: %v", err)
 	}
 	proxy.EndFault(t)
@@ -132,14 +132,14 @@ func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 			proxy.DropSilently(t)
 			return count(ctx, tx)
 		})
-		if !errors.Is(err, sqlstore.ErrAway) {
+		if !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("who was first: %v", err)
 		}
 	})
 	<-begun
 	for range many {
 		wg.Go(func() {
-			if err := db.Do(ctx, count); !errors.Is(err, sqlstore.ErrAway) {
+			if err := db.Do(ctx, count); !errors.Is(err, sqlstore.ErrUnavailable) {
 				t.Errorf("who waited: %v", err)
 			}
 		})
@@ -168,7 +168,7 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
 	proxy.DropCommitResponses(t)
-	if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrAway) {
+	if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("told %v", err)
 	}
 	proxy.EndFault(t)
@@ -186,7 +186,7 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 	ready.Add(many)
 	for range many {
 		wg.Go(func() {
-			if err := db.Look(t.Context(), func(context.Context, *sqlstore.Tx) error {
+			if err := db.DoUnqueued(t.Context(), func(context.Context, *sqlstore.Tx) error {
 				ready.Done()
 				ready.Wait() // each goroutine has a separate connection
 				return nil
@@ -220,7 +220,7 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 			begin := time.Now()
 			for range 50 {
 				wg.Go(func() {
-					if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrAway) {
+					if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrUnavailable) {
 						t.Errorf("while it is away: %v", err)
 					}
 				})
@@ -284,7 +284,7 @@ func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	go func() { told <- db.Do(t.Context(), count) }()
 	select {
 	case err := <-told:
-		if !errors.Is(err, sqlstore.ErrAway) {
+		if !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("told %v", err)
 		}
 	case <-time.After(20 * time.Second):

@@ -94,7 +94,7 @@ func TestDo_CommitsDurably(t *testing.T) {
 			}
 			return boom
 		})
-		if !errors.Is(err, boom) || errors.Is(err, sqlstore.ErrAway) {
+		if !errors.Is(err, boom) || errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("a transaction that fails gives %v", err)
 		}
 		if err := db.Close(); err != nil {
@@ -273,10 +273,10 @@ func TestDo_ReportsErrAwayWhenServerIsKilled(t *testing.T) {
 		_, err := tx.ExecContext(ctx, "UPDATE counters SET n = 0")
 		return err
 	})
-	if !errors.Is(during, sqlstore.ErrAway) {
+	if !errors.Is(during, sqlstore.ErrUnavailable) {
 		t.Errorf("killed within a transaction: %v", during)
 	}
-	if err := db.Do(t.Context(), insert); !errors.Is(err, sqlstore.ErrAway) {
+	if err := db.Do(t.Context(), insert); !errors.Is(err, sqlstore.ErrUnavailable) {
 		t.Errorf("while it is away: %v", err)
 	}
 	server.Restart(t)

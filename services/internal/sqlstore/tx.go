@@ -57,15 +57,15 @@ const (
 
 // Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
 // transaction collides with another one, Do runs fn again, so fn must have no effects outside of the transaction. Do
-// returns an error of fn, or [ErrAway], also if ctx has ended. A transaction takes at most a minute, even if ctx
+// returns an error of fn, or [ErrUnavailable], also if ctx has ended. A transaction takes at most a minute, even if ctx
 // allows more.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
 
-// Look is like [DB.Do] for a function that rarely changes anything. It does not wait for other transactions until it
+// DoUnqueued is like [DB.Do] for a function that rarely changes anything. It does not wait for other transactions until it
 // has collided with one.
-func (d *DB) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+func (d *DB) DoUnqueued(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, "", fn)
 }
 
@@ -78,7 +78,7 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 		queue = d.queue
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrAway, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
 		case <-time.After(rand.N(pause)): //nolint:gosec // this is not a secret
 		}
 	}
@@ -180,11 +180,11 @@ func queueFor(table string) string {
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// wrapUnavailable wraps errors which mean that the store is unavailable in [ErrAway]. The store could not be reached, did not
+// wrapUnavailable wraps errors which mean that the store is unavailable in [ErrUnavailable]. The store could not be reached, did not
 // answer, is shutting down (class 57), has too many connections (class 53), or has ended the transaction of a silent
 // process (25P03).
 func wrapUnavailable(err error) error {
-	if err == nil || errors.Is(err, ErrAway) {
+	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err
 	}
 	pg, isPG := errors.AsType[*pgconn.PgError](err)
@@ -193,7 +193,7 @@ func wrapUnavailable(err error) error {
 	if isConnect || isNet || isPG && (pg.Code[:2] == "57" || pg.Code[:2] == "53" || pg.Code[:2] == "08" || pg.Code == "25P03") ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, sql.ErrConnDone) || errors.Is(err, sql.ErrTxDone) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%w: %w", ErrAway, err)
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err
 }

@@ -18,14 +18,14 @@ import (
 
 // Error says what is wrong with a JSON text, and where.
 type Error struct {
-	// At is a JSON Pointer (RFC 6901) into the text.
-	At string
-	// Why says what is wrong there. Its readers are people and models.
-	Why string
+	// Pointer is a JSON Pointer (RFC 6901) into the text.
+	Pointer string
+	// Message says what is wrong there. Its readers are people and models.
+	Message string
 }
 
 // Error implements error.
-func (e *Error) Error() string { return e.At + ": " + e.Why }
+func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
 // Read reads a JSON object into an empty message. It accepts only one form: fields are named by their JSON names,
 // numbers are JSON numbers, strings are JSON strings, and enum values are their names. Integers of 64 bits are
@@ -45,7 +45,7 @@ func Read(text []byte, m protoreflect.Message) error {
 type reader struct{ dec *jsontext.Decoder }
 
 func errorAt(at, why string, args ...any) error {
-	return &Error{At: "/" + strings.TrimPrefix(at, "/"), Why: fmt.Sprintf(why, args...)}
+	return &Error{Pointer: "/" + strings.TrimPrefix(at, "/"), Message: fmt.Sprintf(why, args...)}
 }
 
 func (r *reader) message(m protoreflect.Message, at string) error {

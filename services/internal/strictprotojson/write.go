@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ErrLarge means that the JSON text of a message would be too long.
-var ErrLarge = errors.New("the message is larger as JSON than it may be")
+// ErrTooLarge means that the JSON text of a message would be too long.
+var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message to out as a JSON object. If out becomes longer than most bytes, Append returns [ErrLarge];
+// Append appends a message to out as a JSON object. If out becomes longer than most bytes, Append returns [ErrTooLarge];
 // it may append a little more before. A field without presence is written even if it is empty. Unspecified enum
 // values and progress are omitted.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
@@ -30,7 +30,7 @@ type writer struct{ most int }
 
 func (w *writer) message(out []byte, m protoreflect.Message) (_ []byte, err error) {
 	if len(out) > w.most { // empty messages count too
-		return nil, ErrLarge
+		return nil, ErrTooLarge
 	}
 	if IsWellKnown(m.Descriptor()) {
 		text, err := protojson.Marshal(m.Interface())

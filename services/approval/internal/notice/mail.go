@@ -198,7 +198,7 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("%s, requested by %s", safetext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
+	what := fmt.Sprintf("%s, requested by %s", safetext.CallName(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
 	subject := "Approve? " + what
 	if m.Kind == store.Escalated {
 		subject = "Not decided yet: " + what

@@ -98,7 +98,7 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 
 // what describes the call of an approval in one line.
 func what(a *approvalv1.Approval) string {
-	return safetext.Escape(fmt.Sprintf("%s, requested by %s", safetext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
+	return safetext.Escape(fmt.Sprintf("%s, requested by %s", safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
 // standing returns the text that replaces an earlier message.

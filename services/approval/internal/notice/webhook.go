@@ -93,7 +93,7 @@ type event struct {
 // Send implements Channel.
 func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	body, err := json.Marshal(event{
-		Type: "approval." + m.Kind, Timestamp: m.Due, Tenant: m.Approval.GetRequester().GetTenant(), Data: safetext.Of(m.Approval),
+		Type: "approval." + m.Kind, Timestamp: m.Due, Tenant: m.Approval.GetRequester().GetTenant(), Data: safetext.ApprovalOf(m.Approval),
 	})
 	if err != nil {
 		return "", fmt.Errorf("write the request: %w", err)

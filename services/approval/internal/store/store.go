@@ -69,14 +69,14 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // Do runs fn in one transaction, after the moves that are due by time. If many moves are due, Do makes them in
 // transactions of their own first. Transactions of Do wait for each other. Do may run fn several times, so fn must have no
-// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrAway].
+// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
 // Look runs fn as Do does, but fn must not change anything. Look does not wait for other transactions.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	return s.do(ctx, s.db.Look, fn)
+	return s.do(ctx, s.db.DoUnqueued, fn)
 }
 
 func (s *Store) do(ctx context.Context, run transact, fn work) error {

@@ -400,8 +400,8 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 			for i := range callers {
 				wg.Go(func() {
 					var got *lifecycle.Refused
-					err := sqlstore.ErrAway
-					for errors.Is(err, sqlstore.ErrAway) { // a busy machine may not open a connection in time
+					err := sqlstore.ErrUnavailable
+					for errors.Is(err, sqlstore.ErrUnavailable) { // a busy machine may not open a connection in time
 						err = replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 							r, err := tx.Get(ctx, "acme", id)
 							if err != nil {

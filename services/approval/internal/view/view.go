@@ -208,7 +208,7 @@ func hidesSomething(params string) bool {
 		if err != nil {
 			return !errors.Is(err, io.EOF)
 		}
-		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return safetext.Hides(r) && !strings.ContainsRune("\n\r\t", r) }) {
+		if token.Kind() == '"' && strings.ContainsFunc(token.String(), func(r rune) bool { return safetext.IsHidden(r) && !strings.ContainsRune("\n\r\t", r) }) {
 			return true
 		}
 	}

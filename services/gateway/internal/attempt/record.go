@@ -34,7 +34,7 @@ func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, wr
 	defer span.End()
 	err := write(ctx, rec)
 	if err != nil {
-		spans.Failed(span, enum.Given(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
+		spans.Failed(span, enum.NameOrEmpty(commonv1.Code_CODE_AUDIT_UNAVAILABLE))
 	}
 	return err
 }
@@ -83,7 +83,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 func (a Attempt) describe(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
-		rec.Category, rec.Risk = enum.Given(class.GetCategory()), enum.Given(class.GetRisk())
+		rec.Category, rec.Risk = enum.NameOrEmpty(class.GetCategory()), enum.NameOrEmpty(class.GetRisk())
 	}
 }
 
@@ -154,7 +154,7 @@ func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Re
 	if rec.Hidden {
 		rec.Rule = rule(a.Decision.GetRule())
 	}
-	rec.Code = enum.Given(refused.Code)
+	rec.Code = enum.NameOrEmpty(refused.Code)
 	rec.Message = refused.Text()
 	rec.SessionKey = sessionKey(refused.SessionKey)
 	if refused.Approval != nil {
@@ -171,7 +171,7 @@ func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error,
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
 	if err != nil { // the text of err may quote what a server wrote
-		rec.Code = enum.Given(Code(err))
+		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: Unusable(answer.Status, err)}).Text()
 	} else {
 		rec.ResultBytes = int64(len(answer.Message.Raw))
@@ -251,13 +251,13 @@ func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 
 // NotSent returns the refusal of a call that is not sent because its intent or claim could not be recorded.
 func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
-	if errors.Is(err, journal.ErrShare) {
+	if errors.Is(err, journal.ErrQuota) {
 		d.deps.Log.WarnContext(ctx, "a principal has used up its quota of the journal; its call is not sent", "decision_id", a.ID, "error", err)
 		refused := &refusal.Refusal{
 			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
 			Message: "the records of this caller's calls exceed their quota of the journal; an operator can raise it (journal.share, journal.calls_mib).",
 		}
-		if full := quota.Why(err); full != "" {
+		if full := quota.Reason(err); full != "" {
 			refused.Message = full + "; an operator can raise the limit (journal.share, journal.calls_mib)."
 		}
 		return refused
@@ -279,7 +279,7 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 	return journal.Rule{Document: r.GetDocument(), Rule: r.GetRule()}
 }
 
-func sessionKey(k policyv1.SessionKey) string { return enum.Given(k) }
+func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 
 // Unjudged is a request of an authenticated caller that was rejected or refused before policy was asked about it.
 type Unjudged struct {
@@ -308,7 +308,7 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 		Method:       r.Method,
 		Tool:         r.Name,
 		Effect:       Denied,
-		Code:         enum.Given(r.Code),
+		Code:         enum.NameOrEmpty(r.Code),
 		Message:      refused.Text(),
 		RequestBytes: int64(r.Bytes),
 		FromServer:   r.FromServer,
@@ -326,7 +326,7 @@ func Unusable(status int, err error) string {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}
 	if errors.Is(err, quota.ErrFull) {
-		return quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
+		return quota.Reason(err) + "; end some of them, or wait until they are idle and end by themselves."
 	}
 	for _, own := range []error{upstream.ErrRests, upstream.ErrBusy} {
 		if errors.Is(err, own) {

@@ -35,7 +35,7 @@ func (x *Exchange) CheckInputs(ctx context.Context, answer *jsonrpc.Answer) *ref
 	if why == nil {
 		return nil
 	}
-	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
+	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
 // unasked returns the refusal of a request in an answer; nil if all are allowed.

@@ -266,7 +266,7 @@ func toldServer(why *refusal.Refusal) (code int, text string) {
 	case commonv1.Code_CODE_METHOD_DENIED:
 		return mcp.CodeMethodUnknown, upstream.NotCarried + " Decision " + why.ID + "."
 	default:
-		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.Given(why.Code) + ", decision " + why.ID + "."
+		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.NameOrEmpty(why.Code) + ", decision " + why.ID + "."
 	}
 }
 

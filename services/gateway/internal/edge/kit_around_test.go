@@ -74,7 +74,7 @@ type people struct {
 }
 
 func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
-	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.BehalfOf(ctx).GetSubject() != "ana" {
+	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.PrincipalOf(ctx).GetSubject() != "ana" {
 		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
 	return &approvalv1.GetApprovalResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil

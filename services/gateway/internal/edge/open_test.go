@@ -247,7 +247,7 @@ func TestStaleTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		h := w.connect()
-		w.tokens.Heard()
+		w.tokens.Confirm()
 		time.Sleep(5 * time.Second)
 		for name, body := range map[string]string{
 			"initialize": initialize, "tools/call": toolCall, "tools/list": `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "ping": `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
@@ -262,7 +262,7 @@ func TestStaleTokens(t *testing.T) {
 		if len(w.opened) != 1 || len(w.of(journal.KindIntent)) != 0 {
 			t.Error("something reached the server")
 		}
-		w.tokens.Heard()
+		w.tokens.Confirm()
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
 			t.Errorf("it does not heal: %d %s", got.status, got.body)
 		}

@@ -3,34 +3,34 @@ package intake
 import (
 	"context"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Message reads a server's message with the server's secrets redacted. For a large message it first waits for a
 // processor slot. Errors are those of the gate and of ctx, or that too many of the holder's messages wait for slots.
-func Message(ctx context.Context, raw []byte, clean *redact.Scrubber, has *room.Holding) (*gate.Answer, error) {
+func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.Holding) (*jsonrpc.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	return gate.ReadAnswer(clean.Answer(raw), gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(clean.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// Mended is [Message], but repairs an answer with a fault that [gate.Mend] knows, in raw itself. methodOf is that of
+// Mended is [Message], but repairs an answer with a fault that [jsonrpc.Mend] knows, in raw itself. methodOf is that of
 // gate.Mend.
-func Mended(ctx context.Context, raw []byte, clean *redact.Scrubber, has *room.Holding, methodOf func(id []byte) string) (*gate.Answer, error) {
+func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.Holding, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	raw = clean.Answer(raw)
-	answer, err := gate.ReadAnswer(raw, gate.AnswerLimits())
-	if err == nil || !gate.Mend(raw, gate.AnswerLimits(), methodOf) {
+	answer, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
+	if err == nil || !jsonrpc.Mend(raw, jsonrpc.AnswerLimits(), methodOf) {
 		return answer, err
 	}
-	return gate.ReadAnswer(raw, gate.AnswerLimits())
+	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }

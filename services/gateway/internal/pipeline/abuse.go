@@ -162,7 +162,7 @@ func restOf(rec *journal.Record, since time.Time) *journal.Record {
 		FromServer: rec.FromServer,
 		Server:     blame(rec).server,
 		Effect:     attempt.Denied,
-		Code:       enum.Given(commonv1.Code_CODE_ABUSE_LIMITED),
+		Code:       enum.NameOrEmpty(commonv1.Code_CODE_ABUSE_LIMITED),
 		Message:    (&refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}).Text(),
 		Since:      since,
 	}

@@ -233,7 +233,7 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "settled"},
 		},
 		"X5 the caller has its share of the journal": {
-			func(w *world) { w.broken[journal.KindClaim] = journal.ErrShare }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
+			func(w *world) { w.broken[journal.KindClaim] = journal.ErrQuota }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim"},
 		},
 		"the intent can't be recorded": {

@@ -47,7 +47,7 @@ func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-		Message: "this caller sends too many messages: " + quota.Why(err) + "; wait a minute.", RetryAfter: stretchTime,
+		Message: "this caller sends too many messages: " + quota.Reason(err) + "; wait a minute.", RetryAfter: stretchTime,
 	}
 }
 

@@ -63,7 +63,7 @@ func TestACallThatIsAllowed(t *testing.T) {
 		if got := r.GetCall(); got.String() != want.String() {
 			t.Errorf("policy was asked about %v, want %v", got, want)
 		}
-		if authn.BehalfOf(ctx).GetSubject() != "ana" {
+		if authn.PrincipalOf(ctx).GetSubject() != "ana" {
 			t.Error("policy did not get the principal")
 		}
 		return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
@@ -199,7 +199,7 @@ var refusedCases = []struct {
 	}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
 	{"X5 the caller has its share of the journal", func(w *world) {
 		with(func(*policyv1.Decision) {})(w)
-		w.broken[journal.KindIntent] = fmt.Errorf("x: %w", journal.ErrShare)
+		w.broken[journal.KindIntent] = fmt.Errorf("x: %w", journal.ErrQuota)
 	}, commonv1.Code_CODE_ABUSE_LIMITED},
 }
 
@@ -226,13 +226,13 @@ func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
 				begin := time.Now()
 				got := w.pipeline(t).Do(t.Context(), w.call(t))
 				if got.Refusal == nil || got.Answer != nil || got.Refusal.Code != tt.code {
-					t.Fatalf("got %+v, want %s", got, enum.Given(tt.code))
+					t.Fatalf("got %+v, want %s", got, enum.NameOrEmpty(tt.code))
 				}
 				if took := time.Since(begin); took > 2*time.Second {
 					t.Errorf("it took %v", took)
 				}
 				records := w.of(journal.KindRefusal)
-				if len(records) != 1 || records[0].Code != enum.Given(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
+				if len(records) != 1 || records[0].Code != enum.NameOrEmpty(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
 					t.Errorf("records %+v", records)
 				}
 				if w.count("send") != 0 || len(w.of(journal.KindIntent)) != 0 {
@@ -345,7 +345,7 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 			given(w, cancel)
 			got := w.pipeline(t).Do(ctx, w.call(t))
 			if got.Refusal != nil {
-				t.Errorf("refused as %s", enum.Given(got.Refusal.Code))
+				t.Errorf("refused as %s", enum.NameOrEmpty(got.Refusal.Code))
 			}
 			if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)

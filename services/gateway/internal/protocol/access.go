@@ -34,7 +34,7 @@ func NotOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
 		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
-		if full := quota.Why(err); full != "" {
+		if full := quota.Reason(err); full != "" {
 			refused.Message = full + " (session.max_per_principal); end some of them, or wait until one is idle."
 		}
 		return refused

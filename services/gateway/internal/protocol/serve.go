@@ -172,7 +172,7 @@ func (x *Request) check() *refusal.Refusal {
 // TooMuchInFlight refuses a message that exceeds a quota of requests under way.
 func TooMuchInFlight(err error) *refusal.Refusal {
 	message := "this caller has too many or too large requests in flight; wait for some of them."
-	if full := quota.Why(err); full != "" {
+	if full := quota.Reason(err); full != "" {
 		message = full + "; wait for some of them."
 	}
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)

@@ -54,7 +54,7 @@ func Bodies() Limits { return Limits{Principal: Share, Person: Half, Server: Siz
 // Room is a memory budget that holdings share. It is safe for concurrent use.
 type Room struct {
 	limits  Limits
-	reading *fairqueue.Turns[key]
+	reading *fairqueue.Queue[key]
 
 	mu       sync.Mutex
 	accounts map[key]*account
@@ -68,7 +68,7 @@ func New(l Limits) (*Room, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
 		return nil, errors.New("room: limits must be positive and at most All, and Last at most each of them")
 	}
-	return &Room{limits: l, reading: fairqueue.ForProcessor[key](), accounts: make(map[key]*account)}, nil
+	return &Room{limits: l, reading: fairqueue.NewForProcessor[key](), accounts: make(map[key]*account)}, nil
 }
 
 // waiter is a holding that waits for more memory. A waiter with zero bytes waits for earlier waiters of its principal
@@ -128,7 +128,7 @@ type Holding struct {
 // itself, it returns accounts of the key alone.
 func (h *Holding) AccountsOf(who principal.Key) principal.Accounts {
 	if h == nil || h.of.Accounts.Caller() != who {
-		return principal.Alone(who)
+		return principal.AccountsOfKey(who)
 	}
 	return h.of.Accounts
 }

@@ -82,7 +82,7 @@ type Deps struct {
 type Visibility struct {
 	deps    Deps
 	views   views
-	filters *fairqueue.Turns[principal.Key]
+	filters *fairqueue.Queue[principal.Key]
 
 	mu     sync.Mutex
 	access map[principal.Key]map[string]Access

@@ -49,7 +49,7 @@ func fold(text string, places bool) folded {
 			put(string(unicode.ToLower(r)), at)
 		case strings.ContainsRune(emphasis, r):
 			put(" ", at)
-		case safetext.Hides(r):
+		case safetext.IsHidden(r):
 		default:
 			put(strings.ToLower(norm.NFKC.String(string(r))), at)
 		}

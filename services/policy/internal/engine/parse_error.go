@@ -209,7 +209,7 @@ func (c *checker) checkMatch(m *Match) {
 		case message != "": // reported by checkPattern
 		case known != "":
 			c.add(field, "is not how a method is spelled", "write "+known)
-		case g.exact && slices.Contains(mcpmethod.Unasked(), g.prefix):
+		case g.exact && slices.Contains(mcpmethod.WithoutRule(), g.prefix):
 			c.add(field, "names a method that always passes or is always refused, whatever the rules are", "remove it")
 		}
 	}

@@ -22,7 +22,7 @@ import (
 var files embed.FS
 
 // ErrNotStored means that the text of a definition is not stored.
-var ErrNotKept = errors.New("the text of the definition is not stored")
+var ErrNotStored = errors.New("the text of the definition is not stored")
 
 // Config says where the catalog is stored.
 type Config struct {
@@ -54,9 +54,9 @@ func (s *Store) Close() error { return s.db.Close() }
 // ChangedSince returns the current version of the catalog, and the servers that have changed after a version, in no
 // particular order. Version 0 is before the first change. ChangedSince classifies the tools of a server again, in
 // memory, if their classes come from another version of the classifier or from another trust setting.
-func (s *Store) Since(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
+func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		servers, stale = nil, nil
 		if err := tx.QueryRowContext(ctx, "SELECT version FROM changes").Scan(&version); err != nil || version == known {
 			return err
@@ -78,25 +78,25 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 	})
 	for _, server := range stale {
 		if err == nil {
-			err = s.reclassify(ctx, server, trusted(server.Name))
+			err = s.reclassifyStored(ctx, server, trusted(server.Name))
 		}
 	}
 	return version, servers, err
 }
 
 // reclassifyStored classifies the tools of a server again, from the stored texts.
-func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted bool) error {
+func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
 		return err
 	}
-	classifyAnew(server, texts, trusted)
+	reclassify(server, texts, trusted)
 	return nil
 }
 
 // reclassify classifies the tools of a server again, from the texts. It changes server, so no other goroutine may use
 // it.
-func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
+func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
 		for i := range t.Definitions {
@@ -109,7 +109,7 @@ func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trust
 
 // Texts returns the texts of all stored definitions of a server.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = textsOf(ctx, tx, server)
 		return err
 	})
@@ -135,7 +135,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 
 // Text returns the text of one definition of a server. It returns [ErrNotStored] if the text is not stored.
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
 		return err
 	})
@@ -145,7 +145,7 @@ func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) 
 func textOf(ctx context.Context, tx *sqlstore.Tx, server string, digest catalog.Digest) (text string, err error) {
 	err = tx.QueryRowContext(ctx, "SELECT text FROM definitions WHERE server = $1 AND digest = $2", server, hexOf(digest)).Scan(&text)
 	if errors.Is(err, sql.ErrNoRows) {
-		return "", ErrNotKept
+		return "", ErrNotStored
 	}
 	return text, err
 }
@@ -168,7 +168,7 @@ type Change struct {
 // empty server if none is stored. fn may run more than once, and must use only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
-// nothing. The error is an error of fn, or [sqlstore.ErrAway].
+// nothing. The error is an error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version = 0
@@ -189,7 +189,7 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 				if err != nil {
 					return err
 				}
-				classifyAnew(before, texts, trusted)
+				reclassify(before, texts, trusted)
 			}
 		}
 		change, err := fn(tx, before, func(d catalog.Digest) (string, error) { return textOf(ctx, tx, name, d) })
@@ -199,14 +199,14 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 		if after = change.Server; after == before {
 			return nil
 		}
-		version, err = keep(ctx, tx, change)
+		version, err = writeChange(ctx, tx, change)
 		return err
 	})
 	return after, version, err
 }
 
 // writeChange writes a change and returns the new version of the catalog.
-func keep(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
+func writeChange(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
 	name := change.Server.Name
 	for digest, text := range change.New {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO definitions (server, digest, text) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", name, hexOf(digest), text); err != nil {

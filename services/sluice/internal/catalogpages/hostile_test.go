@@ -53,7 +53,7 @@ func noneHides(t *testing.T, file, text string) {
 		t.Errorf("%s is no UTF-8", file)
 	}
 	for at, r := range text {
-		if r != '\n' && r != 0xfe0f && safetext.Hides(r) {
+		if r != '\n' && r != 0xfe0f && safetext.IsHidden(r) {
 			t.Errorf("%s has %U at %d", file, r, at)
 			return
 		}

@@ -131,7 +131,7 @@ func jsonClassificationOf(c *policyv1.Classification) *jsonClassification {
 	for _, e := range c.GetEvidence() {
 		out.Evidence = append(out.Evidence, jsonEvidence{
 			Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
-			Category: enum.Given(e.GetCategory()), Weight: Rounded(e.GetWeight()),
+			Category: enum.NameOrEmpty(e.GetCategory()), Weight: Rounded(e.GetWeight()),
 		})
 	}
 	return out
@@ -174,7 +174,7 @@ func jsonOverrideOf(o *policyv1.ToolOverride) *jsonOverride {
 		return nil
 	}
 	return &jsonOverride{
-		Category: enum.Given(o.GetCategory()), Risk: enum.Given(o.GetRisk()), Tags: o.GetTags(), Reason: o.GetReason(), Author: o.GetAuthor(),
+		Category: enum.NameOrEmpty(o.GetCategory()), Risk: enum.NameOrEmpty(o.GetRisk()), Tags: o.GetTags(), Reason: o.GetReason(), Author: o.GetAuthor(),
 		Time: instant(o.GetTime()), DefinitionDigest: digest(o.GetDefinitionDigest()),
 	}
 }

@@ -58,7 +58,7 @@ func hides(r, before rune, lines bool) bool {
 	case r == 0xfe0f && unicode.Is(unicode.So, before):
 		return false // U+FE0F after a symbol makes the symbol an emoji
 	default:
-		return safetext.Hides(r)
+		return safetext.IsHidden(r)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestAllOfATextIsShown(t *testing.T) {
 				t.Fatalf("%q is shown as %q", text, got)
 			}
 			for _, r := range got {
-				if r != '\n' && r != 0xfe0f && safetext.Hides(r) {
+				if r != '\n' && r != 0xfe0f && safetext.IsHidden(r) {
 					t.Fatalf("%q is shown as %q", text, got)
 				}
 			}

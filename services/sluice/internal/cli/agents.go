@@ -160,7 +160,7 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 				return err
 			}
 		case t.json():
-			if err := t.printLine(promptAnswer{resp.GetResponse(), resp.GetFinished(), resp.GetWaiting().GetApprovalId(), enum.Name(resp.GetState()), resp.GetTurnCount(), resp.GetIsStopped(), enum.Given(resp.GetStopReason())}); err != nil {
+			if err := t.printLine(promptAnswer{resp.GetResponse(), resp.GetFinished(), resp.GetWaiting().GetApprovalId(), enum.Name(resp.GetState()), resp.GetTurnCount(), resp.GetIsStopped(), enum.NameOrEmpty(resp.GetStopReason())}); err != nil {
 				return err
 			}
 		case !resp.GetFinished():
@@ -211,7 +211,7 @@ type agentRow struct {
 
 func agentOf(a *wasmagentv1.Agent) agentRow {
 	return agentRow{
-		ID: a.GetId(), State: enum.Name(a.GetState()), StopReason: enum.Given(a.GetStopReason()), Failure: a.GetFailure().GetMessage(), Guest: a.GetGuest(),
+		ID: a.GetId(), State: enum.Name(a.GetState()), StopReason: enum.NameOrEmpty(a.GetStopReason()), Failure: a.GetFailure().GetMessage(), Guest: a.GetGuest(),
 		Creator: a.GetCreator(), Turns: a.GetTurnCount(), Files: a.GetFileCount(), Created: a.GetCreatedAt().AsTime(),
 	}
 }

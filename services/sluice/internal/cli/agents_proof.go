@@ -82,8 +82,8 @@ type eventRow struct {
 
 func (t *tool) printEvent(e *wasmagentv1.Event) error {
 	row := eventRow{
-		e.GetEpoch(), e.GetSequence(), e.GetTime().AsTime(), enum.Name(e.GetKind()), enum.Given(e.GetEffect()), e.GetEnvelopeJson(), e.GetEnvelopeDigest(), e.GetEffectSequence(),
-		e.GetDecisionId(), enum.Given(e.GetCode()), e.GetApprovalId(), e.GetFuel(), enum.Given(e.GetState()), e.GetMessage(), e.GetActor(), e.GetHash(),
+		e.GetEpoch(), e.GetSequence(), e.GetTime().AsTime(), enum.Name(e.GetKind()), enum.NameOrEmpty(e.GetEffect()), e.GetEnvelopeJson(), e.GetEnvelopeDigest(), e.GetEffectSequence(),
+		e.GetDecisionId(), enum.NameOrEmpty(e.GetCode()), e.GetApprovalId(), e.GetFuel(), enum.NameOrEmpty(e.GetState()), e.GetMessage(), e.GetActor(), e.GetHash(),
 	}
 	if t.json() {
 		return t.printLine(row)

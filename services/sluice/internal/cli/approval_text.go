@@ -48,7 +48,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetDeniedUntil()
 	}
 	return []string{
-		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), safetext.Call(a.GetServer(), a.GetMethod(), a.GetName()),
+		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()),
 		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
 	}
 }
@@ -156,7 +156,7 @@ func (s *seen) document() any {
 		Params     string           `json:"params,omitzero"`
 		View       jsontext.Value   `json:"view,omitzero"`
 		History    []jsontext.Value `json:"history"`
-	}{Approval: safetext.Of(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
+	}{Approval: safetext.ApprovalOf(s.resp.GetApproval()), ViewDigest: hex.EncodeToString(s.digest), Params: s.params.String(), History: []jsontext.Value{}}
 	if v := s.resp.GetView(); v != nil {
 		out.View = protoJSON(v)
 	}

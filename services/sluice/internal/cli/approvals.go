@@ -98,7 +98,7 @@ func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 	if t.json() {
 		out := make([]safetext.Approval, len(resp.GetApprovals()))
 		for i, a := range resp.GetApprovals() {
-			out[i] = safetext.Of(a)
+			out[i] = safetext.ApprovalOf(a)
 		}
 		return t.printJSON(out)
 	}

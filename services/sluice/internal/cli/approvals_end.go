@@ -128,7 +128,7 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 		return err
 	}
 	if t.json() {
-		return t.printJSON(safetext.Of(a))
+		return t.printJSON(safetext.ApprovalOf(a))
 	}
 	err = oneLine(t.out, "%s is %s%s", a.GetId(), enum.Name(a.GetState()), told)
 	return err
@@ -154,7 +154,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		}
 		var out []string
 		for _, a := range resp.GetApprovals() {
-			out = append(out, cobra.CompletionWithDesc(a.GetId(), safetext.Line(safetext.Call(a.GetServer(), a.GetMethod(), a.GetName())+", "+enum.Name(a.GetState()))))
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), safetext.Line(safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName())+", "+enum.Name(a.GetState()))))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

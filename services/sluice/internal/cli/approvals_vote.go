@@ -79,7 +79,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		return t.explain(err)
 	}
 	if t.json() {
-		return t.printJSON(safetext.Of(resp.GetApproval()))
+		return t.printJSON(safetext.ApprovalOf(resp.GetApproval()))
 	}
 	err = oneLine(t.out, "%s is %s%s", before.GetId(), enum.Name(resp.GetApproval().GetState()), standing(before, resp))
 	return err

@@ -105,7 +105,7 @@ func (w *watch) print(a *approvalv1.Approval) error {
 		if a == nil {
 			return nil
 		}
-		return w.printLine(safetext.Of(a))
+		return w.printLine(safetext.ApprovalOf(a))
 	}
 	if !w.headed {
 		w.headed = true

@@ -190,7 +190,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 		for _, e := range tool.GetEvidence() {
 			one.Evidence = append(one.Evidence, classEvidence{
 				Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
-				Category: title(enum.Given(e.GetCategory())), Weight: catalogpages.Rounded(e.GetWeight()),
+				Category: title(enum.NameOrEmpty(e.GetCategory())), Weight: catalogpages.Rounded(e.GetWeight()),
 			})
 		}
 		out = append(out, one)

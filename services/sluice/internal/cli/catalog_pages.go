@@ -81,7 +81,7 @@ func (t *tool) catalogServers() *cobra.Command {
 					}
 					state += "; " + line
 				}
-				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.Given(s.GetPin()), yesNo(s.GetTrusted()), when(s.GetListed()), state}
+				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.NameOrEmpty(s.GetPin()), yesNo(s.GetTrusted()), when(s.GetListed()), state}
 			}
 			return t.table([]string{"SERVER", "TOOLS", "WAITING", "PIN", "TRUSTED", "LISTED", "STATE"}, rows)
 		}),
@@ -200,7 +200,7 @@ func (t *tool) catalogList() *cobra.Command {
 			rows := make([][]string, len(tools))
 			for i, one := range tools {
 				held := one.GetClassification()
-				rows[i] = []string{one.GetServer(), one.GetName(), enum.Given(held.GetCategory()), enum.Given(held.GetRisk()), stateOf(one), one.GetDescription()}
+				rows[i] = []string{one.GetServer(), one.GetName(), enum.NameOrEmpty(held.GetCategory()), enum.NameOrEmpty(held.GetRisk()), stateOf(one), one.GetDescription()}
 			}
 			return t.table([]string{"SERVER", "TOOL", "CATEGORY", "RISK", "STATE", "DESCRIPTION"}, clipLast(rows))
 		}),
@@ -275,7 +275,7 @@ func stateOf(tool *policyv1.CatalogTool) string {
 	case !tool.GetListedNow():
 		return "not listed"
 	default:
-		return enum.Given(tool.GetPin())
+		return enum.NameOrEmpty(tool.GetPin())
 	}
 }
 

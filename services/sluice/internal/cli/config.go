@@ -89,7 +89,7 @@ func resolveAll(f *config.File, inventory map[string][]string) (warnings []strin
 func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	if len(f.Policies) == 0 {
 		switch {
-		case f.Apart(): // the policy role may use another file
+		case f.HasSeparateRoles(): // the policy role may use another file
 			return []string{"no policies are configured, so the policy role does not start with this file: name files or folders under `policies`"}, nil
 		case len(f.Servers) > 0:
 			return nil, errNoPolicies
@@ -121,7 +121,7 @@ var errNoPolicies = errors.New("no policies are configured, so every call would 
 func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	known := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
-	if len(names) == 0 && !f.Apart() {
+	if len(names) == 0 && !f.HasSeparateRoles() {
 		names = []string{demoName, agentsName}
 	}
 	out := make(map[string][]string, len(names))
@@ -152,7 +152,7 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 // certificates may be on other machines.
 func checkGRPC(f *config.File) error {
 	switch {
-	case f.Apart():
+	case f.HasSeparateRoles():
 		return nil
 	case f.TLS.Dir != "":
 		_, _, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
@@ -167,10 +167,10 @@ func checkGRPC(f *config.File) error {
 // checkMCP returns an error if `up` could not serve MCP. It returns nil if roles run in separate processes, because the
 // gateway's files may be on another machine.
 func checkMCP(f *config.File) error {
-	if f.Apart() || f.ListenTLS.Cert == "" {
+	if f.HasSeparateRoles() || f.ListenTLS.Cert == "" {
 		return nil
 	}
-	if _, err := pki.FollowPair(f.Path(f.ListenTLS.Cert), f.Path(f.ListenTLS.Key), slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := pki.WatchPair(f.Path(f.ListenTLS.Cert), f.Path(f.ListenTLS.Key), slog.New(slog.DiscardHandler)); err != nil {
 		return fmt.Errorf("listen_tls: %w", err)
 	}
 	return nil
@@ -178,10 +178,10 @@ func checkMCP(f *config.File) error {
 
 func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report, warnings []string) error {
 	out := checked{
-		File: orDash(f.Name()), Listen: f.Listen, Apart: f.Apart(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
+		File: orDash(f.Name()), Listen: f.Listen, Apart: f.HasSeparateRoles(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
 		Tokens: []string{}, Groups: groupsOf(f), Sandboxes: sandboxes, Warnings: append([]string{}, warnings...), Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
 	}
-	if !f.Apart() {
+	if !f.HasSeparateRoles() {
 		out.GRPC = f.GRPC
 	}
 	for _, token := range f.Auth.Tokens {
@@ -203,7 +203,7 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	for _, name := range out.Servers {
 		rows = append(rows, []string{"server", name})
 	}
-	for _, alike := range sandbox.Alike(sandboxes) {
+	for _, alike := range sandbox.GroupByReport(sandboxes) {
 		rows = append(rows, []string{"sandbox", strings.Join(alike.Names, ", ") + ": " + alike.Report.String()})
 	}
 	for _, name := range out.Policies {

@@ -81,7 +81,7 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 		return nil, err
 	}
 	target, server, from := f.GRPC, authv1.Role_ROLE_GATEWAY, cmp.Or(f.Name(), "the default")
-	if f.Apart() {
+	if f.HasSeparateRoles() {
 		target, server = f.Roles[authn.RoleName(role)].Addr, role
 	}
 	if t.addr != "" {
@@ -120,7 +120,7 @@ func mcpURL(f *config.File, server string) string {
 	if err != nil {
 		return ""
 	}
-	if f.Apart() {
+	if f.HasSeparateRoles() {
 		if h, _, err := net.SplitHostPort(f.Roles["gateway"].Addr); err == nil {
 			host = h
 		}

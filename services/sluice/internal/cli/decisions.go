@@ -205,7 +205,7 @@ func recordRow(r *gatewayv1.Record) []string {
 	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),
-		orDash(enum.Given(r.GetKind())),
+		orDash(enum.NameOrEmpty(r.GetKind())),
 		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
 		orDash(what),
 		resultWord(r),
@@ -215,14 +215,14 @@ func recordRow(r *gatewayv1.Record) []string {
 }
 
 func resultWord(r *gatewayv1.Record) string {
-	if c := enum.Given(r.GetCode()); c != "" {
+	if c := enum.NameOrEmpty(r.GetCode()); c != "" {
 		if r.GetCount() > 1 {
 			return fmt.Sprintf("%s ×%d", c, r.GetCount())
 		}
 		return c
 	}
 	if r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
-		return enum.Given(r.GetResult())
+		return enum.NameOrEmpty(r.GetResult())
 	}
 	return effectName(r.GetEffect())
 }

@@ -154,7 +154,7 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 	for _, role := range roles {
 		name := authn.RoleName(role)
 		file := filepath.Join(f.Path(f.TLS.Dir), name+".pem")
-		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.Apart() {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.HasSeparateRoles() {
 			continue // it is on another machine
 		}
 		of := "certificate of " + name
@@ -241,11 +241,11 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
 		if box := s.GetSandbox(); len(box.GetNotHeld()) > 0 {
-			boxes[s.GetName()] = sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}
+			boxes[s.GetName()] = sandbox.Report{By: box.GetBy(), Enforced: box.GetHeld(), NotEnforced: box.GetNotHeld(), Why: box.GetWhy()}
 		}
 	}
-	for _, alike := range sandbox.Alike(boxes) {
-		text := "not held: " + strings.Join(alike.Report.NotHeld, ", ")
+	for _, alike := range sandbox.GroupByReport(boxes) {
+		text := "not held: " + strings.Join(alike.Report.NotEnforced, ", ")
 		if alike.Report.Why != "" {
 			text += "; " + alike.Report.Why
 		}

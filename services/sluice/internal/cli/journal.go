@@ -134,7 +134,7 @@ func (t *tool) printVerified(dir string, r journal.Report, wrong error) error {
 }
 
 func toVerified(c journal.ChainReport) verifiedChain {
-	return verifiedChain{Segments: c.Segments, Records: c.Records, First: c.First, Last: c.Last, Hash: c.Head, Torn: c.Torn}
+	return verifiedChain{Segments: c.Segments, Records: c.Records, First: c.First, Last: c.Last, Hash: c.Head, Torn: c.Incomplete}
 }
 
 func headWords(h *journal.Head) string {

@@ -308,7 +308,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 
 // termsText returns the terms of an approval in one line.
 func termsText(terms *policyv1.ApprovalTerms) string {
-	parts := []string{"by " + safetext.Who(terms)}
+	parts := []string{"by " + safetext.Approvers(terms)}
 	if d := terms.GetDecideWithin(); d != nil {
 		parts = append(parts, "decided within "+d.AsDuration().String())
 	}

@@ -44,7 +44,7 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool
 
 func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	d := e.GetDecision()
-	t.printf("%s  %s", effectName(d.GetEffect()), enum.Given(d.GetCode()))
+	t.printf("%s  %s", effectName(d.GetEffect()), enum.NameOrEmpty(d.GetCode()))
 	t.printf("%s", e.GetWhy())
 	if d.GetMessage() != "" {
 		t.printf("reason: %s", d.GetMessage())
@@ -118,7 +118,7 @@ func mark(held bool) string {
 }
 
 func effectName(e policyv1.Effect) string {
-	return orDash(enum.Given(e))
+	return orDash(enum.NameOrEmpty(e))
 }
 
 func ruleName(r *policyv1.RuleRef) string {

@@ -70,7 +70,7 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		fmt.Fprintf(&b, "  MCP       %s   (all servers: their tools are named <server>__<tool>)\n", mcpURL(f, ""))
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
-	for _, alike := range sandbox.Alike(w.sandboxes) {
+	for _, alike := range sandbox.GroupByReport(w.sandboxes) {
 		fmt.Fprintf(&b, "  sandbox   %s: %s\n", strings.Join(alike.Names, ", "), alike.Report)
 		if advice := alike.Report.Advice(); advice != "" {
 			fmt.Fprintf(&b, "            for a stronger sandbox: %s\n", advice)

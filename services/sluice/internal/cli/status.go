@@ -88,7 +88,7 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	}
 	_ = group.Wait() // the errors are in h
 	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
-	if h.silence != nil && (silent || !f.Apart()) { // all roles have the same error, or run in the same process
+	if h.silence != nil && (silent || !f.HasSeparateRoles()) { // all roles have the same error, or run in the same process
 		h.roles = nil
 	}
 	return h
@@ -256,7 +256,7 @@ func (t *tool) printStatus(h heard) error {
 			line.StartingSince = since.AsTime().Local()
 		}
 		if box := s.GetSandbox(); box != nil {
-			line.Sandbox = &sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}
+			line.Sandbox = &sandbox.Report{By: box.GetBy(), Enforced: box.GetHeld(), NotEnforced: box.GetNotHeld(), Why: box.GetWhy()}
 		}
 		all.Servers = append(all.Servers, line)
 	}
@@ -319,7 +319,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 			boxes[s.Name] = *s.Sandbox
 		}
 	}
-	for _, alike := range sandbox.Alike(boxes) {
+	for _, alike := range sandbox.GroupByReport(boxes) {
 		rows = append(rows, []string{"sandbox " + strings.Join(alike.Names, ", "), alike.Report.String()})
 	}
 	return t.table([]string{"WHAT", "STATE"}, rows)

@@ -58,7 +58,7 @@ and config check look for this file.`,
 			if level != "" {
 				f.Log.Level = level
 			}
-			if f.Apart() {
+			if f.HasSeparateRoles() {
 				return errors.New("the configuration sets `roles`, which is for roles in separate processes: start each role by its own program, or remove `roles` to run them in one process")
 			}
 			if found != nil {
@@ -207,7 +207,7 @@ func generatedToken(role string) config.Token {
 
 // withGenerated returns the configuration with the tokens that `up` would generate.
 func withGenerated(f *config.File) *config.File {
-	if f.Apart() {
+	if f.HasSeparateRoles() {
 		return f
 	}
 	whole := *f

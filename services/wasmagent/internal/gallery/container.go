@@ -74,7 +74,7 @@ func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte,
 		}
 		var err error
 		if text, err = strictprotojson.Append(text, thing.ProtoReflect(), maxContainer); err != nil {
-			if errors.Is(err, strictprotojson.ErrLarge) {
+			if errors.Is(err, strictprotojson.ErrTooLarge) {
 				err = ErrLarge
 			}
 			return nil, err

@@ -84,10 +84,10 @@ const minScrubbedKey = 16
 type Models struct {
 	drivers         map[string]driver
 	retries         map[string]Retry
-	answerScrubbers map[string]*redact.Scrubber
+	answerScrubbers map[string]*redact.Redactor
 	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than minScrubbedKey. Such
 	// a key may be a placeholder for a local model, and an ordinary word of an answer.
-	errorScrubbers map[string]*redact.Scrubber
+	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
 
@@ -97,7 +97,7 @@ type price struct{ input, output int64 }
 // New returns the models of the providers, by name, and the built-in model `script`. answerTime is the time limit for
 // the beginning of a provider's answer; 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
-	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Scrubber{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
+	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: the name belongs to a built-in model", name)
@@ -116,7 +116,7 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 			return nil, fmt.Errorf("agents.providers.%s.url: %w", name, err)
 		}
 		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
-		m.errorScrubbers[name] = redact.New(nil, redact.Spellings(p.Key))
+		m.errorScrubbers[name] = redact.New(nil, redact.Forms(p.Key))
 		m.answerScrubbers[name] = redact.New(nil, nil)
 		if len(p.Key) >= minScrubbedKey {
 			m.answerScrubbers[name] = m.errorScrubbers[name]

@@ -93,7 +93,7 @@ type ModelUse struct {
 
 // HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
 func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manifest.ModelMatch) (left bool, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := firstUnspent(ctx, tx, budget, fits)
 		left = at != nil
 		return err

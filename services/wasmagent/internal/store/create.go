@@ -26,7 +26,7 @@ type AgentLimits struct {
 func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
-	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, caller) }); err != nil {
+	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, caller) }); err != nil {
 		return 0, err // checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {

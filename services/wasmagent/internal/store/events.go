@@ -49,7 +49,7 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 // Events returns events of an agent's journal with positions above after: at most limit events, and at most bytes
 // bytes, but at least one event if there is one. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false
 		rows, err := tx.QueryContext(ctx, "SELECT event FROM events WHERE id = $1 AND place > $2 ORDER BY place LIMIT $3", id, after, limit+1)
 		if err != nil {
@@ -74,7 +74,7 @@ func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes
 
 // Last returns the newest stored event of an agent's journal, or nil if there is none.
 func (s *Store) Last(ctx context.Context, id string) (last *wasmstorev1.StoredEvent, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var text []byte
 		err := tx.QueryRowContext(ctx, "SELECT event FROM events WHERE id = $1 ORDER BY place DESC LIMIT 1", id).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {

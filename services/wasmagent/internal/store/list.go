@@ -13,7 +13,7 @@ import (
 
 // CountDescendants returns the number of agents that have a principal in their chain, at any depth.
 func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = countDescendants(ctx, tx, tenant, subject)
 		return err
 	})
@@ -62,7 +62,7 @@ func (f Filter) where() (text string, params []any) {
 // turn, it returns the state before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
 		holder, now := s.leaseParams(tx)
 		given := append([]any{holder, now}, params...)
@@ -108,7 +108,7 @@ func (s *Store) EndedAgents(ctx context.Context, person principal.Key) (ids []st
 }
 
 func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []any)) (ids []string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ids = nil
 		text, params := query(tx)
 		return tx.Each(ctx, func(rows *sql.Rows) error {
@@ -123,7 +123,7 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 
 // StoredSizes returns the stored size of all agents, and of one person's agents, in bytes.
 func (s *Store) StoredSizes(ctx context.Context, person principal.Key) (all, own int64, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", person.Tenant, person.Subject).Scan(&own); err != nil {
 			return err
 		}

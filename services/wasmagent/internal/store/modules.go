@@ -43,7 +43,7 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 
 // Module returns a module by its digest, and the guest that has or had the module. Errors: [ErrModuleUnknown].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrModuleUnknown
@@ -61,7 +61,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 
 // ModuleGuest returns the guest that has or had the module with this digest. Errors: [ErrModuleUnknown].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrModuleUnknown
@@ -74,7 +74,7 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 // RemoveUnusedModules removes modules that no agent and no snapshot uses, moduleDays after they were current.
 func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
-	err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		return tx.Each(ctx, func(rows *sql.Rows) error {
 			var digest string
 			err := rows.Scan(&digest)
@@ -108,7 +108,7 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 // recordsAfter returns a page of agents in the order of creation, and the position of its last agent. after is the
 // position of the last agent on the previous page.
 func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, after
 		return tx.Each(ctx, func(rows *sql.Rows) error {
 			var text []byte

@@ -24,7 +24,7 @@ var migrationFiles embed.FS
 // Errors of a store, for [errors.Is].
 var (
 	// ErrUnavailable means that the store can't be reached, or did not answer. The change may have been stored or not.
-	ErrUnavailable = sqlstore.ErrAway
+	ErrUnavailable = sqlstore.ErrUnavailable
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
 	// ErrStale means that another process has changed the agent since it was read.
@@ -253,7 +253,7 @@ func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 
 // Get returns an agent. Errors: [ErrUnknown].
 func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		row, err = s.get(ctx, tx, id)
 		return err
 	})
@@ -280,7 +280,7 @@ func (s *Store) RaiseVersion(ctx context.Context, id string) error {
 
 // Version returns the version of an agent. Errors: [ErrUnknown].
 func (s *Store) Version(ctx context.Context, id string) (version int64, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT version FROM agents WHERE id = $1", id).Scan(&version)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrUnknown

@@ -13,7 +13,7 @@ import (
 
 // Tenants returns the tenants that have templates.
 func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all = nil
 		return tx.Each(ctx, func(rows *sql.Rows) error {
 			all = append(all, "")
@@ -26,7 +26,7 @@ func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 // Templates returns the templates of a tenant, with their version. If the version is known, it returns no templates. A
 // tenant with version 0 has no templates.
 func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
-	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version, all = 0, nil
 		err := tx.QueryRowContext(ctx, "SELECT version FROM galleries WHERE tenant = $1", tenant).Scan(&version)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && version == known {
