@@ -30,21 +30,21 @@ func exportStep(_ unsafe.Pointer, bytes uint32) uint64 {
 
 // step handles one envelope, and returns the answer. Both are JSON.
 func step(text []byte) []byte {
-	var e received
+	var e hostEnvelope
 	if err := json.Unmarshal(text, &e); err != nil {
-		return encoded(agent.next(sent{Kind: "fail", Text: "read the envelope: " + err.Error()}))
+		return encoded(agent.numbered(guestEnvelope{Kind: "fail", Text: "read the envelope: " + err.Error()}))
 	}
-	agent.in <- e
-	return encoded(<-agent.out)
+	agent.fromHost <- e
+	return encoded(<-agent.toHost)
 }
 
-func encoded(e sent) []byte {
+func encoded(e guestEnvelope) []byte {
 	text, err := json.Marshal(e)
 	if err == nil && len(text) > maxEnvelope {
 		err = errors.New("it has more than 1 MiB")
 	}
 	if err != nil {
-		text, _ = json.Marshal(sent{Kind: "fail", Sequence: e.Sequence, Text: "write the envelope: " + err.Error()})
+		text, _ = json.Marshal(guestEnvelope{Kind: "fail", Sequence: e.Sequence, Text: "write the envelope: " + err.Error()})
 	}
 	return text
 }

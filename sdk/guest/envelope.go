@@ -4,8 +4,8 @@ import "encoding/json"
 
 // The JSON envelopes of ABI 1. Each step gets one envelope and returns one.
 
-// received is an envelope from the host.
-type received struct {
+// hostEnvelope is an envelope from the host.
+type hostEnvelope struct {
 	Kind string `json:"kind"`
 	// Instructions, MaxTurns and Model belong to start.
 	Instructions string `json:"instructions"`
@@ -31,8 +31,8 @@ const (
 	kindCancel = "cancel"
 )
 
-// sent is an envelope to the host: an effect that the guest asks for, or the end of a turn.
-type sent struct {
+// guestEnvelope is an envelope to the host: an effect that the guest asks for, or the end of a turn.
+type guestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 

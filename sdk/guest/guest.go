@@ -55,60 +55,60 @@ type Agent struct {
 	sequence  int64
 	done      bool
 	cancelled bool
-	in        chan received
-	out       chan sent
+	fromHost  chan hostEnvelope
+	toHost    chan guestEnvelope
 }
 
-var agent = &Agent{in: make(chan received), out: make(chan sent)}
+var agent = &Agent{fromHost: make(chan hostEnvelope), toHost: make(chan guestEnvelope)}
 
-// collectAt is the GOGC percentage of guests. It is lower than Go's default, because the host stores the guest's
+// gcPercent is the GOGC percentage of guests. It is lower than Go's default, because the host stores the guest's
 // memory, including its garbage, after each turn.
-const collectAt = 25
+const gcPercent = 25
 
 // Serve sets the function that answers prompts. It must be called once, in an init function.
 func Serve(handle Handle) {
-	debug.SetGCPercent(collectAt)
+	debug.SetGCPercent(gcPercent)
 	go agent.serve(handle)
 }
 
 func (a *Agent) serve(handle Handle) {
 	for {
-		switch e := <-a.in; e.Kind {
+		switch e := <-a.fromHost; e.Kind {
 		case kindStart:
 			a.Instructions, a.MaxTurns, a.Model = e.Instructions, e.MaxTurns, e.Model
 			a.Conversation, a.Todos = e.Messages, e.Todos
-			a.out <- a.next(sent{Kind: "finish"})
+			a.toHost <- a.numbered(guestEnvelope{Kind: "finish"})
 		case kindPrompt:
 			a.cancelled, a.done = false, false
 			answer, err := handle(a, e.Input)
 			if err != nil {
-				a.out <- a.next(sent{Kind: "fail", Text: err.Error()})
+				a.toHost <- a.numbered(guestEnvelope{Kind: "fail", Text: err.Error()})
 				continue
 			}
-			a.out <- a.next(sent{Kind: "finish", Text: answer, Done: a.done})
+			a.toHost <- a.numbered(guestEnvelope{Kind: "finish", Text: answer, Done: a.done})
 		default: // a cancellation after the end of the turn
-			a.out <- a.next(sent{Kind: "finish"})
+			a.toHost <- a.numbered(guestEnvelope{Kind: "finish"})
 		}
 	}
 }
 
-// next numbers an envelope.
-func (a *Agent) next(e sent) sent {
+// numbered numbers an envelope.
+func (a *Agent) numbered(e guestEnvelope) guestEnvelope {
 	a.sequence++
 	e.Sequence = a.sequence
 	return e
 }
 
 // effect asks for an effect and waits for its result. It decodes the result, unless into is nil.
-func (a *Agent) effect(e sent, into any) error {
+func (a *Agent) effect(e guestEnvelope, into any) error {
 	if a.cancelled {
 		return ErrCancelled
 	}
 	if text, err := json.Marshal(e); err != nil || len(text) > maxEnvelope {
 		return &Error{Code: "too_large", Message: "the envelope is not valid JSON, or has more than 1 MiB"}
 	}
-	a.out <- a.next(e)
-	answer := <-a.in
+	a.toHost <- a.numbered(e)
+	answer := <-a.fromHost
 	switch {
 	case answer.Kind == kindCancel:
 		a.cancelled = true
@@ -130,7 +130,7 @@ func (a *Agent) effect(e sent, into any) error {
 // agent's default model. If the model was not asked or did not answer, the error is an [*Error].
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
-	return answer, a.effect(sent{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
+	return answer, a.effect(guestEnvelope{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
 // Call calls a tool of a server. arguments is encoded as a JSON object. If the call was refused, or its outcome is not
@@ -141,37 +141,37 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 		return ToolAnswer{}, fmt.Errorf("guest: write the arguments of %s: %w", tool, err)
 	}
 	var answer ToolAnswer
-	return answer, a.effect(sent{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
+	return answer, a.effect(guestEnvelope{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
 // Tools returns the tools of servers that the agent's rights name and that policy lets the agent see.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
-	return all, a.effect(sent{Kind: "tools"}, &all)
+	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
 }
 
 // ReadFile returns at most limit lines of one of the agent's files, starting with line offset, which counts from 0. If
 // limit is 0, it returns all lines from offset on.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
-	return content, a.effect(sent{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
+	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
 }
 
 // WriteFile writes one of the agent's files, and replaces the content of an existing file.
 func (a *Agent) WriteFile(path, content string) error {
-	return a.effect(sent{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
+	return a.effect(guestEnvelope{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
 // EditFile replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then
 // every occurrence is replaced.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
-	return a.effect(sent{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
+	return a.effect(guestEnvelope{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }
 
 // ListFiles returns the paths of the agent's files.
 func (a *Agent) ListFiles() ([]string, error) {
 	var paths []string
-	return paths, a.effect(sent{Kind: "fs", Op: "list_files"}, &paths)
+	return paths, a.effect(guestEnvelope{Kind: "fs", Op: "list_files"}, &paths)
 }
 
 // SetTodos replaces the agent's todo list.
@@ -179,15 +179,17 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	if todos == nil {
 		todos = []Todo{}
 	}
-	return a.effect(sent{Kind: "todo", Todos: &todos}, nil)
+	return a.effect(guestEnvelope{Kind: "todo", Todos: &todos}, nil)
 }
 
 // Emit sends a text to the caller of the prompt as progress.
-func (a *Agent) Emit(text string) error { return a.effect(sent{Kind: "emit", Text: text}, nil) }
+func (a *Agent) Emit(text string) error {
+	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
+}
 
 // Sleep waits for d. Meanwhile the host may store the guest and restore it on another machine.
 func (a *Agent) Sleep(d time.Duration) error {
-	return a.effect(sent{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
+	return a.effect(guestEnvelope{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }
 
 // Done marks the agent's goal as reached: the agent takes no prompts after this turn.

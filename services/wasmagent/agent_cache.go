@@ -22,8 +22,8 @@ const (
 	loadTimeout = 30 * time.Second
 )
 
-// agentCache caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most one
-// current instance of each agent. It is safe for concurrent use.
+// agentCache caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most
+// one current instance of each agent. It is safe for concurrent use.
 type agentCache struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)

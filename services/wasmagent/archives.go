@@ -39,9 +39,9 @@ type archiveKeys struct {
 	acceptedKeys []ed25519.PublicKey
 }
 
-// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepted are the keys of other
-// installations. Processes that share a store sign with the same key: the first process stores its own key for all of
-// them.
+// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepted are the keys of
+// other installations. Processes that share a store sign with the same key: the first process stores its own key for
+// all of them.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.Shared)
 	if err != nil {
@@ -58,8 +58,8 @@ func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts 
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes the file if keep is
-// set. found reports whether the file existed.
+// loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes the file
+// if keep is set. found reports whether the file existed.
 func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +80,8 @@ func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool,
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive, exportArchive returns
-// a later part of that archive.
+// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive,
+// exportArchive returns a later part of that archive.
 func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
@@ -228,8 +228,8 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	return a, exported.GetId(), err
 }
 
-// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model instead
-// of the one that its archive names. The right has the bounds of the manifest's first right on a model.
+// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model
+// instead of the one that its archive names. The right has the bounds of the manifest's first right on a model.
 func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {

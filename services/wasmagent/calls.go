@@ -182,9 +182,9 @@ func (h host) callGateway(ctx context.Context, progress func(string), req *gatew
 	}
 }
 
-// notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A status
-// without a reason does not come from the gateway itself. The reason TOO_MUCH may refer to the size of an answer, so
-// the call may have been sent.
+// notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A
+// status without a reason does not come from the gateway itself. The reason TOO_MUCH may refer to the size of an
+// answer, so the call may have been sent.
 func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {

@@ -48,7 +48,8 @@ var (
 	errExportTooLarge       = errors.New("the export is larger than 3 MiB")
 )
 
-// errorStatuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come first.
+// errorStatuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come
+// first.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code

@@ -108,8 +108,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// storeForgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two files, two
-// todos, a snapshot and two turns, see forgeable.
+// storeForgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two
+// files, two todos, a snapshot and two turns, see forgeable.
 var storeForgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)

@@ -35,7 +35,8 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery, including every change of the caller's tenant that other replicas have acknowledged.
+// currentGallery returns the gallery, including every change of the caller's tenant that other replicas have
+// acknowledged.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.Shared {
 		return s.gallery, nil

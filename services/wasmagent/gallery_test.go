@@ -19,8 +19,8 @@ func customTemplate(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestCreateAgent_FromTemplate checks that a new agent has the values of its template, unless the caller has settings for
-// the template, or the request has values.
+// TestCreateAgent_FromTemplate checks that a new agent has the values of its template, unless the caller has settings
+// for the template, or the request has values.
 func TestCreateAgent_FromTemplate(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -105,8 +105,8 @@ func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestListTemplates_PagesHaveAllTemplates checks that all templates are on the pages of a list, both if there are more than a page has, and
-// if they are larger than a response may be.
+// TestListTemplates_PagesHaveAllTemplates checks that all templates are on the pages of a list, both if there are more
+// than a page has, and if they are larger than a response may be.
 func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -40,8 +40,8 @@ var (
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// actingPrincipal returns the principal on whose behalf a request is made: the person that calls, or the principal that a
-// calling service names.
+// actingPrincipal returns the principal on whose behalf a request is made: the person that calls, or the principal that
+// a calling service names.
 func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -55,8 +55,8 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// canSee reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain, or
-// is an operator or viewer of the same tenant.
+// canSee reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain,
+// or is an operator or viewer of the same tenant.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -272,8 +272,8 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 // maxStaleRetries is the maximum number of retries after another process has changed the agent.
 const maxStaleRetries = 3
 
-// retryIfStale calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and calls do
-// again. It returns the agent of the last call.
+// retryIfStale calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and
+// calls do again. It returns the agent of the last call.
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {
@@ -289,7 +289,8 @@ func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *a
 	return a, toStatus(err)
 }
 
-// terminateDamaged terminates an agent whose journal or state is damaged. No other change of a damaged agent is possible.
+// terminateDamaged terminates an agent whose journal or state is damaged. No other change of a damaged agent is
+// possible.
 func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !canSee(actingPrincipal(ctx), row.GetCreator()) {

@@ -20,9 +20,9 @@ import (
 // them at each call.
 const maxChain = 4
 
-// newManifest returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files and
-// todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain. The
-// returned [store.AgentLimits] bounds the number of agents.
+// newManifest returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files
+// and todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain.
+// The returned [store.AgentLimits] bounds the number of agents.
 func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal, requested *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
 	room := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
 	if err := checkOffered(requested); err != nil {

@@ -85,8 +85,8 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// chargedError is the error of a failed question, together with the tokens and the cost that the provider may charge for
-// the question.
+// chargedError is the error of a failed question, together with the tokens and the cost that the provider may charge
+// for the question.
 type chargedError struct {
 	error
 

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ensureModule makes sure that an agent's module is compiled. The module is the current one of the guest, or an earlier one
-// from the store. Errors: guests.ErrUnknown if the guest is neither shipped nor listed any more, [errGuestChanged],
+// ensureModule makes sure that an agent's module is compiled. The module is the current one of the guest, or an earlier
+// one from the store. Errors: guests.ErrUnknown if the guest is neither shipped nor listed any more, [errGuestChanged],
 // [worker.ErrModuleRefused], the store's.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
 	switch {
@@ -37,8 +37,8 @@ func (s *Service) ensureModule(ctx context.Context, guest, digest string) error 
 	})
 }
 
-// compileGuest makes sure that the current module of a guest is compiled and stored. Agents keep running a stored module
-// after the guest's module changes.
+// compileGuest makes sure that the current module of a guest is compiled and stored. Agents keep running a stored
+// module after the guest's module changes.
 func (s *Service) compileGuest(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.storedModules.Load(digest); ok && s.workers.HasModule(digest) {
@@ -58,8 +58,8 @@ func (s *Service) compileGuest(ctx context.Context, name string) (digest string,
 	return digest, nil
 }
 
-// compileModule makes sure that a module is compiled. It compiles one module at a time, and calls read only if the module
-// has to be compiled.
+// compileModule makes sure that a module is compiled. It compiles one module at a time, and calls read only if the
+// module has to be compiled.
 func (s *Service) compileModule(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
 	case s.compiling <- struct{}{}:
@@ -83,14 +83,15 @@ func (s *Service) compileModule(ctx context.Context, digest string, read func() 
 	return err
 }
 
-// ensureAgentModule makes sure that an agent's module is compiled, or returns the reason why the agent can't run. Errors: those of
-// [Service.ensureModule].
+// ensureAgentModule makes sure that an agent's module is compiled, or returns the reason why the agent can't run.
+// Errors: those of [Service.ensureModule].
 func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 	return s.ensureModule(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
-// isPermanentModuleError reports whether an error of [Service.ensureModule] is permanent, so that the module will never run in this process.
-// The error of an unknown guest is not permanent, because the configuration may list the guest again.
+// isPermanentModuleError reports whether an error of [Service.ensureModule] is permanent, so that the module will never
+// run in this process. The error of an unknown guest is not permanent, because the configuration may list the guest
+// again.
 func isPermanentModuleError(err error) bool {
 	return errors.Is(err, worker.ErrModuleRefused) || errors.Is(err, errGuestChanged)
 }
@@ -113,8 +114,8 @@ func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]b
 	return module, err
 }
 
-// guestByModule returns the guest that has a module with this digest now, or had it earlier. ok is false if there is none, or
-// if that guest is neither shipped nor listed any more.
+// guestByModule returns the guest that has a module with this digest now, or had it earlier. ok is false if there is
+// none, or if that guest is neither shipped nor listed any more.
 func (s *Service) guestByModule(ctx context.Context, digest string) (name string, ok bool, err error) {
 	if name, ok = s.guests.ByDigest(digest); ok {
 		return name, true, nil

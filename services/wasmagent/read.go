@@ -102,8 +102,8 @@ type agentEntry struct {
 	position int64
 }
 
-// agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents whose
-// turns run in this process and whose current state is one of states.
+// agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents
+// whose turns run in this process and whose current state is one of states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	now := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -185,8 +185,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least one
-// message.
+// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least
+// one message.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

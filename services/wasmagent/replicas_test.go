@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// paymentGateway is a gateway that records its calls by their arguments, and the approvals that were used. When approved is
-// closed, all approvals are granted.
+// paymentGateway is a gateway that records its calls by their arguments, and the approvals that were used. When
+// approved is closed, all approvals are granted.
 type paymentGateway struct {
 	mu       sync.Mutex
 	made     map[string]int

@@ -34,20 +34,20 @@ import (
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents bounds the number of all agents, and maxAgentsPerPerson the number of those that one principal created. Both count
-	// ended agents that can be resumed.
+	// maxAgents bounds the number of all agents, and maxAgentsPerPerson the number of those that one principal created.
+	// Both count ended agents that can be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson that of one person's agents, in bytes. The size
-	// includes files, conversations, snapshots and journals.
+	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson that of one person's agents, in
+	// bytes. The size includes files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
 	// sweepInterval is the interval at which expired records are removed.
 	sweepInterval = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes bounds the snapshots of all guests that gave their slots away while they wait for calls, in bytes,
-	// and maxSnapshotBytesPerPerson those of one person.
+	// maxSnapshotBytes bounds the snapshots of all guests that gave their slots away while they wait for calls, in
+	// bytes, and maxSnapshotBytesPerPerson those of one person.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
 	// defaultYieldAfter is how long a turn waits for a call before its guest gives its slot away.
@@ -87,8 +87,8 @@ type Config struct {
 	// Turns bounds the turns, for each worker, and Questions the questions to models. Defaults of Turns: 18 slots, 6
 	// of one person; 256 waiting, 32 of one person, for 5 min. Defaults of Questions: 32, 8, 256, 64 and 5 min.
 	Turns, Questions ConcurrencyLimits
-	// QuestionTimeout is the time limit of one question, with its retries; 0 means 10 min. FirstByteTimeout is how long a
-	// provider may take until its answer begins; 0 means 2 min.
+	// QuestionTimeout is the time limit of one question, with its retries; 0 means 10 min. FirstByteTimeout is how long
+	// a provider may take until its answer begins; 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
 	// YieldAfter is how long a turn waits for a call before its guest gives its slot away, for tests; 0 means 250 ms.
 	YieldAfter time.Duration
@@ -96,8 +96,8 @@ type Config struct {
 	MaxBytesPerPerson int64
 	// Guests are the guests that agents may run in addition to the shipped ones, by name.
 	Guests map[string]modules.Listed
-	// ApprovalWait is how long the caller of a prompt waits for an approver's decision on a call of the agent. After that, the
-	// prompt continues without its caller.
+	// ApprovalWait is how long the caller of a prompt waits for an approver's decision on a call of the agent. After
+	// that, the prompt continues without its caller.
 	ApprovalWait time.Duration
 }
 
@@ -132,7 +132,8 @@ type Service struct {
 	questionTimeout, yieldAfter time.Duration
 	store                       *store.Store
 	agents                      *agentCache
-	// archiveKeys sign and verify archives. archiving is a semaphore that allows one call at a time to write or read an archive.
+	// archiveKeys sign and verify archives. archiving is a semaphore that allows one call at a time to write or read an
+	// archive.
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
@@ -202,8 +203,8 @@ func (s *Service) configure(cfg Config) (err error) {
 	return err
 }
 
-// open opens the folder, the supervisor of workers and the store, and reads the templates. After an error, it has closed
-// what it had opened.
+// open opens the folder, the supervisor of workers and the store, and reads the templates. After an error, it has
+// closed what it had opened.
 func (s *Service) open(cfg Config) (err error) {
 	ctx := context.Background()
 	closeAfterError := func(closeIt func() error) {
@@ -299,7 +300,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// renewLeases renews the leases on the turns of this process. It cancels a turn if another process has taken over the agent.
+// renewLeases renews the leases on the turns of this process. It cancels a turn if another process has taken over the
+// agent.
 func (s *Service) renewLeases(ctx context.Context) {
 	outdated := make(map[string]int64) // versions in memory of the agents that were older than their rows at the last check
 	for {
@@ -371,7 +373,8 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If onlyExpired is set, it removes only an agent that can't be resumed any more.
+// removeAgent removes an agent that has ended. If onlyExpired is set, it removes only an agent that can't be resumed
+// any more.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
 	if ended {
@@ -392,8 +395,8 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// ensureSpace returns an error unless the agents of a person may grow. To make space, it removes ended agents, the oldest
-// first. An agent may grow by some megabytes before room is called again.
+// ensureSpace returns an error unless the agents of a person may grow. To make space, it removes ended agents, the
+// oldest first. An agent may grow by some megabytes before room is called again.
 func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
 	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {

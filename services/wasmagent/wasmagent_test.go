@@ -53,7 +53,8 @@ func TestService_ReportsHealth(t *testing.T) {
 	s.CheckHealth(t, "wasmagent")
 }
 
-// TestAgent_LifecycleFromCreationToTermination creates an agent, prompts it up to its last turn, resumes, exports and resets it, and terminates it.
+// TestAgent_LifecycleFromCreationToTermination creates an agent, prompts it up to its last turn, resumes, exports and
+// resets it, and terminates it.
 func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -132,7 +133,8 @@ func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	}
 }
 
-// TestResumeAgent_RefusedResumeKeepsMaxTurns checks that a resume that is refused does not change the maximum number of turns.
+// TestResumeAgent_RefusedResumeKeepsMaxTurns checks that a resume that is refused does not change the maximum number of
+// turns.
 func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -146,8 +148,8 @@ func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	}
 }
 
-// TestPrompt_LargeFileIsRefusedToGuest checks that the guest gets an error if it reads a file that is larger than a result
-// may be, and that its turn continues.
+// TestPrompt_LargeFileIsRefusedToGuest checks that the guest gets an error if it reads a file that is larger than a
+// result may be, and that its turn continues.
 func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -193,8 +195,8 @@ func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	}
 }
 
-// TestAgent_IsReadableWhilePromptRuns checks three things while a prompt runs: todos and the stop status can be read, a second
-// prompt is refused, and a stop ends and undoes the turn at once.
+// TestAgent_IsReadableWhilePromptRuns checks three things while a prompt runs: todos and the stop status can be read, a
+// second prompt is refused, and a stop ends and undoes the turn at once.
 func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -236,7 +238,8 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	}
 }
 
-// TestTerminateAgent_WinsOverStopDuringTurn checks that an agent that is stopped and then terminated during a turn is terminated.
+// TestTerminateAgent_WinsOverStopDuringTurn checks that an agent that is stopped and then terminated during a turn is
+// terminated.
 func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -283,8 +286,8 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 	}
 }
 
-// TestPrompt_IsUndoneAtLimits checks that a turn that reaches one of its limits ends, is undone, and returns the reason. A
-// turn that the guest fails itself is not undone.
+// TestPrompt_IsUndoneAtLimits checks that a turn that reaches one of its limits ends, is undone, and returns the
+// reason. A turn that the guest fails itself is not undone.
 func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -312,8 +315,8 @@ func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	}
 }
 
-// TestPrompt_GuestGetsErrorCodes checks the error codes that a guest gets for a model that is not configured, a tool without a
-// right, and invalid paths.
+// TestPrompt_GuestGetsErrorCodes checks the error codes that a guest gets for a model that is not configured, a tool
+// without a right, and invalid paths.
 func TestPrompt_GuestGetsErrorCodes(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -399,7 +402,8 @@ func TestCallTool_OnlyToolNameSelectsTool(t *testing.T) {
 	}
 }
 
-// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list have each agent once, the newest first, while agents are created.
+// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list have each agent once, the newest first, while
+// agents are created.
 func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -428,8 +432,8 @@ func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// TestCreateAgent_RefusesUnsupportedRights checks that requests for rights or guests that are not supported, and for too many conditions,
-// are refused.
+// TestCreateAgent_RefusesUnsupportedRights checks that requests for rights or guests that are not supported, and for
+// too many conditions, are refused.
 func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

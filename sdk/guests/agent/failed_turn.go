@@ -8,13 +8,14 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxRecalled bounds each text in the summary of a turn, in bytes.
-const maxRecalled = 1 << 10
+// maxSummaryText bounds each text in the summary of a turn, in bytes.
+const maxSummaryText = 1 << 10
 
-// settle ends the conversation of a turn that failed. Calls that were made stay in the conversation with their results,
-// so that the model does not repeat them. If the provider may have rejected the conversation itself, a short summary of
-// the calls stays instead. A prompt without calls is dropped, because the provider might reject it each time.
-func (t *talk) settle(err error) {
+// endFailedTurn ends the conversation of a turn that failed. Calls that were made stay in the conversation with their
+// results, so that the model does not repeat them. If the provider may have rejected the conversation itself, a short
+// summary of the calls stays instead. A prompt without calls is dropped, because the provider might reject it each
+// time.
+func (t *conversation) endFailedTurn(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
 		first--
@@ -27,18 +28,18 @@ func (t *talk) settle(err error) {
 		t.messages = t.messages[:first]
 		return
 	}
-	turn = append(turn, missing(turn)...)
-	note := "[The turn ended here without an answer: " + cut(err.Error()) + ". The calls above were made, and their results are valid.]"
-	if rejected(err) {
+	turn = append(turn, missingResults(turn)...)
+	note := "[The turn ended here without an answer: " + shorten(err.Error()) + ". The calls above were made, and their results are valid.]"
+	if mayBeRejected(err) {
 		note += "\n" + summary(turn)
-		turn = []guest.Message{{Role: "user", Content: cut(turn[0].Content)}}
+		turn = []guest.Message{{Role: "user", Content: shorten(turn[0].Content)}}
 	}
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
 
-// missing returns results for the calls of a turn that were not made any more. Providers reject a call without a
+// missingResults returns results for the calls of a turn that were not made any more. Providers reject a call without a
 // result. Calls are made in order, so these are the last calls of the newest message with calls.
-func missing(turn []guest.Message) (out []guest.Message) {
+func missingResults(turn []guest.Message) (out []guest.Message) {
 	at := len(turn) - 1
 	for turn[at].Role == "tool" {
 		at--
@@ -49,13 +50,13 @@ func missing(turn []guest.Message) (out []guest.Message) {
 	return out
 }
 
-// rejected reports whether the conversation itself may be the reason why the model did not answer.
-func rejected(err error) bool {
-	var said *guest.Error
-	if !errors.As(err, &said) {
+// mayBeRejected reports whether the conversation itself may be the reason why the model did not answer.
+func mayBeRejected(err error) bool {
+	var failure *guest.Error
+	if !errors.As(err, &failure) {
 		return false
 	}
-	switch said.Code {
+	switch failure.Code {
 	case "model_rejected", "question_invalid", "too_large", "arguments_invalid":
 		return true
 	}
@@ -69,17 +70,17 @@ func summary(turn []guest.Message) string {
 	for _, m := range turn {
 		calls = append(calls, m.Calls...)
 		if m.Role == "tool" {
-			lines = append(lines, fmt.Sprintf("%s %s: %s", calls[0].Name, cut(string(calls[0].Arguments)), cut(m.Content)))
+			lines = append(lines, fmt.Sprintf("%s %s: %s", calls[0].Name, shorten(string(calls[0].Arguments)), shorten(m.Content)))
 			calls = calls[1:]
 		}
 	}
 	return strings.Join(lines, "\n")
 }
 
-// cut shortens a text to maxRecalled bytes, and marks a text that was shortened.
-func cut(text string) string {
-	if len(text) <= maxRecalled {
+// shorten shortens a text to maxSummaryText bytes, and marks a text that was shortened.
+func shorten(text string) string {
+	if len(text) <= maxSummaryText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxRecalled], "") + " … (cut)"
+	return strings.ToValidUTF8(text[:maxSummaryText], "") + " … (cut)"
 }

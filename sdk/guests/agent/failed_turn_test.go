@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// turnOf returns a conversation with an earlier turn and a present turn. In the present turn, the model asked for two
-// calls, and the first was made.
-func turnOf() talk {
-	return talk{messages: []guest.Message{
+// failedTurn returns a conversation with an earlier turn and a present turn. In the present turn, the model asked for
+// two calls, and the first was made.
+func failedTurn() conversation {
+	return conversation{messages: []guest.Message{
 		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},
 		{Role: "user", Content: "both"},
 		{Role: "assistant", Calls: []guest.ModelCall{{ID: "c", Name: "pay", Arguments: json.RawMessage(`{"n":1}`)}, {ID: "c", Name: "pay", Arguments: json.RawMessage(`{"n":2}`)}}},
@@ -20,10 +20,10 @@ func turnOf() talk {
 	}}
 }
 
-func TestSettle_KeepsCallsThatWereMade(t *testing.T) {
+func TestEndFailedTurn_KeepsMadeCalls(t *testing.T) {
 	t.Parallel()
-	k := turnOf()
-	k.settle(&guest.Error{Code: "model_overloaded", Message: "status 529"})
+	k := failedTurn()
+	k.endFailedTurn(&guest.Error{Code: "model_overloaded", Message: "status 529"})
 	if len(k.messages) != 7 || k.messages[4].Content != "paid" || !strings.Contains(k.messages[5].Content, "before this call was made") || k.messages[5].CallID != "c" {
 		t.Fatalf("it keeps %+v", k.messages)
 	}
@@ -32,22 +32,22 @@ func TestSettle_KeepsCallsThatWereMade(t *testing.T) {
 	}
 }
 
-func TestSettle_TellsOfCallsWhenTheConversationIsRejected(t *testing.T) {
+func TestEndFailedTurn_SummarizesCallsWhenConversationIsRejected(t *testing.T) {
 	t.Parallel()
-	k := turnOf()
+	k := failedTurn()
 	k.messages[4].Content = strings.Repeat("x", 1<<20)
-	k.settle(&guest.Error{Code: "model_rejected", Message: "too long"})
+	k.endFailedTurn(&guest.Error{Code: "model_rejected", Message: "too long"})
 	if len(k.messages) != 4 || len(k.messages[3].Calls) > 0 || !strings.Contains(k.messages[3].Content, `pay {"n":1}: xxx`) || len(k.messages[3].Content) > 8<<10 {
 		t.Errorf("it keeps %+v", k.messages)
 	}
 }
 
-func TestSettle_DropsAPromptAfterWhichNothingWasDone(t *testing.T) {
+func TestEndFailedTurn_DropsPromptWithoutCalls(t *testing.T) {
 	t.Parallel()
-	k := talk{messages: []guest.Message{{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"}, {Role: "user", Content: "bad"}}}
-	k.settle(errors.New("no"))
+	k := conversation{messages: []guest.Message{{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"}, {Role: "user", Content: "bad"}}}
+	k.endFailedTurn(errors.New("no"))
 	if len(k.messages) != 2 {
 		t.Errorf("it keeps %+v", k.messages)
 	}
-	new(talk).settle(errors.New("no")) // an empty conversation
+	new(conversation).endFailedTurn(errors.New("no")) // an empty conversation
 }

@@ -14,12 +14,13 @@ import (
 )
 
 const (
-	// maxAsks is the maximum number of questions to the model in one turn.
-	maxAsks = 64
-	// maxTalk bounds the conversation that the model gets, in bytes. If it is longer, the oldest messages are dropped.
-	maxTalk = 256 << 10
-	// maxTold bounds the result of a tool that the model gets, in bytes. A longer result is cut.
-	maxTold = 32 << 10
+	// maxQuestions is the maximum number of questions to the model in one turn.
+	maxQuestions = 64
+	// maxConversation bounds the conversation that the model gets, in bytes. If it is longer, the oldest messages are
+	// dropped.
+	maxConversation = 256 << 10
+	// maxToolResult bounds the result of a tool that the model gets, in bytes. A longer result is cut.
+	maxToolResult = 32 << 10
 	// maxTools is the maximum number of tools that the model gets. maxDescription and maxSchema bound the description
 	// and the input schema of each tool, in bytes.
 	maxTools       = 128
@@ -29,14 +30,14 @@ const (
 	maxName = 64
 )
 
-func init() { guest.Serve(new(talk).run) }
+func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// talk is the conversation, which continues from prompt to prompt.
-type talk struct{ messages []guest.Message }
+// conversation is the conversation, which continues from prompt to prompt.
+type conversation struct{ messages []guest.Message }
 
-func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
+func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
 	if t.messages == nil {
 		t.messages, a.Conversation = a.Conversation, nil
 	}
@@ -48,19 +49,19 @@ func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
 	for _, tool := range tools {
 		infos = append(infos, tool.ToolInfo)
 	}
-	answer, err := t.work(a, tools, infos, prompt)
+	answer, err := t.askUntilAnswered(a, tools, infos, prompt)
 	if err != nil {
-		t.settle(err)
+		t.endFailedTurn(err)
 	}
 	return answer, err
 }
 
-// work asks the model and carries out its calls, until the model answers without calls.
-func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
+// askUntilAnswered asks the model and carries out its calls, until the model answers without calls.
+func (t *conversation) askUntilAnswered(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
 	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
-	for range maxAsks {
+	for range maxQuestions {
 		t.trim()
-		answer, err := a.Ask("", t.told(a), infos...)
+		answer, err := a.Ask("", t.requestMessages(a), infos...)
 		if err != nil {
 			return "", err
 		}
@@ -76,24 +77,24 @@ func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt
 			}
 		}
 		for _, call := range answer.Calls {
-			said, err := do(a, tools, call)
+			result, err := callTool(a, tools, call)
 			if errors.Is(err, guest.ErrCancelled) {
 				return "", err
 			}
 			if err != nil {
-				said = "error: " + err.Error()
+				result = "error: " + err.Error()
 			}
-			if len(said) > maxTold {
-				said = strings.ToValidUTF8(said[:maxTold], "") + " … (cut)"
+			if len(result) > maxToolResult {
+				result = strings.ToValidUTF8(result[:maxToolResult], "") + " … (cut)"
 			}
-			t.messages = append(t.messages, guest.Message{Role: "tool", Content: said, CallID: call.ID})
+			t.messages = append(t.messages, guest.Message{Role: "tool", Content: result, CallID: call.ID})
 		}
 	}
-	return "", fmt.Errorf("the model was asked %d times, and still asks for calls", maxAsks)
+	return "", fmt.Errorf("the model was asked %d times, and still asks for calls", maxQuestions)
 }
 
-// told returns the messages for the model: the instructions, followed by the conversation.
-func (t *talk) told(a *guest.Agent) []guest.Message {
+// requestMessages returns the messages for the model: the instructions, followed by the conversation.
+func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	if a.Instructions == "" {
 		return t.messages
 	}
@@ -102,7 +103,7 @@ func (t *talk) told(a *guest.Agent) []guest.Message {
 
 // trim drops the oldest prompts while the conversation is too long, each together with all messages up to the next
 // prompt. It never drops the newest prompt.
-func (t *talk) trim() {
+func (t *conversation) trim() {
 	for {
 		size, next := 0, 0
 		for i, m := range t.messages {
@@ -114,7 +115,7 @@ func (t *talk) trim() {
 				next = i
 			}
 		}
-		if size <= maxTalk || next == 0 {
+		if size <= maxConversation || next == 0 {
 			return
 		}
 		t.messages = append([]guest.Message(nil), t.messages[next:]...)
@@ -128,10 +129,10 @@ type tool struct {
 }
 
 // tools returns the tools that the model may call.
-func (t *talk) tools(a *guest.Agent) ([]tool, error) {
+func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	var out []tool
-	for _, own := range sandbox {
-		out = append(out, tool{ToolInfo: own})
+	for _, builtin := range builtinTools {
+		out = append(out, tool{ToolInfo: builtin})
 	}
 	list, err := a.Tools()
 	var refused *guest.Error
@@ -139,24 +140,24 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 		return nil, err
 	}
 	taken := map[string]bool{}
-	for _, own := range sandbox {
-		taken[own.Name] = true
+	for _, builtin := range builtinTools {
+		taken[builtin.Name] = true
 	}
-	for _, one := range list {
-		if len(out) == maxTools || len(one.InputSchema) > maxSchema {
+	for _, serverTool := range list {
+		if len(out) == maxTools || len(serverTool.InputSchema) > maxSchema {
 			continue
 		}
-		if len(one.Description) > maxDescription {
-			one.Description = strings.ToValidUTF8(one.Description[:maxDescription], "")
+		if len(serverTool.Description) > maxDescription {
+			serverTool.Description = strings.ToValidUTF8(serverTool.Description[:maxDescription], "")
 		}
-		name := unique(taken, one.Server+"__"+one.Name)
-		out = append(out, tool{guest.ToolInfo{Name: name, Description: one.Description, InputSchema: one.InputSchema}, one.Server, one.Name})
+		name := uniqueName(taken, serverTool.Server+"__"+serverTool.Name)
+		out = append(out, tool{guest.ToolInfo{Name: name, Description: serverTool.Description, InputSchema: serverTool.InputSchema}, serverTool.Server, serverTool.Name})
 	}
 	return out, nil
 }
 
-// unique returns a name for a tool that models accept and that no other tool has.
-func unique(taken map[string]bool, name string) string {
+// uniqueName returns a name for a tool that models accept and that no other tool has.
+func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
 			return r
@@ -172,8 +173,8 @@ func unique(taken map[string]bool, name string) string {
 	return out
 }
 
-// sandbox lists the built-in tools of every agent.
-var sandbox = []guest.ToolInfo{
+// builtinTools lists the built-in tools of every agent.
+var builtinTools = []guest.ToolInfo{
 	{Name: "read_file", Description: "Read one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path"],"properties":{"path":{"type":"string"},"offset":{"type":"integer","description":"the first line to read, from 0"},"limit":{"type":"integer","description":"the number of lines to read; 0 means all"}}}`)},
 	{Name: "write_file", Description: "Write one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path","content"],"properties":{"path":{"type":"string"},"content":{"type":"string"}}}`)},
 	{Name: "edit_file", Description: "Replace a text by another in one of your files. Unless replace_all is true, the text must occur exactly once.", InputSchema: json.RawMessage(`{"type":"object","required":["path","old_string","new_string"],"properties":{"path":{"type":"string"},"old_string":{"type":"string"},"new_string":{"type":"string"},"replace_all":{"type":"boolean"}}}`)},
@@ -181,8 +182,8 @@ var sandbox = []guest.ToolInfo{
 	{Name: "write_todos", Description: "Replace your todo list.", InputSchema: json.RawMessage(`{"type":"object","required":["todos"],"properties":{"todos":{"type":"array","items":{"type":"object","required":["content","status"],"properties":{"content":{"type":"string"},"status":{"type":"string","enum":["pending","in_progress","completed"]}}}}}}`)},
 }
 
-// input has the arguments of all built-in tools.
-type input struct {
+// builtinArguments has the arguments of all built-in tools.
+type builtinArguments struct {
 	Path       string       `json:"path"`
 	Offset     int          `json:"offset"`
 	Limit      int          `json:"limit"`
@@ -193,15 +194,15 @@ type input struct {
 	Todos      []guest.Todo `json:"todos"`
 }
 
-// do carries out a call and returns the result as the text for the model.
-func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
-	for _, one := range tools {
+// callTool carries out a call and returns the result as the text for the model.
+func callTool(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
+	for _, candidate := range tools {
 		switch {
-		case one.Name != call.Name:
-		case one.server == "":
-			return own(a, call)
+		case candidate.Name != call.Name:
+		case candidate.server == "":
+			return callBuiltin(a, call)
 		default:
-			answer, err := a.Call(one.server, one.name, call.Arguments)
+			answer, err := a.Call(candidate.server, candidate.name, call.Arguments)
 			if err == nil && answer.IsError {
 				err = errors.New(answer.Text)
 			}
@@ -211,9 +212,9 @@ func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	return "", fmt.Errorf("there is no tool %q", call.Name)
 }
 
-// own carries out a call of a built-in tool.
-func own(a *guest.Agent, call guest.ModelCall) (string, error) {
-	var in input
+// callBuiltin carries out a call of a built-in tool.
+func callBuiltin(a *guest.Agent, call guest.ModelCall) (string, error) {
+	var in builtinArguments
 	if err := json.Unmarshal(call.Arguments, &in); err != nil {
 		return "", fmt.Errorf("parse the arguments: %w", err)
 	}

@@ -46,11 +46,11 @@ func (s *script) run(a *guest.Agent, prompt string) (string, error) {
 			continue
 		}
 		line, must := strings.CutPrefix(line, "must ")
-		said, err := s.line(a, line)
+		output, err := s.line(a, line)
 		var denied *guest.Error
 		switch {
-		case err == nil && said != "":
-			answer = append(answer, said)
+		case err == nil && output != "":
+			answer = append(answer, output)
 		case err == nil:
 		case must || !errors.As(err, &denied):
 			return "", fmt.Errorf("line %d: %w", i+1, err)

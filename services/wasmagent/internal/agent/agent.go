@@ -43,12 +43,14 @@ var (
 	ErrUnavailable = errors.New("agents can't be run now")
 	// ErrNotStored means that storing failed. The change may have been stored or not.
 	ErrNotStored = errors.New("agents can't be stored now")
-	// ErrTurnLost means the same as [ErrUnavailable] or [ErrNotStored] for a turn that made calls. The calls can't be undone.
+	// ErrTurnLost means the same as [ErrUnavailable] or [ErrNotStored] for a turn that made calls. The calls can't be
+	// undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
 	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
 	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
-	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum number.
+	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum
+	// number.
 	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
 	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
 	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
@@ -92,11 +94,11 @@ type Spec struct {
 	// Manifest has the agent's rights; nil means none.
 	Manifest  *wasmagentv1.Manifest
 	CreatedAt time.Time
-	// ForkedFrom is the id of the agent from which this one was forked. ImportedDigest is the digest of the archive from
-	// which this one was imported. Both may be empty.
+	// ForkedFrom is the id of the agent from which this one was forked. ImportedDigest is the digest of the archive
+	// from which this one was imported. Both may be empty.
 	ForkedFrom, ImportedDigest string
-	// JournalID is the id of the agent whose creation is the first event of the journal, and JournalCreatedAt is the time of that
-	// creation. For a copy, this is the original agent.
+	// JournalID is the id of the agent whose creation is the first event of the journal, and JournalCreatedAt is the
+	// time of that creation. For a copy, this is the original agent.
 	JournalID        string
 	JournalCreatedAt time.Time
 }
@@ -106,8 +108,8 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its slot to other guests. 0 means
-	// that the guest does so at once.
+	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its slot to other guests. 0
+	// means that the guest does so at once.
 	YieldAfter time.Duration
 }
 
@@ -130,15 +132,15 @@ type Agent struct {
 	state
 	// savedRecord is the record that was stored last.
 	savedRecord *wasmstorev1.Record
-	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the present change of the
-	// agent ends; nil if the agent is not being changed.
+	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the present change of
+	// the agent ends; nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
-	// snapshotBytes is the size of the snapshot of a guest that has no slot, and inventoryBytes is the size of the journal's
-	// inventory, both in bytes.
+	// snapshotBytes is the size of the snapshot of a guest that has no slot, and inventoryBytes is the size of the
+	// journal's inventory, both in bytes.
 	snapshotBytes, inventoryBytes int
-	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting is then the approval for which the turn waits;
-	// nil if it waits for none.
+	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting is then the approval for which
+	// the turn waits; nil if it waits for none.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored one, so that it has to be loaded again.
@@ -226,8 +228,8 @@ func (a *Agent) HasEnded() bool {
 	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// UpdateFiles calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The journal
-// records the text. Errors: those of do, [ErrTerminated], and [ErrBusy] while a turn runs.
+// UpdateFiles calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The
+// journal records the text. Errors: those of do, [ErrTerminated], and [ErrBusy] while a turn runs.
 func (a *Agent) UpdateFiles(caller Caller, do func(f *files.Files) (message string, err error)) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {

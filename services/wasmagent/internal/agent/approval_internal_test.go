@@ -18,8 +18,8 @@ type slowHost struct {
 	Host
 
 	approved time.Time
-	// failures is the number of first requests that fail. If loseAnswer is set, the first answer of the call is lost after the
-	// call ran.
+	// failures is the number of first requests that fail. If loseAnswer is set, the first answer of the call is lost
+	// after the call ran.
 	failures   int
 	loseAnswer bool
 

@@ -44,8 +44,8 @@ func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 	return out
 }
 
-// ArchiveContent returns the content of an archive of the stored agent. It compares the agent with its whole journal first. If
-// allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
+// ArchiveContent returns the content of an archive of the stored agent. It compares the agent with its whole journal
+// first. If allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
 // [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], and [ErrNotCovered] unless allTheSame is set.
 func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
 	if err := a.Broken(); err != nil {

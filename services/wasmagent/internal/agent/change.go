@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// lockForChange locks the agent for a change; unlockChange unlocks it. It refuses an agent whose journal is damaged. It returns
-// [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
+// lockForChange locks the agent for a change; unlockChange unlocks it. It refuses an agent whose journal is damaged. It
+// returns [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
 func (a *Agent) lockForChange(ctx context.Context, over bool) error {
 	if err := a.lockUnchecked(ctx, over); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (a *Agent) unlockChange() {
 	a.changeDone = nil
 }
 
-// changeState changes an agent that has no running turn. do changes a copy of the state and returns the event that records
-// the change. If the event is nil, nothing is stored.
+// changeState changes an agent that has no running turn. do changes a copy of the state and returns the event that
+// records the change. If the event is nil, nothing is stored.
 func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.lockForChange(ctx, false); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 	return nil
 }
 
-// forcedChange is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change when it
-// ends, so that no other change comes between.
+// forcedChange is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change
+// when it ends, so that no other change comes between.
 type forcedChange struct {
 	error
 	do func(next *state) (*wasmagentv1.Event, error)
@@ -94,8 +94,8 @@ type forcedChange struct {
 // Unwrap returns the cause.
 func (f *forcedChange) Unwrap() error { return f.error }
 
-// forceChange is like changeState, but does not wait for a running turn: it cancels the turn with cause, so that the turn is
-// undone.
+// forceChange is like changeState, but does not wait for a running turn: it cancels the turn with cause, so that the
+// turn is undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.changeState(ctx, do)
@@ -152,7 +152,8 @@ func (a *Agent) takeOverTurn(ctx context.Context, why string) error {
 	return a.undoAbandoned(ctx, why)
 }
 
-// Invalidate cancels the running turn after another process has changed the agent, because the turn can't be stored any more.
+// Invalidate cancels the running turn after another process has changed the agent, because the turn can't be stored any
+// more.
 func (a *Agent) Invalidate() {
 	a.mu.Lock()
 	t := a.turn

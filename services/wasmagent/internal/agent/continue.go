@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// continueDetached continues a turn whose process has ended. It runs the guest again up to the end of the journal, and then
-// continues the turn. It sends no call a second time. No other goroutine uses the agent yet.
+// continueDetached continues a turn whose process has ended. It runs the guest again up to the end of the journal, and
+// then continues the turn. It sends no call a second time. No other goroutine uses the agent yet.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -50,7 +50,8 @@ func (a *Agent) continueDetached() {
 	}()
 }
 
-// replayTurn runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for last.
+// replayTurn runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for
+// last.
 func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.GuestEnvelope, err error) {
 	if t.stateBefore.memory != nil {
 		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory); err != nil {

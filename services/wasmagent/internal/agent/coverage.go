@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a longer
-// journal only the last event is checked then. The rest is checked before the agent is changed.
+// maxFullCheckBytes is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a
+// longer journal only the last event is checked then. The rest is checked before the agent is changed.
 const maxFullCheckBytes = 8 << 20
 
 // A coverage describes the stored agent according to the events of its journal.
@@ -86,8 +86,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// readChain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is nil.
-// Errors: [events.ErrChain], those of do and of the store.
+// readChain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is
+// nil. Errors: [events.ErrChain], those of do and of the store.
 func (a *Agent) readChain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -102,8 +102,8 @@ func (a *Agent) readChain(ctx context.Context, id string, to *wasmstorev1.Head, 
 	return c, c.checkEnd(to)
 }
 
-// checkStored compares a loaded record and state with the journal. It checks the whole journal if the journal is short or if
-// whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrStateDiffers], the store's.
+// checkStored compares a loaded record and state with the journal. It checks the whole journal if the journal is short
+// or if whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrStateDiffers], the store's.
 func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.savedRecord
 	if whole || r.GetHead().GetBytes() <= maxFullCheckBytes {
@@ -129,8 +129,8 @@ func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole boo
 	return nil
 }
 
-// checkLastEvent compares the record with the last event of the journal. isStored is false if the last event is not of the
-// kind stored.
+// checkLastEvent compares the record with the last event of the journal. isStored is false if the last event is not of
+// the kind stored.
 func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	head := a.savedRecord.GetHead()
 	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxEventBytesRead)

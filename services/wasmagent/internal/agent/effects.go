@@ -47,8 +47,8 @@ func (a *Agent) runEffect(t *turn, out abi.GuestEnvelope) (abi.HostEnvelope, err
 	return in, nil
 }
 
-// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For other errors it returns
-// `failed`.
+// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For other errors it
+// returns `failed`.
 func GuestErrorCode(err error) string {
 	for _, c := range []struct {
 		err  error

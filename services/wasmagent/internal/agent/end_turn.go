@@ -61,8 +61,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the events that end a turn with the error err, which may be nil: that the turn was undone, the output
-// of a step that failed, and the change of the agent's state. If forced is not nil, recordEnd makes the forced change.
+// recordEnd records the events that end a turn with the error err, which may be nil: that the turn was undone, the
+// output of a step that failed, and the change of the agent's state. If forced is not nil, recordEnd makes the forced
+// change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *forcedChange, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -105,8 +106,8 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 	return a.stale
 }
 
-// finishTurn changes the state at the end of a turn that counts. Errors: [ErrTurnFailed] if the guest reports that the turn
-// failed.
+// finishTurn changes the state at the end of a turn that counts. Errors: [ErrTurnFailed] if the guest reports that the
+// turn failed.
 func (s *state) finishTurn(t *turn, out abi.GuestEnvelope) (err error) {
 	s.status = wasmagentv1.AgentState_AGENT_STATE_IDLE
 	s.turns++
@@ -126,8 +127,8 @@ func (s *state) finishTurn(t *turn, out abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the reason of a withdrawn approval, as approvers read it. why says why the agent does not wait any
-// more.
+// WithdrawalReason returns the reason of a withdrawn approval, as approvers read it. why says why the agent does not
+// wait any more.
 func WithdrawalReason(why string) string {
 	return "the agent does not wait for the call any more, so the call would not run: " + why
 }

@@ -33,27 +33,28 @@ type Host interface {
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has [AskTool]; empty if there is none.
 	Server() string
-	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in its chain.
-	// nanos is the cost in billionths of a US dollar.
+	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in
+	// its chain. nanos is the cost in billionths of a US dollar.
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. hadSlot is true if the turn had a
-	// slot before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
+	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. hadSlot is true if the turn had
+	// a slot before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
 	// [ErrPromptsFull].
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
-	// EnsureModule makes sure that a module of the agent's guest is compiled. digest names the guest's current module or an
-	// earlier one.
+	// EnsureModule makes sure that a module of the agent's guest is compiled. digest names the guest's current module
+	// or an earlier one.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
-	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its slot away while it waits for a call. ok is false
-	// if the memory for snapshots is used up.
+	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its slot away while it waits for a call.
+	// ok is false if the memory for snapshots is used up.
 	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
-	// WithdrawApproval cancels an approval for which an agent does not wait any more. Approvers can read the reason. Withdraw
-	// returns within seconds. If its request fails, the request is repeated in the background.
+	// WithdrawApproval cancels an approval for which an agent does not wait any more. Approvers can read the reason.
+	// Withdraw returns within seconds. If its request fails, the request is repeated in the background.
 	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
 	// LogPanic logs a panic of this program during a turn of an agent, with the stack.
 	LogPanic(ctx context.Context, a *Agent, fault any, stack []byte)
-	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn counts.
+	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn
+	// counts.
 	DetachedTurnEnded(ctx context.Context, a *Agent, err error)
 }
 
@@ -135,8 +136,8 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with this id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes an effect that was interrupted by the end of a process, according to the journal. sent is true if its
-// call was sent. approval is the approval for which the call waits; it may be empty.
+// interruptedCall describes an effect that was interrupted by the end of a process, according to the journal. sent is
+// true if its call was sent. approval is the approval for which the call waits; it may be empty.
 type interruptedCall struct {
 	sent     bool
 	approval string
@@ -156,8 +157,8 @@ func (a *Agent) callTool(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, e
 	return a.makeCall(t, call)
 }
 
-// makeCall makes a call for a guest. The journal records the call before the call is sent. If the call needs an approval,
-// the turn waits for the decision.
+// makeCall makes a call for a guest. The journal records the call before the call is sent. If the call needs an
+// approval, the turn waits for the decision.
 func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
@@ -208,8 +209,8 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 	return a.guestResult(t, call, result, lost)
 }
 
-// guestResult returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not known,
-// otherwise nil.
+// guestResult returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not
+// known, otherwise nil.
 func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
@@ -237,8 +238,8 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost erro
 	return in, err
 }
 
-// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its slot to other guests. The turn continues
-// without its caller, even if this process ends.
+// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its slot to other guests. The turn
+// continues without its caller, even if this process ends.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
@@ -275,8 +276,8 @@ func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }
 
-// pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until the
-// result is final. lost is true if an earlier answer of the call may have been lost.
+// pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until
+// the result is final. lost is true if an earlier answer of the call may have been lost.
 func (a *Agent) pollApproval(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()

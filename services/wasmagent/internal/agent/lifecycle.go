@@ -39,8 +39,8 @@ func withReason(what, why string) string {
 }
 
 // Resume makes the agent take prompts again. If snapshot is not empty, the agent returns to that snapshot. If maxTurns
-// is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator], [ErrTerminated], [ErrSnapshotUnknown],
-// [ErrTurnsSpent], [ErrBusy].
+// is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator], [ErrTerminated],
+// [ErrSnapshotUnknown], [ErrTurnsSpent], [ErrBusy].
 func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -216,7 +216,8 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 // From the spec it takes the creator, the manifest and the time of creation. room bounds the number of agents.
 //
 // If this agent's journal is damaged, a fork is possible only from a snapshot that is before the damage. Such a fork is
-// stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], the store's.
+// stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], the
+// store's.
 func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room store.AgentLimits) (out *Agent, err error) {
 	err = a.lockForChange(caller.Context, false) // the journal must not change meanwhile
 	broken := isDamage(err)
@@ -263,8 +264,8 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&now, caller, "forked from "+a.ID), &now, head), a.ID, room)
 }
 
-// checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork begins.
-// Errors: [events.ErrChain], [ErrStateDiffers].
+// checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork
+// begins. Errors: [events.ErrChain], [ErrStateDiffers].
 func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.readChain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {

@@ -252,8 +252,8 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	return in, nil
 }
 
-// CheckModelRights returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
-// model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotAllowed],
+// CheckModelRights returns an error unless the rights of an agent, and of every agent in its chain, allow a question to
+// a model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotAllowed],
 // [manifest.ErrSpent], the store's.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {

@@ -35,13 +35,13 @@ type Caller struct {
 type journal struct {
 	// version is the version of the agent's row.
 	version int64
-	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting has the
-	// events after that, which are not stored yet.
+	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
+	// has the events after that, which are not stored yet.
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
-	// inventory is the inventory that the journal records for the stored agent; nil if the journal has no event of the kind
-	// stored. isChecked is true if this process has read and checked the whole journal.
+	// inventory is the inventory that the journal records for the stored agent; nil if the journal has no event of the
+	// kind stored. isChecked is true if this process has read and checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
@@ -58,8 +58,8 @@ func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Eve
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
-// beginsEpoch marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it does
-// not continue an earlier one.
+// beginsEpoch marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it
+// does not continue an earlier one.
 func beginsEpoch(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, from.GetEpoch(), from.GetSequence()
 	return e
@@ -158,8 +158,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if the
-// turn does not wait for an approval.
+// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if
+// the turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -180,8 +180,8 @@ func isDamage(err error) bool {
 	return errors.Is(err, events.ErrChain) || errors.Is(err, ErrStateDiffers)
 }
 
-// markDamaged prevents further changes of the agent in memory after an error. If isDamage is true for the error, the agent
-// can still be read, verified and terminated. After every other error the agent has to be loaded again.
+// markDamaged prevents further changes of the agent in memory after an error. If isDamage is true for the error, the
+// agent can still be read, verified and terminated. After every other error the agent has to be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -205,8 +205,8 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls do for each stored event after head. These are the events of an unfinished turn. It returns the position
-// after the last event.
+// readTail calls do for each stored event after head. These are the events of an unfinished turn. It returns the
+// position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
 		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
@@ -222,8 +222,8 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 	}
 }
 
-// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents other
-// changes of the agent.
+// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents
+// other changes of the agent.
 func (a *Agent) undoAbandoned(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
@@ -272,8 +272,8 @@ func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// saveState stores a state together with the waiting events. An event of the kind stored is added, which records the content
-// of the state.
+// saveState stores a state together with the waiting events. An event of the kind stored is added, which records the
+// content of the state.
 func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.BasisPrevious
 	if a.journal.inventory == nil {

@@ -2,8 +2,8 @@ package agent
 
 import "sync"
 
-// progressListener passes the progress of an agent to the caller of its prompt until the prompt returns. A turn that continues
-// without its caller still has the listener, which then drops each text. It is safe for concurrent use.
+// progressListener passes the progress of an agent to the caller of its prompt until the prompt returns. A turn that
+// continues without its caller still has the listener, which then drops each text. It is safe for concurrent use.
 type progressListener struct {
 	mu sync.Mutex
 	// progress may be nil.

@@ -75,8 +75,8 @@ func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	return a.files.List(below)
 }
 
-// ReadFiles calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and [ErrBusy]
-// while a turn runs.
+// ReadFiles calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and
+// [ErrBusy] while a turn runs.
 func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,8 +26,8 @@ type rerun struct {
 	startFuel int64
 	answer    []byte
 	fuel      int64
-	// undoneMemory is the guest's memory before a turn that is undone later. at has the guest's memories at the positions to
-	// which the journal returns. In both, nil means that the guest was not started yet.
+	// undoneMemory is the guest's memory before a turn that is undone later. at has the guest's memories at the
+	// positions to which the journal returns. In both, nil means that the guest was not started yet.
 	undoneMemory []byte
 	memories     map[journalPosition][]byte
 	// memoryDiffers is true if the guest's memory differs from the stored one.

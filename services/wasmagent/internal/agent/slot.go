@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a slot. The
-// gateway extends the time limit of a call that reports progress.
+// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a
+// slot. The gateway extends the time limit of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
@@ -115,8 +115,8 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance, gives its slot to other guests while wait runs, and then restores the guest from
-// its snapshot.
+// withoutSlot closes the guest's instance, gives its slot to other guests while wait runs, and then restores the guest
+// from its snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 	t.instance = nil

@@ -50,7 +50,8 @@ type state struct {
 	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
 	module string
 	memory []byte
-	// grants are the rights that were granted in addition to the manifest. snapshots has the snapshots, the newest first.
+	// grants are the rights that were granted in addition to the manifest. snapshots has the snapshots, the newest
+	// first.
 	grants    []*wasmagentv1.RightsGrant
 	snapshots []*wasmstorev1.Kept
 	// stoppedByOperator is true if an operator stopped the agent.
@@ -77,8 +78,8 @@ func newState(s *Spec) state {
 // maxHandoverBytes bounds the part of the conversation that a new guest gets at its start, in bytes.
 const maxHandoverBytes = 256 << 10
 
-// startMessages returns the messages that a new guest gets at its start: the newest ones of the conversation. There are none,
-// unless the agent was migrated to another module.
+// startMessages returns the messages that a new guest gets at its start: the newest ones of the conversation. There are
+// none, unless the agent was migrated to another module.
 func (s *state) startMessages() (out []abi.Message) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {

@@ -22,35 +22,35 @@ const (
 	maxCancels = 3
 	// maxSleep bounds the total time that a turn sleeps.
 	maxSleep = 10 * time.Minute
-	// maxResultBytes bounds the result of an effect, in bytes. The JSON of a result, and the answer of a tool, may have four
-	// times as many bytes.
+	// maxResultBytes bounds the result of an effect, in bytes. The JSON of a result, and the answer of a tool, may have
+	// four times as many bytes.
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is how long events of a turn may wait until they are stored, and maxWaitingEvents is how many events may
-	// wait. Readers of the journal see only stored events.
+	// flushInterval is how long events of a turn may wait until they are stored, and maxWaitingEvents is how many
+	// events may wait. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
-	// maxPrintedBytes bounds the output of a guest that the journal records in one turn, in bytes. The output of a step that
-	// fails is recorded in addition.
+	// maxPrintedBytes bounds the output of a guest that the journal records in one turn, in bytes. The output of a step
+	// that fails is recorded in addition.
 	maxPrintedBytes = 64 << 10
 )
 
 // A turn is the work of an agent on one prompt.
 type turn struct {
-	// ctx ends with the turn; cancel cancels it with a cause. callerCtx ends when the caller of the prompt gives up; unfollow
-	// detaches the turn from its caller.
+	// ctx ends with the turn; cancel cancels it with a cause. callerCtx ends when the caller of the prompt gives up;
+	// unfollow detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot gives the guest's slot back; nil if the guest has no slot. parked is closed when the caller of the prompt
-	// need not wait any longer, because the turn waits for an approval.
+	// releaseSlot gives the guest's slot back; nil if the guest has no slot. parked is closed when the caller of the
+	// prompt need not wait any longer, because the turn waits for an approval.
 	releaseSlot func()
 	parked      chan struct{}
-	// detached is true if the turn continues without its caller. madeCalls is true if the turn made a call, or may have made
-	// one. done is closed after the turn has ended.
+	// detached is true if the turn continues without its caller. madeCalls is true if the turn made a call, or may have
+	// made one. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
 	// modelMissing is true if the guest asked for a model and no model is configured.
@@ -71,15 +71,17 @@ type turn struct {
 	// startFuel is the fuel that the start of the guest used, and startOutput is the output of the start.
 	startFuel   int64
 	startOutput string
-	// lastEmitted is the event of the guest's newest envelope. eventContext has the decision and the approval for the next event.
-	// interrupted describes the interrupted effect with which a continued turn begins.
+	// lastEmitted is the event of the guest's newest envelope. eventContext has the decision and the approval for the
+	// next event. interrupted describes the interrupted effect with which a continued turn begins.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
-	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in bytes.
+	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in
+	// bytes.
 	flushedAt  time.Time
 	eventBytes int64
-	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a step that failed.
+	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a step that
+	// failed.
 	printedBytes int
 	failedOutput string
 }
@@ -99,8 +101,8 @@ type Prompt struct {
 	// whose turn waits for an approval waits at most for ApprovalWait; the turn then continues without it.
 	Caller       Caller
 	ApprovalWait time.Duration
-	// Progress receives the agent's progress as texts for people. It must not block. It is not called after [Agent.Prompt]
-	// has returned. It may be nil.
+	// Progress receives the agent's progress as texts for people. It must not block. It is not called after
+	// [Agent.Prompt] has returned. It may be nil.
 	Progress func(string)
 }
 
@@ -164,8 +166,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as after a
-// trap of the guest.
+// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as
+// after a trap of the guest.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	out, memory, err := func() (out abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -189,8 +191,8 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	return answer, err
 }
 
-// endTurnSafely ends the turn. If that panics, endTurnSafely marks the agent as lost. Otherwise the agent in memory would keep
-// a turn that never ends.
+// endTurnSafely ends the turn. If that panics, endTurnSafely marks the agent as lost. Otherwise the agent in memory
+// would keep a turn that never ends.
 func (a *Agent) endTurnSafely(t *turn, out abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -206,8 +208,8 @@ func (a *Agent) endTurnSafely(t *turn, out abi.GuestEnvelope, memory []byte, cau
 	return a.endTurn(t, out, memory, cause)
 }
 
-// Shutdown cancels the running turn because the service stops, and waits for its end. A turn without a caller is continued
-// by the next process.
+// Shutdown cancels the running turn because the service stops, and waits for its end. A turn without a caller is
+// continued by the next process.
 func (a *Agent) Shutdown() {
 	a.mu.Lock()
 	t := a.turn

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints bounds the number of positions to which a journal returns, and maxReturnBytes the total size of their memories, in
-// bytes. maxRerunFuel bounds the fuel of a journal that is run again; that much takes some minutes.
+// maxReturnPoints bounds the number of positions to which a journal returns, and maxReturnBytes the total size of their
+// memories, in bytes. maxRerunFuel bounds the fuel of a journal that is run again; that much takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -34,7 +34,8 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 
 // replayPlan has the facts about a journal that are needed before it is run again.
 type replayPlan struct {
-	// undoneTurns has the first input of each turn that was undone. returnPoints has the positions to which the journal returns.
+	// undoneTurns has the first input of each turn that was undone. returnPoints has the positions to which the journal
+	// returns.
 	undoneTurns, returnPoints map[journalPosition]bool
 	// module is the digest of the newest module that ran, and modules has the digests of all modules.
 	module  string
@@ -117,8 +118,8 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 	return nil, nil, store.ErrStateLost
 }
 
-// verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors: [events.ErrChain]
-// and [ErrStateDiffers], which it also writes to the response; the store's.
+// verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors:
+// [events.ErrChain] and [ErrStateDiffers], which it also writes to the response; the store's.
 func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)

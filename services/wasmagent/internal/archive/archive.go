@@ -78,8 +78,8 @@ func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err erro
 	return text, signature, err
 }
 
-// Decode decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts. Errors:
-// [ErrInvalid], [ErrSignature].
+// Decode decodes an archive that one of the keys has signed. It checks the signature before it decodes the parts.
+// Errors: [ErrInvalid], [ErrSignature].
 func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {

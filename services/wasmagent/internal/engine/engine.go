@@ -109,7 +109,8 @@ type Program struct {
 }
 
 // Compile parses, meters and compiles a module. That takes about a second for a module of Go's compiler, and does not
-// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrNotOffered] for a module that is not a guest.
+// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrNotOffered] for a module that is not a
+// guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)
 	if err != nil {

@@ -209,7 +209,8 @@ func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	}
 }
 
-// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused, with an error that names what it lacks.
+// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused, with an error that
+// names what it lacks.
 func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -21,8 +21,8 @@ import (
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// fuelPerHostCall is the fuel of each call of a host function, in addition to the fuel for its work. The host works as
-	// long for the call as for this number of instructions.
+	// fuelPerHostCall is the fuel of each call of a host function, in addition to the fuel for its work. The host works
+	// as long for the call as for this number of instructions.
 	fuelPerHostCall = 200
 	// maxPieces bounds the number of buffers or subscriptions in one call, and maxBytes the size of each buffer in
 	// bytes.
@@ -174,8 +174,8 @@ const (
 	clockTag, absolute          = 0, 1
 )
 
-// pollOneoff implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions. Subscriptions to
-// files are ignored, because there are no files.
+// pollOneoff implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions.
+// Subscriptions to files are ignored, because there are no files.
 func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {

@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it. Between two
-// refills, nothing interrupts a step, not even its deadline.
+// fuelPerRefill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it.
+// Between two refills, nothing interrupts a step, not even its deadline.
 const fuelPerRefill = 100_000
 
-// longestTimeSlice is the longest time slice of a guest, even if only a few guests work. It is short because each envelope
-// of another guest needs several slices.
+// longestTimeSlice is the longest time slice of a guest, even if only a few guests work. It is short because each
+// envelope of another guest needs several slices.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
@@ -230,7 +230,8 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers has the texts with which stack traces begin in errors of the runtime. guestError removes the stack traces.
+// traceMarkers has the texts with which stack traces begin in errors of the runtime. guestError removes the stack
+// traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
 // guestError converts an error of the runtime to an error of this package. It removes stack traces, because callers can

@@ -14,9 +14,9 @@ const (
 	maxSpare  = 8 << 20
 )
 
-// linearMemory is the memory of a guest. It reserves an address range in which it can grow without being moved. The operating
-// system provides memory only for the part that was used. The range is not on Go's heap, so the garbage collector does
-// not scan it.
+// linearMemory is the memory of a guest. It reserves an address range in which it can grow without being moved. The
+// operating system provides memory only for the part that was used. The range is not on Go's heap, so the garbage
+// collector does not scan it.
 type linearMemory struct {
 	addressRange
 	// used is the present size of the guest's memory, in bytes.
@@ -24,15 +24,15 @@ type linearMemory struct {
 	pool *sparePool
 }
 
-// An addressRange is an address range for a guest's memory. committed is the size of the part for which the operating system has
-// provided memory, in bytes. While no guest uses the range, all of it is zero.
+// An addressRange is an address range for a guest's memory. committed is the size of the part for which the operating
+// system has provided memory, in bytes. While no guest uses the range, all of it is zero.
 type addressRange struct {
 	bytes     []byte
 	committed int64
 }
 
-// sparePool is a pool of ranges that no guest uses. A guest that takes one starts much faster, because the operating system has
-// provided the memory already. The zero value is ready to use.
+// sparePool is a pool of ranges that no guest uses. A guest that takes one starts much faster, because the operating
+// system has provided the memory already. The zero value is ready to use.
 type sparePool struct {
 	mu     sync.Mutex
 	ranges []addressRange

@@ -16,8 +16,8 @@ func reserve(bytes int64) []byte {
 	return place
 }
 
-// grow makes the bytes in the range [from, to) of an address range readable and writable. It returns false if the system has no
-// memory left.
+// grow makes the bytes in the range [from, to) of an address range readable and writable. It returns false if the
+// system has no memory left.
 func grow(place []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(place[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

@@ -19,8 +19,8 @@ import (
 // of the meter. Use errors.Is.
 var ErrSnapshot = errors.New("the snapshot can't be restored")
 
-// snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes, little-endian; the
-// header; and the memory, compressed by DEFLATE (RFC 1951).
+// snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes,
+// little-endian; the header; and the memory, compressed by DEFLATE (RFC 1951).
 //
 // The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
 // changes. First comes one bit for each block, least significant bit first, which is 1 if the block differs. The blocks

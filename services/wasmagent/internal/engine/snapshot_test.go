@@ -24,8 +24,8 @@ import (
 // guest's module, snapshot and next envelope.
 const continueEnv = "SLUICE_TEST_ELSEWHERE"
 
-// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for the
-// same fuel, in this process and in another one.
+// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for
+// the same fuel, in this process and in another one.
 func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(continueEnv); dir != "" {
@@ -195,8 +195,8 @@ func TestSnapshot_HasWholeMemory(t *testing.T) {
 	}
 }
 
-// TestSnapshot_StaysSmallOverManyPrompts checks that the snapshot of a guest in Go does not grow with the number of prompts, because
-// its garbage is collected.
+// TestSnapshot_StaysSmallOverManyPrompts checks that the snapshot of a guest in Go does not grow with the number of
+// prompts, because its garbage is collected.
 func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))

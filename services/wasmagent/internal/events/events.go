@@ -21,8 +21,8 @@ import (
 // hashVersion is the first input of every event's hash. It names the version of the format.
 const hashVersion = "sluice-agent-event-1"
 
-// maxListedEnvelope is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope, the list
-// has only the digest.
+// maxListedEnvelope is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope,
+// the list has only the digest.
 const maxListedEnvelope = 16 << 10
 
 // ErrChain means that an event does not follow the event before it, or was changed. Use errors.Is.
@@ -33,8 +33,8 @@ func EmptyHead(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Append appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to be
-// stored and the new head.
+// Append appends an event and its envelope, which may be nil, to a journal that ends at head. It returns the event to
+// be stored and the new head.
 func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
@@ -110,8 +110,8 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanosText returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time gives
-// "0".
+// nanosText returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time
+// gives "0".
 func nanosText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"

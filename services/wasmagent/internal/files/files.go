@@ -26,8 +26,8 @@ var (
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
-	// ErrTextNotFound means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file more
-	// than once.
+	// ErrTextNotFound means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file
+	// more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLineRange means that an offset or limit is negative.

@@ -14,7 +14,8 @@ import (
 
 var now = time.Unix(1_700_000_000, 0)
 
-// TestPath_IsCanonicalAndRelative checks that each file has only one canonical path, and that a path can't leave the folder.
+// TestPath_IsCanonicalAndRelative checks that each file has only one canonical path, and that a path can't leave the
+// folder.
 func TestPath_IsCanonicalAndRelative(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// maxTemplates bounds the number of templates that were added in a tenant, and maxPerPrincipal the number of those that one
-	// principal added.
+	// maxTemplates bounds the number of templates that were added in a tenant, and maxPerPrincipal the number of those
+	// that one principal added.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON of the added templates, in bytes: of all tenants, of one
-	// tenant, and of one principal. maxTemplate bounds the JSON of one template.
+	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON of the added templates, in bytes: of all
+	// tenants, of one tenant, and of one principal. maxTemplate bounds the JSON of one template.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
@@ -88,12 +88,12 @@ type Store interface {
 	// Templates returns the templates of a tenant and their version, which rises with each change. If the version is
 	// known, it returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists already; then
-	// nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted with
-	// other content before.
+	// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists
+	// already; then nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator
+	// has accepted with other content before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
-	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was accepted.
-	// found is false if the tenant does not have the template.
+	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was
+	// accepted. found is false if the tenant does not have the template.
 	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// RemoveTemplate removes a template.
 	RemoveTemplate(ctx context.Context, tenant, id string) error
@@ -116,13 +116,15 @@ type added struct {
 	bytes int
 }
 
-// activeTemplate is the active template of a principal, with the principal's settings of the template. It does not change.
+// activeTemplate is the active template of a principal, with the principal's settings of the template. It does not
+// change.
 type activeTemplate struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
 }
 
-// serverPlaceholder is the server name of the agent service in the built-in templates. New replaces it by the configured name.
+// serverPlaceholder is the server name of the agent service in the built-in templates. New replaces it by the
+// configured name.
 const serverPlaceholder = "agents"
 
 // New returns a gallery with the built-in templates and those of the store. server is the name under which agents
@@ -263,18 +265,18 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 type Source int
 
 const (
-	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. FromImport is the zero
-	// value.
+	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. FromImport is the
+	// zero value.
 	FromImport Source = iota
-	// FromAuthor means that its author added the template. It can be used at once, unless an operator has accepted another
-	// template with the same id before.
+	// FromAuthor means that its author added the template. It can be used at once, unless an operator has accepted
+	// another template with the same id before.
 	FromAuthor
 	// FromOperator means that an operator added the template. It can be used at once.
 	FromOperator
 )
 
-// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists], [ErrFull],
-// [ErrInstallationFull], the store's.
+// Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists],
+// [ErrFull], [ErrInstallationFull], the store's.
 func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	entries := make(map[string]*added)

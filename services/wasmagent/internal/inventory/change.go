@@ -22,8 +22,8 @@ const (
 	BasisPrevious Basis = ""
 	// BasisCreated means the empty list, because the agent was just created. The change lists all parts.
 	BasisCreated Basis = "made"
-	// BasisFound means the empty list, because the journal is older than such lists. The change lists all parts, and the
-	// journal does not record how they came about.
+	// BasisFound means the empty list, because the journal is older than such lists. The change lists all parts, and
+	// the journal does not record how they came about.
 	BasisFound Basis = "found"
 )
 
@@ -50,8 +50,9 @@ type splice struct {
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change returns the JSON of the change from the list before to the list i. If basis is not [BasisPrevious], or before is nil,
-// the change is from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors: [ErrRecord].
+// Change returns the JSON of the change from the list before to the list i. If basis is not [BasisPrevious], or before
+// is nil, the change is from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors:
+// [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != BasisPrevious || before == nil {
 		before = new(Inventory)
@@ -117,7 +118,8 @@ type Covered struct {
 	State, Record string
 }
 
-// ReadDigests returns the digests from a change, which is the envelope of an event of the kind stored. Errors: [ErrChange].
+// ReadDigests returns the digests from a change, which is the envelope of an event of the kind stored. Errors:
+// [ErrChange].
 func ReadDigests(envelope []byte) (state, record string, err error) {
 	c, err := parseChange(envelope)
 	return c.State, c.Record, err

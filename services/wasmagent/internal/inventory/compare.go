@@ -111,6 +111,6 @@ func (i *Inventory) NotCovered() (out []string) {
 // Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// MatchesRecord reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON in
-// hexadecimal.
+// MatchesRecord reports whether the list was computed from a record with this digest, which is the SHA-256 of its JSON
+// in hexadecimal.
 func (i *Inventory) MatchesRecord(record string) bool { return i.digest == record }

@@ -49,8 +49,8 @@ type entry struct {
 	found bool
 }
 
-// New lists a record and a state. From the record it leaves out the head of the journal, and the key, the digest and the
-// size of the state. Errors: [ErrRecord].
+// New lists a record and a state. From the record it leaves out the head of the journal, and the key, the digest and
+// the size of the state. Errors: [ErrRecord].
 func New(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {

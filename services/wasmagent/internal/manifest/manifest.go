@@ -173,8 +173,8 @@ func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
 	return fits, nil
 }
 
-// dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which allows
-// nothing.
+// dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which
+// allows nothing.
 func dollarsToNanos(text string) int64 {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative {

@@ -79,7 +79,8 @@ type errorObject struct {
 	Message string `json:"message"`
 }
 
-// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error object.
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error
+// object.
 func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`

@@ -52,8 +52,8 @@ type Answer struct {
 	Nanos int64
 }
 
-// A driver sends a question to a provider once, and passes pieces of the answer to progress as they arrive. Its errors are
-// a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
+// A driver sends a question to a provider once, and passes pieces of the answer to progress as they arrive. Its errors
+// are a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error)
 }
@@ -85,8 +85,8 @@ type Models struct {
 	drivers         map[string]driver
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
-	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than minScrubbedKey. Such
-	// a key may be a placeholder for a local model, and an ordinary word of an answer.
+	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than
+	// minScrubbedKey. Such a key may be a placeholder for a local model, and an ordinary word of an answer.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
@@ -170,12 +170,12 @@ func (m *Models) HasPrice(model string) bool {
 	return ok
 }
 
-// Ask asks a model. progress receives pieces of the answer as they arrive. Before each retry, it also receives a text about
-// the wait. A question is repeated only if no answer has begun.
+// Ask asks a model. progress receives pieces of the answer as they arrive. Before each retry, it also receives a text
+// about the wait. A question is repeated only if no answer has begun.
 //
-// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the returned Answer has
-// the tokens and the cost that the provider may charge, as counted or estimated. They are zero if the provider refused
-// the question.
+// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the
+// returned Answer has the tokens and the cost that the provider may charge, as counted or estimated. They are zero if
+// the provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -243,8 +243,8 @@ func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, s
 	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// EstimateMaximum estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for the
-// built-in model.
+// EstimateMaximum estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for
+// the built-in model.
 func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {

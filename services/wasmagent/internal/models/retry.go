@@ -114,7 +114,8 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fraction. ok is false if the text is not a number of at least 0.
+// parseUnits parses a number of units, which may have a fraction. ok is false if the text is not a number of at least
+// 0.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

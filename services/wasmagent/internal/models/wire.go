@@ -23,7 +23,8 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// boundedTransport limits how much of an answer is read. It converts every answer with a status of 300 or more to a [FailureError].
+// boundedTransport limits how much of an answer is read. It converts every answer with a status of 300 or more to a
+// [FailureError].
 type boundedTransport struct{ inner http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -62,8 +63,8 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// transportError converts an error of a connection or of its stream to an error of this package. begun is true if the answer
-// had begun.
+// transportError converts an error of a connection or of its stream to an error of this package. begun is true if the
+// answer had begun.
 func transportError(ctx context.Context, err error, begun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)

@@ -26,9 +26,9 @@ const maxTries = 3
 // awsEndpoint is the endpoint of buckets whose URL does not name one.
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it returns
-// an error; without it, the client would send requests that are not signed. It implements [credentials.Provider]. Its
-// methods are not called concurrently.
+// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it
+// returns an error; without it, the client would send requests that are not signed. It implements
+// [credentials.Provider]. Its methods are not called concurrently.
 type credentialChain struct {
 	providers []credentials.Provider
 	// current is the provider that returned the credentials in use; nil if there are none.

@@ -121,8 +121,8 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []ma
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// CountModelUse counts the use of questions. A question may exceed the bound of its right, because its use is known only
-// when it was answered.
+// CountModelUse counts the use of questions. A question may exceed the bound of its right, because its use is known
+// only when it was answered.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
@@ -153,8 +153,8 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 // dayOf returns the day of a time, in days since 1970-01-01 UTC.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is the number of days for which counters stay after their last use, if the agent and all of its copies were
-// removed. An archive that is imported within these days continues the counters.
+// counterDays is the number of days for which counters stay after their last use, if the agent and all of its copies
+// were removed. An archive that is imported within these days continues the counters.
 const counterDays = 7
 
 // RemoveUnusedCounters removes the counters of agents that were removed, counterDays after their last use.

@@ -22,7 +22,8 @@ type AgentLimits struct {
 }
 
 // Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
-// agent from with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull], [ErrDescendantsFull].
+// agent from with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull],
+// [ErrDescendantsFull].
 func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)

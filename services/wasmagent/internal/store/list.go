@@ -28,8 +28,8 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// Principal selects the agents that have this principal as their creator or in their chain; nil selects all agents of the
-	// tenant.
+	// Principal selects the agents that have this principal as their creator or in their chain; nil selects all agents
+	// of the tenant.
 	Principal *identityv1.Principal
 	// States selects agents by their states; empty selects all agents that are not terminated.
 	States []wasmagentv1.AgentState

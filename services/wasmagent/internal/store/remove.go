@@ -22,9 +22,9 @@ func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time
 // transaction.
 const maxRemovedEvents = 500
 
-// RemoveAgent removes an agent that has ended, with its journal and its states. If onlyExpired is set, it removes only an agent
-// that can't be resumed any more. ended is false if the agent was not removed, for example because it was resumed
-// meanwhile.
+// RemoveAgent removes an agent that has ended, with its journal and its states. If onlyExpired is set, it removes only
+// an agent that can't be resumed any more. ended is false if the agent was not removed, for example because it was
+// resumed meanwhile.
 func (s *Store) RemoveAgent(ctx context.Context, id string, onlyExpired bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)

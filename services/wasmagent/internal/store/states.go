@@ -84,8 +84,8 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent except those with names in but. If but is not empty, recent states stay as well,
-// because another process may be about to commit a record that names them.
+// removeExcept removes the states of an agent except those with names in but. If but is not empty, recent states stay
+// as well, because another process may be about to commit a record that names them.
 func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {

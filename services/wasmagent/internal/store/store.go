@@ -104,8 +104,8 @@ const Lease = 15 * time.Second
 type Row struct {
 	*wasmstorev1.Record
 
-	// Position is the position of the agent in the order of creation. Version is the version of the row, which rises with
-	// each change.
+	// Position is the position of the agent in the order of creation. Version is the version of the row, which rises
+	// with each change.
 	Position, Version int64
 	Turn              Turn
 	// HeldElsewhere is true if another process runs the turn.
@@ -242,8 +242,8 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// leaseParams returns the parameters of the query for held turns: the holder of this process, and the time. A turn is held
-// if another holder has a lease that ends after that time.
+// leaseParams returns the parameters of the query for held turns: the holder of this process, and the time. A turn is
+// held if another holder has a lease that ends after that time.
 func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	if !s.Shared { // no other process uses the file, so no lease of another holder is valid
 		return s.holder, 1 << 62
@@ -295,7 +295,8 @@ func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1
 	return s.states.get(ctx, id, key, digest)
 }
 
-// RemoveUnusedStates removes the states of an agent that neither its record nor its snapshots name. A crash can leave such states.
+// RemoveUnusedStates removes the states of an agent that neither its record nor its snapshots name. A crash can leave
+// such states.
 func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -304,8 +305,8 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent. TakeOverTurn
-// returns the agent. Errors: [ErrUnknown].
+// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent.
+// TakeOverTurn returns the agent. Errors: [ErrUnknown].
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {

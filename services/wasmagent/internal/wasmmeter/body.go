@@ -53,8 +53,8 @@ type mark struct {
 // instead.
 type point struct {
 	mark
-	// checks is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are saved if
-	// the fuel is not sufficient.
+	// checks is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are
+	// saved if the fuel is not sufficient.
 	checks      bool
 	savedLocals uint64
 }
@@ -208,8 +208,8 @@ func (b *bodyWriter) putInstruction(i *instruction) {
 	}
 }
 
-// addMark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after the
-// instruction.
+// addMark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after
+// the instruction.
 func (b *bodyWriter) addMark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {

@@ -122,8 +122,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putWrappers encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a guest
-// that traps has used all of the fuel that it got.
+// putWrappers encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a
+// guest that traps has used all of the fuel that it got.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)

@@ -155,8 +155,8 @@ func (j jump) put(b []byte) []byte {
 	return uleb(append(b, 0x0c), j.blocks)
 }
 
-// An openDispatcher is a dispatcher that is being generated. part is its present part, and around the number of labels around
-// its loop.
+// An openDispatcher is a dispatcher that is being generated. part is its present part, and around the number of labels
+// around its loop.
 type openDispatcher struct {
 	*dispatcher
 	part, around int

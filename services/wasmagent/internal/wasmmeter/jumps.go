@@ -34,8 +34,8 @@ type jumps struct {
 	frames []int
 	around []dispatcher
 	// back has, for each dispatcher and each of its parts, the last part from which a jump goes back to the part; none
-	// if there is no such jump. After all code was read, partLoops computes loops from it: for each part, the first part of
-	// the innermost loop around it.
+	// if there is no such jump. After all code was read, partLoops computes loops from it: for each part, the first
+	// part of the innermost loop around it.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int

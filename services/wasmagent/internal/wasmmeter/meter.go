@@ -41,8 +41,8 @@ const (
 
 // The rules for charging fuel.
 const (
-	// minSeparateCharge is the minimum cost of code after a branch that is charged where that code begins. Lower costs are charged
-	// before the branch.
+	// minSeparateCharge is the minimum cost of code after a branch that is charged where that code begins. Lower costs
+	// are charged before the branch.
 	minSeparateCharge = 4
 	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel. fuelPerPage is the fuel for
 	// each page by which the memory grows. Both are exponents of 2.
@@ -196,8 +196,8 @@ func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	}
 }
 
-// shiftedFunction returns the index of a function in the metered module, in which the guest's own functions come after one more
-// import.
+// shiftedFunction returns the index of a function in the metered module, in which the guest's own functions come after
+// one more import.
 func (w *writer) shiftedFunction(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1

@@ -1,9 +1,8 @@
-// Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It encodes the
-// module again, with additional code that counts its work. Package engine uses the package.
+// Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It encodes
+// the module again, with additional code that counts its work. Package engine uses the package.
 //
 // Instructions are encoded from the parsed form, instead of being copied. Therefore the engine can't read an
-// instruction
-// differently from this package.
+// instruction differently from this package.
 package wasmmeter
 
 import (

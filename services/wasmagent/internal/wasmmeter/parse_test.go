@@ -32,8 +32,8 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestParse_RefusesUnsupportedModules checks that modules that are malformed, or use what guests may not have, are refused with the
-// reason.
+// TestParse_RefusesUnsupportedModules checks that modules that are malformed, or use what guests may not have, are
+// refused with the reason.
 func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}

@@ -2,8 +2,8 @@ package wasmmeter
 
 import "math/bits"
 
-// maxSavedLocals is the maximum number of locals that a function saves in globals while it asks for fuel, and maxSavedPerKind the
-// maximum number of each kind. Only the first locals of a function are saved.
+// maxSavedLocals is the maximum number of locals that a function saves in globals while it asks for fuel, and
+// maxSavedPerKind the maximum number of each kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds has the kinds of locals that are saved, with their zero values.

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is the number of
-	// hostile guests: as many as one caller can run at the same time.
+	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is
+	// the number of hostile guests: as many as one caller can run at the same time.
 	wellBehavedGuests = 4
 	hostileGuests     = 6
 	pause             = 5 * time.Millisecond
-	// maxRatio is the maximum of the ratio between turn times next to hostile guests and next to guests that only compute.
-	// A turn time is the 99th of 100, and the ratio is the median of all rounds.
+	// maxRatio is the maximum of the ratio between turn times next to hostile guests and next to guests that only
+	// compute. A turn time is the 99th of 100, and the ratio is the median of all rounds.
 	maxRatio = 1.5
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
@@ -63,9 +63,9 @@ var computingGuest = guesttest.HandMade{
 	)},
 }
 
-// TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests, and alternately next to guests that only
-// compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays within its
-// memory limit.
+// TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests, and alternately next to guests
+// that only compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays
+// within its memory limit.
 //
 // The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If it is set, the test also fails if the
 // turns take too much longer next to hostile guests. Otherwise it only logs that.

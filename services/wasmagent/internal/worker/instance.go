@@ -86,8 +86,8 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// LastDuration returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses after a
-// large answer or a failure.
+// LastDuration returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses
+// after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
 // Printed returns the output of the guest in the newest step, or at the start: at most the last [engine.MaxPrinted]

@@ -41,10 +41,9 @@ type process struct {
 }
 
 // A large answer, or the failure of a guest, causes work in both processes that no fuel counts. Therefore the call that
-// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes pausePerByte for
-// each byte of an answer, if the answer has more than largeAnswer bytes. This limits large answers to about 60 MB in a
-// second.
-// A failure counts like an answer of failureCost bytes.
+// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes
+// pausePerByte for each byte of an answer, if the answer has more than largeAnswer bytes. This limits large answers to
+// about 60 MB in a second. A failure counts like an answer of failureCost bytes.
 const (
 	largeAnswer  = 64 << 10
 	failureCost  = 512 << 10
@@ -123,8 +122,8 @@ func (p *process) watch() {
 	}
 }
 
-// workerError converts an error of a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance is busy. It
-// returns other errors unchanged.
+// workerError converts an error of a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
+// is busy. It returns other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// healthInterval is the interval of health checks. healthTimeout is the time limit of a health check, after which the worker is
-	// killed.
+	// healthInterval is the interval of health checks. healthTimeout is the time limit of a health check, after which
+	// the worker is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
 	// firstPause and longestPause bound the pause before the next start, after a worker has ended without starting an
@@ -32,7 +32,8 @@ const (
 
 // Errors of a [Supervisor], for [errors.Is].
 var (
-	// ErrWorkerLost means that the worker has ended, and with it all of its instances. They can be restored from snapshots.
+	// ErrWorkerLost means that the worker has ended, and with it all of its instances. They can be restored from
+	// snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
 	// ErrModuleRefused means that the module is not a guest, or can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
@@ -104,8 +105,8 @@ func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	}
 }
 
-// leastLoaded returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if one
-// more is allowed. If all workers are full, it returns how long to wait before the next try.
+// leastLoaded returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if
+// one more is allowed. If all workers are full, it returns how long to wait before the next try.
 func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

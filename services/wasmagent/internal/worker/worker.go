@@ -325,8 +325,8 @@ func (e reportedError) Error() string {
 
 func (e reportedError) Unwrap() error { return e.kind }
 
-// engineError converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns other
-// errors unchanged.
+// engineError converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns
+// other errors unchanged.
 func engineError(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)
 	for _, c := range errorStatuses {

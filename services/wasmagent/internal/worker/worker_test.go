@@ -115,7 +115,8 @@ func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 	}
 }
 
-// TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled checks that a step returns [worker.ErrWorkerLost] if its worker is killed meanwhile.
+// TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled checks that a step returns [worker.ErrWorkerLost] if its worker is
+// killed meanwhile.
 func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -135,8 +136,8 @@ func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	}
 }
 
-// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all others have guests, and that the end of
-// a worker ends only its own guests.
+// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all others have guests, and
+// that the end of a worker ends only its own guests.
 func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -185,8 +186,8 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	}
 }
 
-// TestStart_WaitsWhileWorkersAreFull checks that guests beyond the maximum wait until another guest ends, or until their
-// callers give up.
+// TestStart_WaitsWhileWorkersAreFull checks that guests beyond the maximum wait until another guest ends, or until
+// their callers give up.
 func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -218,8 +219,8 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 // endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestStep_EndsNextToEndlessSteps checks that steps end although other guests run endless steps. The endless steps end by
-// their deadlines, by their fuel, or when their callers give up.
+// TestStep_EndsNextToEndlessSteps checks that steps end although other guests run endless steps. The endless steps end
+// by their deadlines, by their fuel, or when their callers give up.
 func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)

@@ -26,8 +26,8 @@ func inheritedConn() (net.Conn, error) {
 	return conn, nil
 }
 
-// connectWorker makes a connection for a command: it returns the supervisor's end, and the worker's end, which the command
-// inherits.
+// connectWorker makes a connection for a command: it returns the supervisor's end, and the worker's end, which the
+// command inherits.
 func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -45,7 +45,8 @@ func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core files.
+// limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core
+// files.
 func limitResources(memory int64) error {
 	for _, l := range []struct {
 		what int
