@@ -18,7 +18,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -95,7 +95,7 @@ func isOperator(caller *authn.Caller) bool {
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
-		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name), ListFaults: s.edge.Faults(name)}
+		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.mcp.Versions(name), ListFaults: s.mcp.Faults(name)}
 		if inDetail {
 			status.LastError, status.ProgramNotice = up.LastErrorInDetail(), up.ProgramNotice()
 		}
@@ -277,11 +277,11 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: err}
 	case errors.Is(err, errArguments):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
-	case errors.Is(err, edge.ErrServer):
+	case errors.Is(err, mcpserver.ErrServer):
 		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
-	case errors.Is(err, edge.ErrStopping):
+	case errors.Is(err, mcpserver.ErrStopping):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "STOPPING", Err: err}
-	case errors.Is(err, edge.ErrSession):
+	case errors.Is(err, mcpserver.ErrSession):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "UPSTREAM_UNAVAILABLE", Err: err}
 	case errors.Is(err, journal.ErrClosed):
 		return &rpc.Error{Code: codes.Unavailable, Reason: "STOPPING", Err: err}

@@ -26,7 +26,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -63,7 +63,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: fairqueue.NewForProcessor[string]()}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
 }
 
 // record writes a refusal for a tenant into the journal and returns the id of the decision.

@@ -16,7 +16,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -53,7 +53,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 		return toStatus(err)
 	}
 	ctx := stream.Context()
-	errand := edge.Errand{Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(), Message: message}
+	errand := mcpserver.Request{Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(), Message: message}
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
@@ -73,9 +73,9 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 			}
 		}
 	}
-	done, err := func() (edge.Done, error) {
+	done, err := func() (mcpserver.Response, error) {
 		defer close(told)
-		return s.edge.Ask(ctx, errand)
+		return s.mcp.Do(ctx, errand)
 	}()
 	<-sent
 	if err == nil && done.Refusal != nil && done.Refusal.IsProtocolError {
@@ -151,7 +151,7 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 }
 
 // toolAnswer returns the answer to a CallTool request.
-func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
+func toolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {
 		return out
@@ -177,7 +177,7 @@ func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 	return out
 }
 
-func decisionInfo(done edge.Done) *gatewayv1.DecisionInfo {
+func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	d := done.Decision
 	info := &gatewayv1.DecisionInfo{Id: done.ID, Effect: d.GetEffect(), Rule: d.GetRule(), PolicyRevision: d.GetPolicyRevision()}
 	refused := done.Refusal
@@ -219,7 +219,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 		}
 		params = `{"cursor":` + string(quoted) + `}`
 	}
-	done, err := s.edge.Ask(ctx, edge.Errand{
+	done, err := s.mcp.Do(ctx, mcpserver.Request{
 		Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(),
 		Message: []byte(`{"jsonrpc":"2.0","id":` + strconv.FormatInt(s.errands.Add(1), 10) + `,"method":"tools/list","params":` + params + `}`),
 	})

@@ -7,7 +7,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
@@ -51,36 +51,36 @@ func TestWhatACallerInsideLearns(t *testing.T) {
 	t.Parallel()
 	allowed := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, PolicyRevision: "r"}
 	for name, c := range map[string]struct {
-		done    edge.Done
+		done    mcpserver.Response
 		isError bool
 		result  string
 		code    commonv1.Code
 		effect  policyv1.Effect
 	}{
 		"an answer": {
-			edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`), ID: "d", Decision: allowed},
+			mcpserver.Response{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`), ID: "d", Decision: allowed},
 			false, `{"content":[]}`, commonv1.Code_CODE_UNSPECIFIED, policyv1.Effect_EFFECT_ALLOW,
 		},
 		"a tool's error": {
-			edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}`), ID: "d", Decision: allowed},
+			mcpserver.Response{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}`), ID: "d", Decision: allowed},
 			true, `{"content":[],"isError":true}`, commonv1.Code_CODE_UNSPECIFIED, policyv1.Effect_EFFECT_ALLOW,
 		},
 		"a server's error": {
-			edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`), ID: "d", Decision: allowed},
+			mcpserver.Response{Answer: []byte(`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`), ID: "d", Decision: allowed},
 			true, `{"content":[{"type":"text","text":"no"}],"isError":true}`, commonv1.Code_CODE_UNSPECIFIED, policyv1.Effect_EFFECT_ALLOW,
 		},
 		"a limit": {
-			edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}`), ID: "d", Decision: allowed, Refusal: &refusal.Refusal{ID: "e", Code: commonv1.Code_CODE_RATE_LIMITED}},
+			mcpserver.Response{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}`), ID: "d", Decision: allowed, Refusal: &refusal.Refusal{ID: "e", Code: commonv1.Code_CODE_RATE_LIMITED}},
 			true, `{"content":[],"isError":true}`, commonv1.Code_CODE_RATE_LIMITED, policyv1.Effect_EFFECT_DENY,
 		},
-		"nothing at all": {edge.Done{}, true, "", commonv1.Code_CODE_UNSPECIFIED, policyv1.Effect_EFFECT_UNSPECIFIED},
+		"nothing at all": {mcpserver.Response{}, true, "", commonv1.Code_CODE_UNSPECIFIED, policyv1.Effect_EFFECT_UNSPECIFIED},
 	} {
 		got := toolAnswer(c.done)
 		if got.GetIsError() != c.isError || got.GetResultJson() != c.result || got.GetDecision().GetCode() != c.code || got.GetDecision().GetEffect() != c.effect {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	large := toolAnswer(edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", maxResult) + `"}]}}`), Decision: allowed})
+	large := toolAnswer(mcpserver.Response{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", maxResult) + `"}]}}`), Decision: allowed})
 	if !large.GetTooLarge() || large.GetResultJson() != "" {
 		t.Errorf("a large result: %v, %d bytes", large.GetTooLarge(), len(large.GetResultJson()))
 	}

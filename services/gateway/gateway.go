@@ -35,7 +35,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -114,7 +114,7 @@ type Service struct {
 	installs stdio.Installs
 	left     []approvals.OpenCall
 	pipeline *pipeline.Pipeline
-	edge     *edge.Edge
+	mcp     *mcpserver.Server
 	lis      net.Listener
 	cert     *pki.Source[tls.Certificate]
 	started  time.Time
@@ -265,18 +265,18 @@ func (s *Service) newEdge() (err error) {
 		server := s.cfg.Servers[name]
 		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
 	}
-	s.edge, err = edge.New(
-		edge.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
-		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(tasksOfEdge))),
+	s.mcp, err = mcpserver.New(
+		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
+		mcpserver.Deps{
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
 }
 
-// tasksOfEdge is the text from which the edge's secret is derived. The text is not JSON, so it is never the arguments
+// taskSecretText is the text from which the secret of the server of MCP is derived. The text is not JSON, so it is never the arguments
 // of a call. The journal contains digests of arguments that are made with the same key.
-const tasksOfEdge = "what is not JSON: ids of tasks"
+const taskSecretText = "what is not JSON: ids of tasks"
 
 // holder returns the name with which this gateway claims approvals. The name is stored next to the journal, so that a
 // replay after a restart uses the same name.
@@ -382,7 +382,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	drained, stop := context.WithCancel(context.WithoutCancel(ctx))
-	server := s.edge.HTTPServer()
+	server := s.mcp.HTTPServer()
 	s.warnOfPrograms(ctx)
 	s.deps.Log.InfoContext(ctx, "serving MCP", "address", s.lis.Addr().String(), "servers", slices.Sorted(maps.Keys(s.servers)))
 	group.Go(func() error {
@@ -399,7 +399,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.pipeline.Replay(drained, s.left) })
 	group.Go(func() error { return s.kept.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
-	group.Go(func() error { return s.edge.Discover(ctx) })
+	group.Go(func() error { return s.mcp.Discover(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()
@@ -420,7 +420,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	s.pipeline.Drain()  // calls that wait for approvers are answered with their tickets
 	s.sessions.HangUp() // otherwise Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)
-	defer s.edge.Drain(ctx)
+	defer s.mcp.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {
 		return errors.Join(fmt.Errorf("requests in flight were cut off: %w", err), server.Close())
 	}

@@ -30,7 +30,7 @@ func (s *Service) listen(ctx context.Context) (err error) {
 // front returns the listener for MCP requests. The listener limits connections, and uses TLS if a certificate is
 // configured.
 func (s *Service) front() (net.Listener, error) {
-	door, err := s.edge.Listen(s.lis)
+	door, err := s.mcp.Listen(s.lis)
 	if err != nil || s.cert == nil {
 		return door, err
 	}

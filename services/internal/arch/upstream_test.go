@@ -12,7 +12,7 @@ const (
 	// forwards is the only file that builds an upstream request from a client's request. replies is the only file that
 	// sends a client's response to a request of the server.
 	forwards = "gateway/internal/pipeline/forward.go"
-	replies  = "gateway/internal/edge/asked.go"
+	replies  = "gateway/internal/dispatch/server_requests.go"
 )
 
 // reachingNames maps a package to its names that could reach a server. The value lists the files, by the start of their paths,

@@ -1,0 +1,435 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// able is the initialize of a client that has all capabilities that a server may use.
+const able = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
+	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
+
+// asking returns a world whose server sends requests before it answers a call, and whose policy allows these methods.
+func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		ask(ctx, func(message string) { events([]byte(message)) })
+		if ctx.Err() != nil {
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, context.Cause(ctx))
+		}
+		return answer(r, `{"content":[]}`), nil
+	}
+	return w
+}
+
+// told waits until the server has received n notifications and answers, and returns them.
+func (w *world) told(n int) (out []string) {
+	for len(out) < n {
+		time.Sleep(time.Millisecond)
+		out = nil
+		w.mu.Lock()
+		for _, r := range w.notified {
+			out = append(out, string(r.Body()))
+		}
+		w.mu.Unlock()
+	}
+	return out
+}
+
+// stream makes a call, and returns a function that reads the next message of the response; empty at the end.
+func (w *world) stream(h http.Header, body string) (next func() string) {
+	w.t.Helper()
+	next, _ = w.streaming(h, body)
+	return next
+}
+
+// streaming is stream for a client that may disconnect.
+func (w *world) streaming(h http.Header, body string) (next func() string, hangUp func()) {
+	w.t.Helper()
+	ctx, hangUp := context.WithCancel(w.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+w.path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+	}
+	maps.Copy(req.Header, h)
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	messages := make(chan string, 100)
+	go func() { // a client that reads late is disconnected
+		defer close(messages)
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			if text := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(text, "{") {
+				messages <- text
+			}
+		}
+	}()
+	return func() string { return <-messages }, hangUp
+}
+
+const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
+
+// A server sends a request that policy allows and the client can answer. Request and answer are forwarded byte for
+// byte, and both are recorded as the server's.
+func TestAServerAsksItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(strings.Replace(sample, `{"progressToken"`, `{"dev.sluice/decision":1,"progressToken"`, 1))
+			w.told(2)
+		})
+		h := w.connectAs(able)
+		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{"sampling":{"tools":{}}}`) {
+			t.Errorf("the server got %s", got)
+		}
+		next := w.stream(h, toolCall)
+		if got := next(); got != sample {
+			t.Errorf("the client got %s", got)
+		}
+		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1.50}}`
+		for _, body := range []string{
+			progress, strings.Replace(progress, `"p"`, `"q"`, 1),
+			`{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"dev.sluice/x":1,"y":2}}}`, `{"jsonrpc":"2.0","id":7,"result":{"late":1}}`,
+		} {
+			if got := w.do("POST", "/mcp/files", body, h); got.status != http.StatusAccepted {
+				t.Errorf("%s: %d %s", body, got.status, got.body)
+			}
+		}
+		if got := next(); !strings.Contains(got, `"id":1,"result":{"content":[]}`) {
+			t.Errorf("the call was answered %s", got)
+		}
+		want := []string{progress, `{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"y":2}}}`}
+		if got := w.told(2); !slices.Equal(got, want) {
+			t.Errorf("the server got %s", got)
+		}
+		intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+		if len(intents) != 2 || !intents[1].FromServer || intents[1].Method != "sampling/createMessage" || intents[0].FromServer || intents[1].Subject != "ana" {
+			t.Errorf("intents %+v", intents)
+		}
+		if len(outcomes) != 2 || !outcomes[0].FromServer || outcomes[0].ResultClass != journal.ResultOK || outcomes[0].DecisionID != intents[1].DecisionID {
+			t.Errorf("outcomes %+v", outcomes)
+		}
+	})
+}
+
+// U1: a request that a server must not send reaches no client. The server gets an error, and the refusal is recorded.
+func TestU1AServerAsksWhatItMay(t *testing.T) {
+	t.Parallel()
+	all := []string{"elicitation/create", "roots/list", "sampling/createMessage"}
+	deny := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+	for name, tt := range map[string]struct {
+		initialize string
+		open       []string
+		decision   *policyv1.Decision
+		ask        string
+		code       string
+		error      string
+	}{
+		"policy denies it by now":             {able, all, deny, sample, "denied_by_default", `"code":-31403`},
+		"policy has denied it from the start": {able, nil, nil, sample, "method_denied", `"code":-32601`},
+		"the client can't do it":              {initialize, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list"}`, "method_denied", `"code":-32601`},
+		"it is what clients ask":              {able, all, nil, strings.Replace(toolCall, `"id":1`, `"id":7`, 1), "method_denied", `"code":-32601`},
+		"another spelling":                    {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"Roots/List"}`, "method_invalid", `"code":-31403`},
+		"two readers read two methods":        {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list","x":1}`, "jsonrpc_invalid", `"code":-31403`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				allow := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+				w = asking(t, tt.open, func(_ context.Context, say func(string)) {
+					w.mu.Lock()
+					if w.decision = allow; tt.decision != nil {
+						w.decision = tt.decision
+					}
+					w.mu.Unlock()
+					say(tt.ask)
+					w.told(1)
+				})
+				h := w.connectAs(tt.initialize)
+				if got := w.do("POST", "/mcp/files", toolCall, h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
+					t.Errorf("the client got %s", got)
+				}
+				if got := w.told(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
+					t.Errorf("the server got %s", got)
+				}
+				if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
+					t.Errorf("on record is %+v", records)
+				}
+			})
+		})
+	}
+}
+
+// T4: a client can't send a request that only servers send.
+func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connectAs(able)
+		for _, method := range []string{"elicitation/create", "roots/list", "sampling/createMessage"} {
+			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h); got.code() != "method_denied" {
+				t.Errorf("%s: %s", method, got.body)
+			}
+		}
+		if n := len(w.of(journal.KindIntent)); n != 0 {
+			t.Errorf("%d reached the server", n)
+		}
+	})
+}
+
+// While a client is asked, the call's timeout is paused. If the client never answers, the server's request ends, and
+// the call does not.
+func TestAServerWaitsForItsClient(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after time.Duration
+		want  string
+		class journal.ResultClass
+	}{
+		"for nine minutes": {9 * time.Minute, `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, journal.ResultOK},
+		"for eleven":       {11 * time.Minute, `{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"The client gave no answer."}}`, journal.ResultUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+					w.told(1)
+				})
+				h := w.connectAs(able)
+				next := w.stream(h, toolCall)
+				next()
+				time.Sleep(tt.after)
+				w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
+				said := next()
+				if strings.Contains(said, `"method":"notifications/cancelled","params":{"requestId":7,`) {
+					said = next()
+				}
+				if !strings.Contains(said, `"result":{"content":[]}`) {
+					t.Errorf("the call was answered %s", said)
+				}
+				if got := w.told(1); len(got) != 1 || got[0] != tt.want {
+					t.Errorf("the server got %s", got)
+				}
+				if outcomes := w.of(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
+					t.Errorf("outcomes %+v", outcomes)
+				}
+			})
+		})
+	}
+}
+
+// A server's request ends at once, with an error, when its client disconnects, cancels its own request or ends the
+// session.
+func TestAServerHearsThatItsClientHasGone(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(w *world, h http.Header, hangUp func()){
+		"hangs up": func(_ *world, _ http.Header, hangUp func()) { hangUp() },
+		"gives up": func(w *world, h http.Header, _ func()) {
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, h)
+		},
+		"ends the session": func(w *world, h http.Header, _ func()) { w.do("DELETE", "/mcp/files", "", h) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var w *world
+				told := make(chan time.Time, 1)
+				refused := func() bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					return slices.ContainsFunc(w.notified, func(r upstream.Request) bool {
+						return strings.Contains(string(r.Body()), `"id":7,"error":{"code":-32603`)
+					})
+				}
+				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+					for !refused() {
+						time.Sleep(time.Millisecond)
+					}
+					told <- time.Now()
+				})
+				h := w.connectAs(able)
+				next, hangUp := w.streaming(h, toolCall)
+				next()
+				begin := time.Now()
+				leave(w, h, hangUp)
+				if took := (<-told).Sub(begin); took > time.Second {
+					t.Errorf("it got the error after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A gRPC server can't send requests, so no capabilities are declared to it; its calls keep their deadlines.
+func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := asking(t, []string{"sampling/createMessage"}, nil)
+		w.kind = "grpc"
+		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("the call has no deadline")
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		w.do("POST", "/mcp/files", toolCall, w.connectAs(able))
+		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{}`) {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+// A server that is slow itself, before or after its request, gets no more time for that.
+func TestAServersOwnTimeIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"elicitation/create"}, func(ctx context.Context, say func(string)) {
+			time.Sleep(40 * time.Second)
+			say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
+			w.told(1)
+			<-ctx.Done()
+		})
+		h := w.connectAs(able)
+		begin := time.Now()
+		next := w.stream(h, toolCall)
+		next()
+		time.Sleep(5 * time.Minute)
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
+		if got := next(); !strings.Contains(got, "upstream_timeout") {
+			t.Errorf("the call was answered %s", got)
+		}
+		if took := time.Since(begin).Round(time.Second); took != 6*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// X1: a server may have at most 16 requests open with a client, and each id only once.
+func TestX1AServerHasFewRequestsOpen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 16
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			for i := range most {
+				say(strings.Replace(sample, `"id":7`, fmt.Sprintf(`"id":%d`, i), 1))
+			}
+			say(strings.Replace(sample, `"id":7`, `"id":3`, 1))
+			say(strings.Replace(sample, `"id":7`, `"id":99`, 1))
+			w.told(2)
+		})
+		next := w.stream(w.connectAs(able), toolCall)
+		asked, void := 0, 0
+		for got := next(); got != ""; got = next() {
+			switch {
+			case strings.Contains(got, "sampling/createMessage"):
+				asked++
+			case strings.Contains(got, "notifications/cancelled"):
+				void++
+			}
+		}
+		if asked != most || void != most {
+			t.Errorf("%d requests reached the client, of which %d became void with the call's end", asked, void)
+		}
+		got := w.told(2 + most)
+		if !strings.Contains(got[0], `"id":3,"error"`) || !strings.Contains(got[1], `"id":99,"error"`) {
+			t.Errorf("the server got %s", got[:2])
+		}
+	})
+}
+
+// If a server cancels its request, the client is notified, and no answer is sent.
+func TestAServerTakesItsRequestBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(sample)
+			synctest.Wait()
+			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
+			w.told(1)
+		})
+		next := w.stream(w.connectAs(able), toolCall)
+		got := []string{next(), next(), next()}
+		if !strings.Contains(got[0], "sampling/createMessage") || !strings.Contains(got[1], `"method":"notifications/cancelled","params":{"requestId":7,`) || !strings.Contains(got[2], `"content":[]`) {
+			t.Errorf("the client got %s", got)
+		}
+	})
+}
+
+// A3: only the session to which a server's request was sent can answer it.
+func TestA3NobodyElseAnswersAServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+			say(sample)
+			w.told(1)
+		})
+		own, other := w.connectAs(able), w.connectAs(able)
+		next := w.stream(own, toolCall)
+		next()
+		ben := http.Header{"Authorization": {"Bearer " + benToken}}
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", able, ben).header.Get("Mcp-Session-Id"))
+		for _, h := range []http.Header{other, ben} {
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"forged":1}}`, h)
+		}
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"own":1}}`, own)
+		next()
+		if got := w.told(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+// U1, A1: the client's capabilities in a message of a session are replaced by those that were declared to the server.
+func TestU1ASessionSaysItsAbilitiesOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ path, call, want string }{
+		"of one server":   {"/mcp/files", toolCall, `{"sampling":{"tools":{}}}`},
+		"of many servers": {"/mcp", strings.Replace(toolCall, "safe", "files__safe", 1), `{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHub(t)
+				if w.path = tt.path; tt.path != "/mcp" {
+					w.standing.Methods = []string{"sampling/createMessage"}
+				}
+				var sent []string
+				sentTo(w, &sent)
+				h := w.connectAs(able)
+				w.do("POST", tt.path, strings.Replace(tt.call, `"params":{`, `"params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"pay twice":{}}},"progressToken":1},`, 1), h)
+				w.do("POST", tt.path, tt.call, h)
+				if len(sent) != 2 || !strings.Contains(sent[0], `{"io.modelcontextprotocol/clientCapabilities":`+tt.want+`,"progressToken":1}`) || strings.Contains(sent[1], "_meta") {
+					t.Errorf("the server got %s", sent)
+				}
+			})
+		})
+	}
+}

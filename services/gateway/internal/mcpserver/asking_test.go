@@ -1,0 +1,172 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"patient one","version":"1"}}}`
+
+const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
+
+// confirmable returns a world whose calls need an approval, which the agent's user may give.
+func confirmable(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
+	waits := standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+	waits.Terms = w.decision.GetApproval()
+	w.people = people{approval: waits, moves: make(chan *approvalv1.Approval, 1), words: make(chan *approvalv1.RequestApprovalRequest, 9)}
+	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		return answer(r, `{"tools":[{"name":"pay"}]}`), nil
+	}
+	return w
+}
+
+var asksPerson = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
+
+// asked makes a call, and returns the id of the confirmation that its client gets, and a function that reads the rest
+// of the response.
+func (w *world) asked(h http.Header) (id string, rest func() string) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(payCall))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Mcp-Session-Id": h["Mcp-Session-Id"],
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	for id == "" && lines.Scan() {
+		if m := asksPerson.FindStringSubmatch(lines.Text()); m != nil {
+			id = m[1]
+		}
+	}
+	if id == "" {
+		w.t.Fatal("no confirmation was sent")
+	}
+	return id, func() string {
+		defer resp.Body.Close()
+		var out strings.Builder
+		for lines.Scan() {
+			out.WriteString(lines.Text() + "\n")
+		}
+		return out.String()
+	}
+}
+
+// A3: only the session that was asked can answer, and only once. Other answers are accepted with 202 and have no
+// effect.
+func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable(t)
+		own, other := w.connectAs(attended), w.connectAs(attended)
+		ben := http.Header{"Authorization": {"Bearer " + benToken}}
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", attended, ben).header.Get("Mcp-Session-Id"))
+		id, rest := w.asked(own)
+		say := func(h http.Header, id, result string) {
+			t.Helper()
+			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":`+id+`,"result":`+result+`}`, h); got.status != http.StatusAccepted || got.body != "" {
+				t.Errorf("an answer got %d %s", got.status, got.body)
+			}
+			synctest.Wait()
+		}
+		const yes, no = `{"action":"accept","content":{"run":true}}`, `{"action":"decline"}`
+		for _, h := range []http.Header{other, ben} {
+			say(h, `"`+id+`"`, yes)
+		}
+		say(own, `1`, yes)
+		say(own, `"sluice-"`, yes)
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":`+yes+`}`, http.Header{"Authorization": {"Bearer " + benToken}, "Mcp-Session-Id": own["Mcp-Session-Id"]}); got.status != http.StatusNotFound {
+			t.Errorf("ben in ana's session: %d", got.status)
+		}
+		if n := len(w.people.words); n != 0 {
+			t.Fatalf("%d words were passed on", n)
+		}
+		say(own, `"`+id+`"`, no)
+		say(own, `"`+id+`"`, yes)
+		if word := (<-w.people.words).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.people.words) != 0 {
+			t.Errorf("passed on %v and %d more", word, len(w.people.words))
+		}
+		w.people.moves <- standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		if got := rest(); !strings.Contains(got, `"isError":true`) || strings.Contains(got, "notifications/cancelled") {
+			t.Errorf("answered %s", got)
+		}
+	})
+}
+
+// A confirmation is cancelled when its call is no longer held. The client is notified before the answer to the call; a
+// later answer changes nothing.
+func TestAQuestionIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := confirmable(t)
+		h := w.connectAs(attended)
+		begin := time.Now()
+		id, rest := w.asked(h)
+		got := rest()
+		withdrawn, answered := strings.Index(got, `"method":"notifications/cancelled","params":{"requestId":"`+id+`"`), strings.Index(got, `"isError":true`)
+		if withdrawn < 0 || answered < withdrawn || time.Since(begin) != 35*time.Second {
+			t.Errorf("after %v: %s", time.Since(begin), got)
+		}
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.people.words) != 0 {
+			t.Errorf("%d, %d words", got.status, len(w.people.words))
+		}
+	})
+}
+
+// A held call that its client cancels is not held any longer, and does not run if it is approved later. Another id, and
+// the same id in another session, belong to other calls.
+func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		call, id string
+		own      bool
+		held     time.Duration
+	}{
+		"the call":           {payCall, `1`, true, 5 * time.Second},
+		"the tool to wait":   {waitCall(`{"id":"a-1"}`), `1`, true, 5 * time.Second},
+		"another call":       {payCall, `"1"`, true, 35 * time.Second},
+		"of another session": {payCall, `1`, false, 35 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := confirmable(t)
+				own, other := w.connectAs(patient), w.connectAs(patient)
+				by := other
+				if tt.own {
+					by = own
+				}
+				var cancels sync.WaitGroup
+				defer cancels.Wait() // its response may come after the call's
+				cancels.Go(func() {
+					time.Sleep(5 * time.Second)
+					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)
+				})
+				begin := time.Now()
+				got := w.do("POST", "/mcp/files", tt.call, own)
+				if held := time.Since(begin); held != tt.held {
+					t.Errorf("it was held for %v: %s", held, got.body)
+				}
+			})
+		})
+	}
+}

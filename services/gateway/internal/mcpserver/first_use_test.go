@@ -1,0 +1,37 @@
+package mcpserver_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// The gateway could not list a server itself, and then the server lists its tools to a session. The gateway lists the
+// server again before it answers the session, because only a whole list is accepted at first use.
+func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		there := switched(w)
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		h := http.Header{"Mcp-Session-Id": got.header["Mcp-Session-Id"]}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+		}
+		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // after two failures
+		w.do("POST", "/mcp/files", list, h)
+		whole := 0
+		for _, report := range w.known.Reports() {
+			if report.Head.GetWhole() {
+				whole++
+			}
+		}
+		if whole != 1 {
+			t.Errorf("the catalog got %d whole lists, want one", whole)
+		}
+	})
+}

@@ -1,0 +1,55 @@
+package mcpserver
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
+)
+
+// post handles one message over HTTP.
+func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
+	to := sse.NewWriter(w, r.Header)
+	x := s.request(r, c, to)
+	var resp dispatch.Response
+	defer func() { x.End(resp) }()
+	resp = x.Serve(r.Body, r.ContentLength)
+	to.Answer(resp)
+}
+
+// request returns the exchange of a request over HTTP.
+func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink) *protocol.Request {
+	x := s.NewRequest(r.Context(), c, r.PathValue("server"), r.Header, to)
+	x.Cleanup = &x.OwnCleanup
+	return x
+}
+
+// refuseHTTP refuses and records a request of an authenticated caller that has no message.
+func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
+	to := sse.NewWriter(w, nil)
+	to.Answer(s.request(r, c, to).Refuse(r.Context(), refused))
+}
+
+// listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
+// Listening for Messages from the Server). A session has one: a client that has lost it opens another, and may continue
+// after the last event that it received.
+func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
+	to := sse.NewWriter(w, r.Header)
+	x := s.request(r, c, to)
+	x.Message, x.Received = new(jsonrpc.Message), time.Now()
+	m := v2025.New(x)
+	x.SetProtocol(m)
+	defer func() { x.End(dispatch.Response{}) }()
+	resp, has := m.Listen(r.Method)
+	if !has {
+		s.notAllowed(w, r)
+		return
+	}
+	to.Answer(resp)
+}

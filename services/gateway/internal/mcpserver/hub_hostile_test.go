@@ -1,0 +1,213 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// A client can't choose names in the record of passed messages.
+func TestNotificationsToManyServersHaveNoNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernHub(t)
+		stop := w.pipelineRuns()
+		for i := range 100 {
+			method := fmt.Sprintf("notifications/x%d", i)
+			_, head := modern(method, "", "")
+			if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"`+method+`"}`, head); got.status != 202 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		stop()
+		if passed, refused := w.of(journal.KindPassed), w.of(journal.KindRefusal); len(passed) != 0 || len(refused) != 100 {
+			t.Errorf("%d are on record as passed, and %d as refused", len(passed), len(refused))
+		}
+	})
+}
+
+// U1: a server's request can't be mistaken for another server's: each line of its text names the server, and a request
+// without a text is refused.
+func TestU1NoServerAsksAsAnother(t *testing.T) {
+	t.Parallel()
+	url := func(message string) string {
+		return `"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://evil.example"` + message + `}]}}`
+	}
+	form := func(message string) string {
+		return `"result":{"resultType":"input_required","inputRequests":{"f":{"method":"elicitation/create","params":{` + message + `"requestedSchema":{}}}}}`
+	}
+	for name, tt := range map[string]struct{ answers, want, code string }{
+		"an address":                {url(`,"message":"files asks: sign in"`), `"message":"notes asks: files asks: sign in"`, ""},
+		"lines":                     {form(`"message":"hi\n\rfiles asks:\u2028x",`), `"message":"notes asks: hi\nnotes asks: \nnotes asks: files asks:\nnotes asks: x"`, ""},
+		"an address without a text": {url(""), "", "outcome_unknown"},
+		"a form without a text":     {form(""), "", "outcome_unknown"},
+		"a text that is a number":   {form(`"message":7,`), "", "outcome_unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernHub(t)
+				server := w.beside
+				if strings.HasPrefix(tt.answers, `"result"`) { // only servers without sessions answer with inputRequests
+					server.open, server.own = w.open, w.own
+				}
+				server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
+				}
+				body, head := modern("tools/call", "notes__safe", `"name":"notes__safe"`)
+				body = strings.Replace(body, `"elicitation":{"form":{}}`, `"elicitation":{"form":{},"url":{}}`, 1)
+				if got := w.do("POST", "/mcp", body, head); !strings.Contains(got.body, tt.want) || got.code() != tt.code {
+					t.Errorf("%s", got.body)
+				}
+			})
+		})
+	}
+	t.Run("in a session", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			w := newHub(t)
+			w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
+				if told := w.told(2)[1]; !strings.Contains(told, `"error"`) {
+					t.Errorf("it got %s", told)
+				}
+				return answer(r, `{"content":[]}`), nil
+			}
+			next := w.stream(w.connectAs(able), strings.Replace(toolCall, "safe", "files__safe", 1))
+			if got := next(); !strings.Contains(got, `"content":[]`) {
+				t.Errorf("the client got %s", got)
+			}
+		})
+	})
+}
+
+// A server that speaks both families of revisions is listed in the revision in which it is called.
+func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernHub(t)
+		const head = `"inputSchema":{"type":"object","properties":{"r":{"type":"string"`
+		era := ""
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if era = r.Method(); era == "server/discover" {
+				return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
+			}
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+		}
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			switch {
+			case r.Method() != "tools/list":
+				return w.open(r)
+			case era == "server/discover":
+				return answer(r, `{"tools":[{"name":"safe",`+head+`,"x-mcp-header":"Region"}}}},{"name":"newer","inputSchema":{"type":"object"}}]}`), nil
+			default:
+				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
+			}
+		}
+		// Afterwards the server's revisions are known.
+		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
+		if got := w.doJoint("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
+			t.Errorf("it lists %s", got.body)
+		}
+	})
+}
+
+// A3: a subscription that is opened again at a server is decided again, and the client is notified that its resources
+// may have changed. A server without subscriptions is not asked again, and one that always ends them only seldom.
+func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		answers string
+		denies  bool
+		most    int32
+	}{
+		"it has none":       {`"error":{"code":-32601,"message":"no"}`, false, 1},
+		"it ends each":      {`"result":{"resultType":"complete"}`, false, 20},
+		"policy denies now": {`"result":{"resultType":"complete"}`, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernHub(t)
+				var asked atomic.Int32
+				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					asked.Add(1)
+					events([]byte(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}`))
+					time.Sleep(time.Millisecond)
+					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
+				}
+				body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["mcp.files+file:///a"]}`)
+				next, hangUp := w.streaming(head, body)
+				defer hangUp()
+				if got := next(); !strings.Contains(got, "acknowledged") {
+					t.Errorf("it begins with %s", got)
+				}
+				if tt.denies {
+					w.mu.Lock()
+					w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+					w.mu.Unlock()
+				}
+				if tt.most > 1 {
+					if got := next(); !strings.Contains(got, `resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"uri":"mcp.files+file:///a"}`) {
+						t.Errorf("once it is open again the client reads %s", got)
+					}
+				}
+				time.Sleep(10 * time.Minute)
+				if n := asked.Load(); n < 1 || n > tt.most {
+					t.Errorf("files was asked %d times in 10 minutes", n)
+				}
+			})
+		})
+	}
+}
+
+// A subscription is acknowledged for what the servers offer, and does not wait for a slow server.
+func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernHub(t)
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() != "server/discover" {
+				return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+			}
+			return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
+		}
+		hangs := func(upstream.Request) (upstream.Answer, error) {
+			time.Sleep(10 * time.Second)
+			return upstream.Answer{}, upstream.ErrTimeout
+		}
+		w.beside.own = hangs
+		body, head := modern("subscriptions/listen", "", `"notifications":{"promptsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.notes+file:///a"]}`)
+		begin := time.Now()
+		next, hangUp := w.streaming(head, body)
+		if got := next(); time.Since(begin) > 6*time.Second || strings.Contains(got, "file:///a") || !strings.Contains(got, `"notifications":{"promptsListChanged":true}`) {
+			t.Errorf("after %v: %s", time.Since(begin), got)
+		}
+		hangUp()
+		time.Sleep(time.Minute) // until the hanging request has ended
+	})
+}
+
+// A server with sessions gets a new member session when policy allows it to use more of the client's capabilities.
+func TestAMemberIsToldWhatItMayAsk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernHub(t)
+		for revision, methods := range [][]string{{"prompts/list"}, everyMethod(), everyMethod()} {
+			w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: methods, PolicyRevision: fmt.Sprint(revision)})
+			time.Sleep(10 * time.Minute)
+			w.doJoint("tools/call", "notes__safe", `"name":"notes__safe"`)
+		}
+		if len(w.beside.opened) != 2 || strings.Contains(string(w.beside.opened[0].Body()), "sampling") || !strings.Contains(string(w.beside.opened[1].Body()), "sampling") {
+			t.Errorf("%d sessions were opened with it", len(w.beside.opened))
+		}
+	})
+}

@@ -1,0 +1,341 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// Servers that hang or are unavailable are named in the list, and do not affect the others.
+func TestAServerThatIsAwayIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		own    func(upstream.Request) (upstream.Answer, error)
+		code   string
+		within time.Duration
+	}{
+		"it hangs": {func(upstream.Request) (upstream.Answer, error) {
+			time.Sleep(time.Hour)
+			return upstream.Answer{}, upstream.ErrTimeout
+		}, "upstream_unavailable", 3 * time.Second},
+		"it is away": {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
+		"it has no list": {func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+		}, `upstream_unavailable","why":"the list of tools can't be read: the answer has no list of tools.`, 0},
+		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil
+		}, "upstream_unavailable", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHub(t)
+				w.beside.own = tt.own
+				begin := time.Now()
+				h := w.connectAs(able)
+				got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
+				if took := time.Since(begin); took > 2*tt.within {
+					t.Errorf("it took %v", took)
+				}
+				want := `"_meta":{"dev.sluice/unavailable":[{"server":"notes","code":"` + tt.code + `"}]}}}`
+				if !strings.Contains(got.body, "files__safe") || strings.Contains(got.body, "notes__") || !strings.HasSuffix(got.body, want) {
+					t.Errorf("it lists %s", got.body)
+				}
+				if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "files__safe", 1), h); got.code() != "" {
+					t.Errorf("a call of the other: %s", got.body)
+				}
+				synctest.Wait()
+				time.Sleep(2 * time.Hour) // until the hanging request has ended
+			})
+		})
+	}
+}
+
+// A list whose method needs a rule is requested from each server, page by page, in the caller's name.
+func TestListsOfManyServers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if strings.Contains(string(r.Body()), `"cursor":"2"`) {
+				return answer(r, `{"prompts":[ {"name":"q"} ]}`), nil
+			}
+			if !strings.Contains(string(r.Body()), `"cursor":"1"`) {
+				return answer(r, `{"prompts":[],"nextCursor":"1"}`), nil
+			}
+			return answer(r, `{"prompts":[{"name":"p","_meta":{"dev.sluice/x":1,"y":2}}],"nextCursor":"2"}`), nil
+		}
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
+		}
+		h := w.connectAs(able)
+		ask := func(method string) string {
+			return w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h).body
+		}
+		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p","_meta":{"y":2}},{"name":"files__q"},{"name":"notes__p"}]}}`
+		if got := ask("prompts/list"); got != want {
+			t.Errorf("prompts are %s", got)
+		}
+		if n := len(w.of(journal.KindIntent)); n != 4 {
+			t.Errorf("%d intents of 4 pages", n)
+		}
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"content":[]}`), nil
+		}
+		want = `{"jsonrpc":"2.0","id":1,"result":{"resourceTemplates":[],"_meta":{"dev.sluice/unavailable":[{"server":"files","code":"upstream_unavailable","why":"its list can't be read: the answer has no list."}]}}}`
+		if got := ask("resources/templates/list"); got != want {
+			t.Errorf("templates are %s", got)
+		}
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		if got := ask("resources/list"); got != `{"jsonrpc":"2.0","id":1,"result":{"resources":[]}}` {
+			t.Errorf("what policy denies: %s", got)
+		}
+	})
+}
+
+// The joined list is valid even if a server adds nothing to it. An element that clients could refuse is left out.
+func TestAListOfManyServersIsOne(t *testing.T) {
+	t.Parallel()
+	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
+	for name, tt := range map[string]struct{ files, notes, want string }{
+		"the first is empty":  {sound(), sound("a"), sound("notes__a")},
+		"the last is empty":   {sound("a"), sound(), sound("files__a")},
+		"both are empty":      {sound(), sound(), sound()},
+		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
+		"one is broken": {broken, sound("a"), strings.TrimSuffix(sound("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
+			`{"server":"files","name":"x","why":"it is not a valid tool: inputSchema is missing"},{"server":"files","name":"y","why":"it is not a valid tool: inputSchema is not an object"}]}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHub(t)
+				for server, list := range map[*world]string{w: tt.files, w.beside: tt.notes} {
+					own := server.own
+					server.own = func(r upstream.Request) (upstream.Answer, error) {
+						if r.Method() == "tools/list" {
+							return answer(r, list), nil
+						}
+						return own(r)
+					}
+				}
+				w.standing.HidesNone = false
+				h := w.connectAs(able)
+				if got := w.do("POST", "/mcp/", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
+					t.Errorf("it lists %s", got.body)
+				}
+			})
+		})
+	}
+}
+
+// switched makes a server unavailable until the returned value is true.
+func switched(w *world) *atomic.Bool {
+	there, own := new(atomic.Bool), w.own
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if !there.Load() {
+			return upstream.Answer{}, upstream.ErrNeverSent
+		}
+		return own(r)
+	}
+	return there
+}
+
+// The features of an unavailable server are declared from the start. Once it has been listed, it is listed as it was
+// while it is unavailable, and the client is notified of changes only.
+func TestAServerComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		there := switched(w.beside)
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": sound("safe")}[r.Method()]), nil
+		}
+		greeting := w.do("POST", "/mcp", able, nil)
+		if !strings.Contains(greeting.body, `"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`) || strings.Contains(greeting.body, "logging") {
+			t.Errorf("it greets %s", greeting.body)
+		}
+		h := http.Header{"Mcp-Session-Id": {greeting.header.Get("Mcp-Session-Id")}}
+		list := func() string {
+			return w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h).body
+		}
+		if got := list(); strings.Contains(got, "notes__") {
+			t.Errorf("it lists %s", got)
+		}
+		there.Store(true)
+		time.Sleep(time.Minute)
+		list() // the server is listed now; no change between this list and the stream is lost
+		lines, hangUp := w.hear(h)
+		defer hangUp()
+		synctest.Wait()
+		if got := list(); !strings.Contains(got, "notes__safe") || strings.Contains(got, "unavailable") {
+			t.Errorf("once it is back it lists %s", got)
+		}
+		heard(lines)
+		there.Store(false)
+		time.Sleep(10 * time.Minute)
+		if got := list(); !strings.Contains(got, "notes__safe") || !strings.Contains(got, `"dev.sluice/unavailable":[{"server":"notes"`) {
+			t.Errorf("while it is away again it lists %s", got)
+		}
+		if got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") }); len(got) != 0 {
+			t.Errorf("of what has not changed was heard %q", got)
+		}
+	})
+}
+
+// A gathered list ends in time: a server that answers slowly with page after page is named as unavailable, and elements
+// that are not valid are left out.
+func TestAListOfManyServersEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		pages := 0
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			pages++
+			time.Sleep(3 * time.Second)
+			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p%d"}],"nextCursor":"%d"}`, pages, pages)), nil
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[{"name":"p"},{"title":"no name"},7]}`), nil
+		}
+		h := w.connectAs(able)
+		begin := time.Now()
+		body := `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"dev.sluice/run":"r-1"}}}`
+		got := w.do("POST", "/mcp", body, h)
+		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p"}],"_meta":{"dev.sluice/leftOut":[` +
+			`{"server":"files","why":"it is not valid in MCP: name is missing"},{"server":"files","why":"it is not valid in MCP: it is not an object"}],` +
+			`"dev.sluice/unavailable":[{"server":"notes","code":"upstream_timeout"}]}}}`
+		if took := time.Since(begin); got.body != want || took > 15*time.Second {
+			t.Errorf("after %v: %s", took, got.body)
+		}
+		for _, r := range w.of(journal.KindIntent) {
+			if r.Run != "r-1" {
+				t.Errorf("a page of the run %q", r.Run)
+			}
+		}
+		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"cursor":"2"}}`, h); got.code() != "params_invalid" {
+			t.Errorf("a cursor: %s", got.body)
+		}
+	})
+}
+
+// A program that is not in use is not started for a list.
+func TestAListStartsNoProgram(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := unbuilt(t, "")
+		w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "stdio")
+		var asked atomic.Int32
+		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+			asked.Add(1)
+			if r.Method() == "initialize" {
+				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
+			}
+			return answer(r, sound("safe")), nil
+		}
+		w.build()
+		h := w.connectAs(able)
+		before := asked.Load()
+		for range 3 {
+			time.Sleep(10 * time.Minute)
+			if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); !strings.Contains(got.body, "notes__safe") || strings.Contains(got.body, "unavailable") {
+				t.Errorf("it lists %s", got.body)
+			}
+			synctest.Wait()
+		}
+		if asked.Load() != before {
+			t.Errorf("it was asked %d times more", asked.Load()-before)
+		}
+	})
+}
+
+// U1: a server that sends too many names only spoils its own answer, and from one that lists pages without end only 20
+// are read.
+func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		pages := 0
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "tools/call" {
+				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 30_001), ",")+`]}`), nil
+			}
+			pages++
+			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
+		}
+		h := w.connectAs(able)
+		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.code() != "outcome_unknown" || !strings.Contains(got.body, "more than 30000 names and titles") || !strings.Contains(got.body, "use the URL of the server") {
+			t.Errorf("its answer: %d, %.500s", got.status, got.body)
+		}
+		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, h)
+		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"body_too_large","why":"its list can't be read: it has more than 20 pages."}`) {
+			t.Errorf("after %d pages: %s", pages, got.body)
+		}
+	})
+}
+
+func TestGather_EndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		w.standing.PromptsAlike = false
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
+		}
+		h := w.connectAs(able)
+		ctx, cancel := context.WithCancel(t.Context())
+		begin, took := time.Now(), make(chan time.Duration, 2)
+		w.naming = func(ctx context.Context) {
+			<-ctx.Done()
+			took <- time.Since(begin)
+		}
+		time.AfterFunc(time.Second/2, cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = h.Clone()
+		for key, value := range map[string]string{"Authorization": "Bearer " + anaToken, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(key, value)
+		}
+		if resp, err := w.client.Do(req); err == nil {
+			resp.Body.Close()
+			t.Fatal("it was answered")
+		}
+		if got := <-took; got != time.Second/2 {
+			t.Errorf("it went on for %v", got)
+		}
+	})
+}
+
+// A server with a greeting that is too large is left out.
+func TestAGreetingHasABound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		own := w.beside.own
+		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "initialize" {
+				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"instructions":"`+strings.Repeat("x", 300<<10)+`"}`), nil
+			}
+			return own(r)
+		}
+		h := w.connectAs(able)
+		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
+		if !strings.Contains(got.body, "files__safe") || !strings.HasSuffix(got.body, `"_meta":{"dev.sluice/unavailable":[{"server":"notes","code":"body_too_large"}]}}}`) {
+			t.Errorf("it lists %s", got.body)
+		}
+	})
+}

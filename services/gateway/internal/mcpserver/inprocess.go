@@ -1,0 +1,128 @@
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+// Errors of [Edge.Do]. Compare with errors.Is.
+var (
+	// ErrServer means that no server of that name is configured, or that policy hides it from the caller.
+	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
+	// ErrStopping means that the gateway is shutting down.
+	ErrStopping = errors.New("the gateway stops")
+	// ErrSession means that the session with the server was lost twice.
+	ErrSession = errors.New("no session with the server could be kept")
+)
+
+const (
+	// initialize opens the sessions of principals for which services of the mesh make calls, and insideReady completes
+	// the initialization.
+	initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
+	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	// maxSessionIDs is how many of these sessions are remembered, one for each caller and server.
+	maxSessionIDs = 10_000
+)
+
+// Request is a request that a service of the mesh makes on behalf of a principal.
+type Request struct {
+	// Principal is the principal on whose behalf the request is made; never nil.
+	Principal *identityv1.Principal
+	// Server is the configured name of the server.
+	Server string
+	// Message is the request as an MCP client would send it. It is parsed as strictly as a client's.
+	Message []byte
+	// Hold is how long the request is held while it waits for approvers; nil means as configured.
+	Hold *time.Duration
+	// Event receives what the server sends before its answer, one message at a time; nil receives nothing.
+	Event func(message []byte)
+}
+
+// Response is the outcome of an errand.
+type Response struct {
+	// Answer is the JSON-RPC response that an MCP client would have got.
+	Answer []byte
+	// Refusal is why the request was refused; nil if the server has answered.
+	Refusal *refusal.Refusal
+	// TooLarge reports whether the server has answered with more than 7 MiB; Answer is empty then.
+	TooLarge bool
+	// ID and Decision are set for a call on which policy has decided.
+	ID       string
+	Decision *policyv1.Decision
+}
+
+// Do carries out an errand. It handles the message as one of an MCP client, from the caller's quota of requests to the
+// answer, in a session that the principal has with the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
+func (s *Server) Do(ctx context.Context, errand Request) (Response, error) {
+	c := httpserver.Caller{Principal: errand.Principal, Revoked: func() bool { return false }}
+	if s.IsAbsent(ctx, c, errand.Server) {
+		return Response{}, ErrServer
+	}
+	if !s.Background.Begin() {
+		return Response{}, ErrStopping
+	}
+	defer s.Background.Done()
+	ask := func(handle, message string) protocol.Copied {
+		x := s.NewRequest(ctx, c, errand.Server, sessionHeader(handle), dispatch.NewCallback(errand.Event))
+		x.Hold = errand.Hold
+		return x.Do([]byte(message))
+	}
+	key := protocol.SessionKey(c, errand.Server)
+	lost := ""
+	for range 2 {
+		handle, known := s.sessionIDs.Get(key)
+		if !known || handle == lost { // there is none yet, or it was closed because it was idle
+			opened := ask("", initialize)
+			if handle = opened.Session; handle == "" {
+				return responseOf(opened), nil
+			}
+			ask(handle, initialized)
+			if sess, done, err := s.Sessions.Use(handle, key); err == nil {
+				if sess.Ready.Load() { // otherwise the next call opens another session
+					s.sessionIDs.Put(key, handle)
+				}
+				done()
+			}
+		}
+		came := ask(handle, string(errand.Message))
+		if came.Refusal == nil || came.Refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
+			return responseOf(came), nil
+		}
+		lost = handle
+	}
+	return Response{}, ErrSession
+}
+
+// sessionHeader returns the headers of a message in a session; without a session if handle is empty.
+func sessionHeader(handle string) http.Header {
+	h := http.Header{"Content-Type": {"application/json"}}
+	if handle != "" {
+		h[mcp.HeaderSession] = []string{handle}
+	}
+	return h
+}
+
+func responseOf(a protocol.Copied) Response {
+	return Response{Answer: a.Whole, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
+}
+
+func newSessionIDs() *lru.Cache[session.Key, string] {
+	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
+}
+
+// Drain lets [Edge.Do] return [ErrStopping] from now on. It waits until the running errands and calls of tasks have
+// ended, or ctx has.
+func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

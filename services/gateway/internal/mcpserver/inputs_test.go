@@ -1,0 +1,206 @@
+package mcpserver_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// U1, T4: each request in a server's answer is decided as a request of the server, and the client does not get an
+// answer with a request that is denied.
+func TestU1AServerAsksInItsAnswer(t *testing.T) {
+	t.Parallel()
+	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
+	for _, tt := range []struct {
+		name, asks string
+		open       []string
+		code       string // of the server's refused request; empty: the client gets the answer
+		judged     int
+	}{
+		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
+		{"two", sampling + "," + form, []string{"sampling/createMessage", "elicitation/create"}, "", 2},
+		{"none", "", nil, "", 0},
+		{"one of two may not", sampling + "," + form, []string{"sampling/createMessage"}, "method_denied", 0},
+		{"what the client can't", `"r":{"method":"roots/list"}`, everything, "method_denied", 0},
+		{"what a server must not", `"r":{"method":"tools/call","params":{"name":"safe"}}`, everything, "method_denied", 0},
+		{"without a method", `"r":{"params":{}}`, everything, "method_invalid", 0},
+		{"no request", `"r":7`, everything, "method_invalid", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t, tt.open...)
+				result := `{"resultType":"input_required","inputRequests":{` + tt.asks + `},"requestState":"z"}`
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, result), nil
+				}
+				got := w.doModern("tools/call", "safe", `"name":"safe"`)
+				if tt.code == "" && got.body != `{"jsonrpc":"2.0","id":7,"result":`+result+`}` || tt.code != "" && got.code() != "outcome_unknown" {
+					t.Errorf("the client got %s", got.body)
+				}
+				judged := 0
+				for _, r := range w.of(journal.KindOutcome) {
+					if r.FromServer {
+						judged++
+					}
+				}
+				if refused := w.of(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
+					t.Errorf("%d are on record as asked, want %d; refused: %+v", judged, tt.judged, refused)
+				}
+			})
+		})
+	}
+}
+
+// U1: requests in another form are not let through: the client does not get the answer.
+func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		for _, result := range []string{
+			`{"resultType":"input_required","inputRequests":[{"method":"sampling/createMessage"}]}`,
+			`{"inputRequests":"x"}`,
+		} {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, result), nil
+			}
+			if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "outcome_unknown" {
+				t.Errorf("%s: the client got %s", result, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"content":[],"inputRequests":null}`), nil
+		}
+		if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "" {
+			t.Errorf("nothing is asked: the client got %s", got.body)
+		}
+	})
+}
+
+// U1: if an answer must not have requests, the client does not get an answer that has some: in the revisions with
+// sessions, whose clients may act on it, and in answers to the gateway's own requests. A client's answers to such
+// requests are refused.
+func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
+	t.Parallel()
+	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[],"supportedVersions":["2026-07-28"],`+asks+`}`), nil
+		}
+		for _, method := range []string{"tools/list", "server/discover"} {
+			if got := w.doModern(method, "", ""); got.code() != "outcome_unknown" {
+				t.Errorf("%s: the client got %s", method, got.body)
+			}
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{}`)
+		if got := w.do("POST", "/mcp/files", body, head); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
+			t.Errorf("a subscription: the client got %s", got.body)
+		}
+		body, head = modern("completion/complete", "", `"ref":{}`)
+		if got := w.do("POST", "/mcp/files", body, head); got.code() != "outcome_unknown" {
+			t.Errorf("a method whose answers ask nothing: the client got %s", got.body)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
+		}
+		if got := w.doModern("server/discover", "", ""); got.code() != "outcome_unknown" {
+			t.Errorf("a caller that may use nothing got %s", got.body)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.standing.Methods = everything
+		h := w.connectAs(strings.Replace(able, `"form":{}`, `"form":{},"url":{}`, 1))
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"content":[],"tools":[],`+asks+`}`), nil
+		}
+		for _, body := range []string{toolCall, `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`} {
+			if got := w.do("POST", "/mcp/files", body, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
+				t.Errorf("%s: the client got %s", body, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x.example","message":"m"}]}}}`), nil
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.of(journal.KindOutcome)) == 0 {
+			t.Errorf("an address that may be asked for: %s", got.body)
+		}
+		if last := w.of(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
+			t.Errorf("on record is %+v", last[len(last)-1])
+		}
+		quiet := w.connectAs(initialize) // a client that has declared no elicitation by URL
+		for _, written := range []string{
+			`"code":-32042,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042.0,"data":{"elicitations":[{"url":"https://x.example"}]}`,
+			`"code":-3.2042e4,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042,"data":{"Elicitations":[{"url":"https://x.example"}]}`,
+		} {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"message":"open",` + written + `}}`), nil
+			}
+			if got := w.do("POST", "/mcp/files", toolCall, quiet); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
+				t.Errorf("one that may not, written %s: %s", written, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"url":"https://a.example"}],"Elicitations":[{"url":"https://x.example"}]}}}`), nil
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
+			t.Errorf("one that is read in two ways: %s", got.body)
+		}
+		sent := len(w.of(journal.KindIntent))
+		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.of(journal.KindIntent)) != sent {
+			t.Errorf("what is answered in a session: %s", got.body)
+		}
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{},`+asks+`}`), nil
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.code() != "outcome_unknown" || got.header.Get("Mcp-Session-Id") != "" {
+			t.Errorf("initialize: the client got %s", got.body)
+		}
+	})
+}
+
+// U1: a server's request on a stream without a session reaches no client, and its refusal is recorded.
+func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(sample))
+			events([]byte(`{"jsonrpc":"2.0","id":8,"method":"vendor/ask","params":{}}`))
+			return answer(r, `{"content":[]}`), nil
+		}
+		got := w.doModern("tools/call", "safe", `"name":"safe"`)
+		if strings.Contains(got.body, "sampling") || strings.Contains(got.body, "vendor") || !strings.Contains(got.body, `"content":[]`) {
+			t.Errorf("the client got %s", got.body)
+		}
+		if refused := w.of(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
+			t.Errorf("on record: %+v", refused)
+		}
+	})
+}
+
+// A client's answers to a server's requests are sent only to a server that may send requests.
+func TestAnswersGoWhereTheServerMayAsk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		answers := `"name":"safe","inputResponses":{"s":{"action":"accept"}},"requestState":"z"`
+		if got := w.doModern("tools/call", "safe", answers); got.code() != "method_denied" {
+			t.Errorf("where it may ask nothing: %s", got.body)
+		}
+		w.standing.Methods = everything
+		if got := w.doModern("tools/call", "safe", answers); got.code() != "" || got.status != 200 {
+			t.Errorf("where it may: %s", got.body)
+		}
+	})
+}

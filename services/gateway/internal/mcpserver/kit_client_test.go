@@ -1,0 +1,158 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// reply is the HTTP response that a client gets.
+type reply struct {
+	status  int
+	header  http.Header
+	body    string
+	trailer http.Header
+}
+
+// code returns the code of the decision in a reply; empty if there is none.
+func (r reply) code() string {
+	var m struct {
+		Result struct {
+			Meta map[string]struct{ Code string } `json:"_meta"`
+		}
+		Error struct {
+			Data struct{ Code string }
+		}
+	}
+	_ = json.Unmarshal([]byte(r.body), &m)
+	if m.Error.Data.Code != "" {
+		return m.Error.Data.Code
+	}
+	return m.Result.Meta["dev.sluice/decision"].Code
+}
+
+// do sends a request as ana. The given headers are added, or replace the default ones.
+func (w *world) do(method, path, body string, header http.Header) reply {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+	}
+	for key, values := range header {
+		if key == "Host" {
+			req.Host = values[0]
+			continue
+		}
+		req.Header[key] = values
+	}
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return reply{status: resp.StatusCode, header: resp.Header, body: string(got), trailer: resp.Trailer}
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
+
+// connect opens a session and returns the headers of its requests.
+func (w *world) connect() http.Header {
+	w.t.Helper()
+	return w.connectAs(initialize)
+}
+
+// connectAs opens a session with this initialize.
+func (w *world) connectAs(initialize string) http.Header {
+	w.t.Helper()
+	got := w.do("POST", w.path, initialize, nil)
+	id := got.header.Get("Mcp-Session-Id")
+	if got.status != http.StatusOK || id == "" {
+		w.t.Fatalf("initialize: %d %s", got.status, got.body)
+	}
+	return http.Header{"Mcp-Session-Id": {id}}
+}
+
+const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
+
+// dial returns a plain connection, to which a test writes raw bytes.
+func (w *world) dial() net.Conn {
+	w.t.Helper()
+	c, err := w.lis.DialContext(w.t.Context(), "", "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// head returns the head of a POST with this token, session and content length.
+func head(token, session string, length int) string {
+	out := "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: text/event-stream, application/json\r\n"
+	if token != "" {
+		out += "Authorization: Bearer " + token + "\r\n"
+	}
+	if session != "" {
+		out += "Mcp-Session-Id: " + session + "\r\n"
+	}
+	return out + fmt.Sprintf("Content-Length: %d\r\n\r\n", length)
+}
+
+// status returns the status of the next response on a plain connection.
+func status(c net.Conn) (int, error) {
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+// pipes is a listener whose connections are pipes inside the process.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+func (p *pipes) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case p.conns <- theirs:
+		return ours, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,329 @@
+package mcpserver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
+
+const (
+	anaToken      = "ana-token-A1b2C3d4E5f6G7h8-A1b2C3d4"
+	benToken      = "ben-token-Z9y8X7w6V5u4T3s2-A1b2C3d4"
+	operatorToken = "operator-token-Q1w2E3r4T5y6-A1b2C3d4"
+	approverToken = "approver-token-U7i8O9p0A1s2-A1b2C3d4"
+	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
+)
+
+// world is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works in a bubble of
+// synctest.
+type world struct {
+	policyv1.PolicyServiceClient
+	ratelimitv1.RateLimitServiceClient
+
+	t        testing.TB
+	tokens   *authn.Tokens
+	pipe     *pipeline.Pipeline
+	sessions *session.Store
+	mcp     *mcpserver.Server
+	lis      *pipes
+	client   *http.Client
+	// known receives the tool lists of servers.
+	known toolreporttest.Catalog
+
+	// kind is the transport of the server.
+	kind string
+	// path is the URL path of the server. The field after it is a second server, named notes; nil if there is none.
+	path   string
+	beside *world
+	// most is how many sessions a principal may have.
+	most int
+
+	// The fields below set what the fakes do.
+	standing *policyv1.CheckServerResponse
+	revision string
+	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
+	// silent are the notifications of MCP that policy denies, and lets the other methods that policy allows.
+	silent, lets []string
+	// hides reports which names of prompts and resources are hidden; nil fails the request to policy.
+	hides func(name string) bool
+	open  func(upstream.Request) (upstream.Answer, error)
+	// own answers the gateway's own sessions; nil answers them like all others.
+	own      func(upstream.Request) (upstream.Answer, error)
+	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+	listen   func(context.Context, upstream.Listener) error
+	people   people
+	spans    *tracetest.SpanRecorder
+	sampler  sdktrace.Sampler
+	decision *policyv1.Decision
+	outcome  error
+	notify   error
+	notReady []string
+	degraded []string
+
+	mu         sync.Mutex
+	records    []journal.Record
+	admissions []string
+	decided    []*identityv1.Principal
+	named      []*policyv1.FilterNamesRequest
+	naming     func(context.Context) // called before names are filtered; may be nil
+	judged     [][]byte              // the definition digests of the decided calls
+	opened     []upstream.Request
+	notified   []upstream.Request
+	closed     int
+	log        bytes.Buffer
+}
+
+// newWorld starts a server of MCP with a server that answers everything. It must be called inside a bubble of synctest.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldOver(t, "")
+}
+
+// newWorldOver is newWorld with a server that is reached by this transport.
+func newWorldOver(t *testing.T, kind string) *world {
+	t.Helper()
+	w := unbuilt(t, kind)
+	w.build()
+	return w
+}
+
+// unbuilt returns a world that is not started yet.
+func unbuilt(t testing.TB, kind string) *world {
+	t.Helper()
+	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
+	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+		resp := new(policyv1.FilterToolsResponse)
+		for _, tool := range r.GetTools() {
+			resp.Tools = append(resp.Tools, &policyv1.ToolVisibility{Name: tool.GetName(), Visible: !strings.HasPrefix(tool.GetName(), "secret")})
+		}
+		return resp, nil
+	}
+	w.open = func(r upstream.Request) (upstream.Answer, error) {
+		return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+	}
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() == "initialize" {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+		}
+		return answer(r, `{"tools":[{"name":"safe"},{"name":"pay"},{"name":"a"},{"name":"b"},{"name":"c"},{"name":"x"},{"name":"root"}]}`), nil
+	}
+	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		return answer(r, `{"content":[]}`), nil
+	}
+	return w
+}
+
+func (w *world) build() {
+	w.t.Helper()
+	var err error
+	must := func(err error) {
+		w.t.Helper()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.tokens, err = authn.NewTokens([]*identityv1.TokenRecord{
+		token("ana", anaToken, authv1.TokenRole_TOKEN_ROLE_AGENT), token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT),
+		token("op", operatorToken, authv1.TokenRole_TOKEN_ROLE_OPERATOR),
+		worksFor("olga", token("agent-0", agentToken(0), authv1.TokenRole_TOKEN_ROLE_AGENT)), worksFor("olga", token("agent-1", agentToken(1), authv1.TokenRole_TOKEN_ROLE_AGENT)),
+		worksFor("olga", token("agent-2", agentToken(2), authv1.TokenRole_TOKEN_ROLE_AGENT)),
+		token("app", approverToken, authv1.TokenRole_TOKEN_ROLE_APPROVER), token("view", viewerToken, authv1.TokenRole_TOKEN_ROLE_VIEWER),
+	})
+	must(err)
+	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: w.most, Ended: func(*session.Session) {}}, log)
+	must(err)
+	w.spans = tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(w.sampler)).Tracer("test")
+	counts, err := meters.New(noop.Meter{})
+	must(err)
+	waiter, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	must(err)
+	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
+	must(err)
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Kept: decisions, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
+	must(err)
+	w.pipe = pipe
+	reporter, err := toolreport.New(&w.known, log)
+	must(err)
+	answers, err := room.New(room.Answers())
+	must(err)
+	targets := make(map[string]servers.Config)
+	for name, of := range map[string]*world{"files": w, "notes": w.beside} {
+		if of != nil {
+			up, err := upstream.New((*server)(of), counts)
+			must(err)
+			targets[name] = servers.Config{Upstream: up, Timeout: time.Minute}
+		}
+	}
+	e, err := mcpserver.New(mcpserver.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}, mcpserver.Deps{
+		Tokens: w.tokens, Policy: w, Revision: func() string { return w.revision }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers, Secret: []byte("s"),
+		Servers:   targets,
+		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
+		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
+	})
+	must(err)
+	w.mcp = e
+	web := e.HTTPServer()
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(w.lis) }()
+	w.client = &http.Client{Transport: &http.Transport{DialContext: w.lis.DialContext}}
+	w.t.Cleanup(func() {
+		w.client.CloseIdleConnections()
+		_ = web.Close()
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			w.t.Errorf("the server of MCP ended with %v", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = w.sessions.Run(ctx)
+	})
+}
+
+func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
+	hash := authn.HashSecret(secret)
+	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: "acme", Subject: name, Agent: "dev", Role: role}}
+}
+
+// worksFor sets the owner of a token. agentToken returns the text of one of the tokens that olga owns.
+func worksFor(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
+	t.Token.Owner = owner
+	return t
+}
+
+func agentToken(i int) string { return fmt.Sprintf("agent-token-%d-M1n2B3v4C5x6-A1b2C3d4", i) }
+
+func (w *world) admit(code, peer string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.admissions = append(w.admissions, code+" from "+peer)
+}
+
+// of returns the records of a kind.
+func (w *world) of(kind journal.Kind) []journal.Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.records), func(r journal.Record) bool { return r.Kind != kind })
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judged = append(w.judged, r.GetCall().GetDefinitionDigest())
+	w.decided = append(w.decided, authn.PrincipalOf(ctx))
+	return &policyv1.DecideCallResponse{Decision: w.decision}, nil
+}
+
+func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
+	return w.filter(r)
+}
+
+func (w *world) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	if w.naming != nil {
+		w.naming(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.named = append(w.named, r)
+	if w.hides == nil {
+		return nil, errBoom
+	}
+	resp := new(policyv1.FilterNamesResponse)
+	for _, name := range r.GetNames() {
+		resp.Visible = append(resp.Visible, !w.hides(name))
+	}
+	return resp, nil
+}
+
+func (w *world) CheckServer(_ context.Context, req *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.standing == nil {
+		return nil, errBoom
+	}
+	said := proto.CloneOf(w.standing)
+	for _, method := range req.GetMethods() {
+		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(w.silent, method) || slices.Contains(w.lets, method) {
+			said.Methods = append(said.Methods, method)
+		}
+	}
+	return said, nil
+}
+
+// judgedBy returns the definition digests with which calls were decided.
+func (w *world) judgedBy() [][]byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.judged)
+}
+
+// stands sets what policy answers about what callers may use.
+func (w *world) stands(said *policyv1.CheckServerResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.standing = said
+}
+
+// pipelineRuns runs the pipeline, which records what it counts, until stop is called.
+func (w *world) pipelineRuns() (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.pipe.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+type logbook world
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.log.Write(p)
+}

@@ -1,0 +1,161 @@
+package mcpserver_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// newLegsWorld returns a world without sessions whose calls wait for approvals, for 35 s each.
+func newLegsWorld(t *testing.T, state approvalv1.ApprovalState) *world {
+	t.Helper()
+	w := newModernWorld(t)
+	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+	w.people = people{approval: standing(state), moves: make(chan *approvalv1.Approval, 1)}
+	w.people.approval.Terms = w.decision.GetApproval()
+	w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+		t.Error("it reached the server")
+		return upstream.Answer{}, errBoom
+	}
+	return w
+}
+
+// pays calls a tool with this requestState; without one if it is empty.
+func (w *world) pays(state string) reply {
+	w.t.Helper()
+	params := `"name":"safe"`
+	if state != "" {
+		params = `"requestState":"` + state + `",` + params
+	}
+	body, head := modern("tools/call", "safe", params)
+	return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
+}
+
+// A call without a session waits for its approval in round trips, and gets a ticket before clients would fail. The
+// server is not contacted.
+func TestCallsWaitInLegs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		begin, state := time.Now(), ""
+		for n, next := range []string{"sluice-leg.1.a-1", "sluice-leg.2.a-1"} {
+			got := w.pays(state)
+			if took := time.Since(begin); took != time.Duration(n+1)*35*time.Second || got.status != http.StatusOK {
+				t.Errorf("leg %d took until %v, and got %d", n, took, got.status)
+			}
+			want := `"result":{"resultType":"input_required","inputRequests":{},"requestState":"` + next + `"`
+			if !strings.Contains(got.body, want) || !strings.Contains(got.body, `"code":"approval_pending"`) {
+				t.Errorf("leg %d got %s", n, got.body)
+			}
+			state = next
+		}
+		if got := w.pays(state); !strings.Contains(got.body, `"isError":true`) || !strings.Contains(got.body, `"code":"approval_pending"`) {
+			t.Errorf("the last leg got %s", got.body)
+		}
+	})
+}
+
+// A call that waits in its second round trip gets the decision when it is made.
+func TestALegHearsWhatIsDecided(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		begin := time.Now()
+		w.pays("")
+		go func() {
+			time.Sleep(5 * time.Second)
+			denied := standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+			denied.Code = commonv1.Code_CODE_APPROVAL_DENIED
+			w.people.moves <- denied
+		}()
+		if got := w.pays("sluice-leg.1.a-1"); time.Since(begin) != 40*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben") {
+			t.Errorf("after %v: %s", time.Since(begin), got.body)
+		}
+	})
+}
+
+// A2, A3: a requestState gives no rights. One that the gateway has not made is refused, one with another caller's
+// approval is unknown, and one whose approval was used returns that.
+func TestA3AStateOpensNothing(t *testing.T) {
+	t.Parallel()
+	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
+	for name, tt := range map[string]struct {
+		state string
+		now   approvalv1.ApprovalState
+		says  string
+	}{
+		"no count":             {"sluice-leg.x.a-1", waits, `"code":-32602`},
+		"no leg before":        {"sluice-leg.0.a-1", waits, `"code":-32602`},
+		"too many":             {"sluice-leg.3.a-1", waits, `"code":-32602`},
+		"no approval":          {"sluice-leg.1.", waits, `"code":-32602`},
+		"a long one":           {"sluice-leg.1." + strings.Repeat("a", 129), waits, `"code":-32602`},
+		"with another sign":    {"sluice-leg.+1.a-1", waits, `"code":-32602`},
+		"another caller's":     {"sluice-leg.1.a-2", waits, "this caller has no such approval"},
+		"written in escapes":   {`\u0073luice-leg.1.a-2`, waits, "this caller has no such approval"},
+		"it has run meanwhile": {"sluice-leg.1.a-1", done, `"code":"approval_used"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newLegsWorld(t, tt.now)
+				w.people.approval.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
+				begin := time.Now()
+				if got := w.pays(tt.state); !strings.Contains(got.body, tt.says) || time.Since(begin) != 0 {
+					t.Errorf("after %v: %s", time.Since(begin), got.body)
+				}
+			})
+		})
+	}
+}
+
+// A server's own requestState is sent to the server, and none of the gateway's.
+func TestStatesOfServersPass(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t)
+				w.people = people{approval: standing(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+				var got string
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					got = string(r.Body())
+					return answer(r, `{"content":[],"resultType":"complete"}`), nil
+				}
+				if answered := w.pays(state); answered.status != http.StatusOK || strings.Contains(got, state) != want || !strings.Contains(got, `"params":{"_meta":`) {
+					t.Errorf("the server got %s, and the client %s", got, answered.body)
+				}
+			})
+		})
+	}
+}
+
+// A call with answers to its server gets its ticket, because the next round trip would lack those answers.
+func TestNoLegLosesAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.standing.Methods = []string{"sampling/createMessage"}
+		for _, more := range []string{`"inputResponses":{"a":{}},`, `"requestState":"of the server",`} {
+			body, head := modern("tools/call", "safe", more+`"name":"safe"`)
+			got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
+			if !strings.Contains(got.body, `"isError":true`) || strings.Contains(got.body, "sluice-leg") {
+				t.Errorf("%s: %s", more, got.body)
+			}
+		}
+		for more, want := range map[string]string{`"inputResponses":{},`: "sluice-leg.2.a-1", `"inputResponses":{"a":{}},`: "nothing was asked"} {
+			body, head := modern("tools/call", "safe", more+`"requestState":"sluice-leg.1.a-1","name":"safe"`)
+			if got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head); !strings.Contains(got.body, want) {
+				t.Errorf("an answer to nothing, %s: %s", more, got.body)
+			}
+		}
+	})
+}

@@ -1,0 +1,339 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// saying returns a world whose server sends these events on its stream, and then nothing more.
+func saying(t *testing.T, open []string, events ...upstream.Event) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.listen = func(ctx context.Context, to upstream.Listener) error {
+		to.Opened()
+		for _, event := range events {
+			if err := to.Event(event); err != nil {
+				return err
+			}
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return w
+}
+
+// note returns a notification of a server.
+func note(method string) upstream.Event {
+	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
+}
+
+// hear opens the stream of a session, and returns its lines. The channel is closed at the end of the stream.
+func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+w.path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + anaToken}, "Accept": {"text/event-stream"}}
+	maps.Copy(req.Header, h)
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+		w.t.Fatalf("the stream: %d %s", resp.StatusCode, resp.Header)
+	}
+	w.t.Cleanup(func() { _ = resp.Body.Close() })
+	out := make(chan string, 1000)
+	go func() {
+		defer close(out)
+		in := bufio.NewScanner(resp.Body)
+		for in.Scan() {
+			out <- in.Text()
+		}
+		if in.Err() != nil {
+			out <- "BROKEN"
+		}
+	}()
+	return out, cancel
+}
+
+// heard returns the lines that have arrived by now.
+func heard(lines <-chan string) (out []string) {
+	synctest.Wait()
+	for {
+		select {
+		case line, open := <-lines:
+			if !open {
+				return append(out, "END")
+			}
+			out = append(out, line)
+		default:
+			return out
+		}
+	}
+}
+
+// T4: on its stream a client gets the notifications for methods that it may call or answer, and log messages, byte for
+// byte.
+func TestT4AClientHearsWhatItMay(t *testing.T) {
+	t.Parallel()
+	said := []upstream.Event{
+		note("notifications/tools/list_changed"), note("notifications/prompts/list_changed"), note("notifications/resources/list_changed"),
+		note("notifications/resources/updated"), note("notifications/elicitation/complete"), note("notifications/message"), note("notifications/other"), note("x/y"),
+		{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{"dev.sluice/decision":1}}}`)},
+	}
+	text := func(i int) string { return string(said[i].Message) }
+	for name, tt := range map[string]struct {
+		open []string
+		want []int
+	}{
+		"nothing but tools": {nil, []int{0, 5}},
+		"all": {
+			[]string{"elicitation/create", "prompts/list", "resources/list", "resources/subscribe"},
+			[]int{0, 1, 2, 3, 4, 5},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := saying(t, tt.open, said...)
+				lines, _ := w.hear(w.connectAs(able))
+				var want []string
+				for _, i := range tt.want {
+					want = append(want, "event: message", "data: "+text(i), "")
+				}
+				want = append(want, "event: message", `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{}}}`, "")
+				if got := heard(lines); strings.Join(got, "\n") != strings.Join(want, "\n") {
+					t.Errorf("heard\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+				}
+			})
+		})
+	}
+}
+
+// A silent stream gets comments, and a client can continue the stream after an event that it received.
+func TestAStreamIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		event := note("notifications/message")
+		event.ID = "one"
+		w := saying(t, nil, upstream.Event{ID: "zero", Retry: "500"}, event)
+		var after []string
+		listen := w.listen
+		w.listen = func(ctx context.Context, to upstream.Listener) error {
+			after = append(after, to.After)
+			return listen(ctx, to)
+		}
+		h := w.connect()
+		lines, hangUp := w.hear(h)
+		want := "id: zero\nretry: 500\ndata: \n\nid: one\nevent: message\ndata: " + string(event.Message) + "\n"
+		if got := strings.Join(heard(lines), "\n"); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+		time.Sleep(26 * time.Second)
+		if got := heard(lines); len(got) != 2 || got[0] != ": alive" {
+			t.Errorf("then heard %q", got)
+		}
+		hangUp()
+		h.Set("Last-Event-ID", "one")
+		h["Last-Event-Id"] = []string{"one"}
+		w.hear(h)
+		if len(after) != 2 || after[0] != "" || after[1] != "one" {
+			t.Errorf("the server was asked for what is behind %q", after)
+		}
+		for _, values := range [][]string{{"two"}, {""}, {"one", "one"}} {
+			h["Last-Event-Id"] = values
+			h["Accept"] = []string{"text/event-stream"}
+			if got := w.do("GET", "/mcp/files", "", h); got.status != 400 || got.code() != "header_mismatch" {
+				t.Errorf("%q: %d %s", values, got.status, got.body)
+			}
+		}
+		if len(after) != 2 {
+			t.Errorf("the server was asked for what is behind %q", after)
+		}
+	})
+}
+
+// A server sends requests on its stream as on that of a call: those that policy allows and the client can answer.
+func TestAServerAsksOnItsStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)}, upstream.Event{Message: []byte(sample)})
+		h := w.connectAs(able)
+		lines, hangUp := w.hear(h)
+		if got := heard(lines); len(got) != 3 || got[1] != `data: {"jsonrpc":"2.0","id":7,"method":"roots/list"}` {
+			t.Errorf("heard %q", got)
+		}
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
+		got := w.told(2)
+		// The second request has the id of the first.
+		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
+			t.Errorf("the server got %q", got)
+		}
+		if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
+			t.Errorf("on record is %+v", intents)
+		}
+		hangUp()
+	})
+}
+
+// If a server sends a request on its session's stream and answers a call only after that, the call's timeout is paused,
+// as with a request on the call's stream.
+func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, []string{"roots/list"})
+		called := make(chan struct{})
+		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			close(called)
+			w.told(1)
+			if ctx.Err() != nil {
+				return upstream.Answer{}, upstream.ErrTimeout
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		w.listen = func(ctx context.Context, to upstream.Listener) error {
+			to.Opened()
+			<-called
+			_ = to.Event(upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		h := w.connectAs(able)
+		_, hangUp := w.hear(h)
+		go func() {
+			time.Sleep(5 * time.Minute)
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
+		}()
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, `"content":[]`) {
+			t.Errorf("the call was answered %s", got.body)
+		}
+		hangUp()
+	})
+}
+
+// A server's request is answered with an error when its stream ends.
+func TestAStreamsEndEndsWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
+		lines, hangUp := w.hear(w.connectAs(able))
+		heard(lines)
+		hangUp()
+		if got := w.told(1); !strings.Contains(got[0], `"id":7,"error":{"code":-32603`) {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
+// A session has one stream: a second one replaces the first. A stream ends with its session, and after its token was
+// revoked.
+func TestAStreamEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, nil)
+		h := w.connect()
+		first, _ := w.hear(h)
+		second, _ := w.hear(h)
+		if got := heard(first); len(got) != 1 || got[0] != "END" {
+			t.Errorf("the first goes on: %q", got)
+		}
+		if got := heard(second); len(got) != 0 {
+			t.Errorf("the second: %q", got)
+		}
+		if got := w.do("DELETE", "/mcp/files", "", h); got.status != http.StatusNoContent {
+			t.Fatalf("the end of the session: %d", got.status)
+		}
+		if got := heard(second); len(got) != 1 || got[0] != "END" {
+			t.Errorf("it outlives its session: %q", got)
+		}
+		third, _ := w.hear(w.connect())
+		if err := w.tokens.Replace([]*identityv1.TokenRecord{token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(26 * time.Second)
+		if got := heard(third); len(got) != 1 || got[0] != "END" {
+			t.Errorf("it outlives its token: %q", got)
+		}
+	})
+}
+
+// A client that may not have a stream gets none, with a status that clients understand.
+func TestWhoGetsNoStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, nil)
+		h := w.connect()
+		events := func(more http.Header) http.Header {
+			out := http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Accept": {"text/event-stream"}}
+			maps.Copy(out, more)
+			return out
+		}
+		for name, tt := range map[string]struct {
+			method, path string
+			header       http.Header
+			status       int
+			code         string
+		}{
+			"no session yet":          {"GET", "/mcp/files", http.Header{"Accept": {"text/event-stream"}}, 405, ""},
+			"reads no events":         {"GET", "/mcp/files", events(http.Header{"Accept": {"application/json"}}), 405, ""},
+			"wants the head":          {"HEAD", "/mcp/files", events(nil), 405, ""},
+			"another's session":       {"GET", "/mcp/files", events(http.Header{"Authorization": {"Bearer " + benToken}}), 404, "session_unknown"},
+			"no such session":         {"GET", "/mcp/files", events(http.Header{"Mcp-Session-Id": {"x"}}), 404, "session_unknown"},
+			"no such server":          {"GET", "/mcp/none", events(nil), 404, "tool_unknown"},
+			"no token":                {"GET", "/mcp/files", events(http.Header{"Authorization": nil}), 401, "unauthenticated"},
+			"an operator":             {"GET", "/mcp/files", events(http.Header{"Authorization": {"Bearer " + operatorToken}}), 403, "forbidden"},
+			"a page of another's":     {"GET", "/mcp/files", events(http.Header{"Origin": {"https://evil.example"}}), 403, "origin_refused"},
+			"a rebound name of hosts": {"GET", "/mcp/files", events(http.Header{"Host": {"evil.example"}}), 403, "host_refused"},
+		} {
+			if got := w.do(tt.method, tt.path, "", tt.header); got.status != tt.status || got.code() != tt.code {
+				t.Errorf("%s: %d %s", name, got.status, got.body)
+			}
+		}
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
+			t.Errorf("nothing is in reach: %d", got.status)
+		}
+		w.standing = nil
+		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 503 || got.code() != "policy_unavailable" {
+			t.Errorf("policy is away: %d %s", got.status, got.body)
+		}
+		w.standing, w.listen = &policyv1.CheckServerResponse{CouldAllow: true}, nil
+		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
+			t.Errorf("the server has none: %d", got.status)
+		}
+	})
+}
+
+// A change of a client's roots is sent to a server that may ask for the roots.
+func TestRootsChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, []string{"roots/list"})
+		for name, tt := range map[string]struct {
+			initialize string
+			want       int
+		}{"may": {able, 1}, "may not": {initialize, 0}} {
+			w.notified = nil
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"x":1}}`, w.connectAs(tt.initialize))
+			if len(w.notified) != tt.want || tt.want > 0 && string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}` {
+				t.Errorf("%s: the server heard %d", name, len(w.notified))
+			}
+		}
+	})
+}

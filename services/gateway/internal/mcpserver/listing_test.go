@@ -1,0 +1,69 @@
+package mcpserver_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// X9: if something is hidden, a tool that is not in the caller's list is unknown, whatever policy would decide. A tool
+// that the server has added is found after 30 s, and the server is not asked more often than that.
+func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.own = nil
+		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
+		lists, tools := 0, `{"name":"safe"},{"name":"secret-a"}`
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "tools/list" {
+				lists++
+				return answer(r, `{"tools":[`+tools+`]}`), nil
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		h := w.connect()
+		code := func(tool string) string {
+			return w.do("POST", "/mcp/files", strings.Replace(toolCall, "safe", tool, 1), h).code()
+		}
+		for range 5 {
+			if a, b, c := code("safe"), code("secret-a"), code("fresh"); a != "" || b != "tool_unknown" || c != "tool_unknown" {
+				t.Errorf("safe %q, secret-a %q, fresh %q", a, b, c)
+			}
+		}
+		tools += `,{"name":"fresh"}`
+		time.Sleep(31 * time.Second)
+		if a, b := code("secret-a"), code("fresh"); a != "tool_unknown" || b != "" {
+			t.Errorf("later: secret-a %q, fresh %q", a, b)
+		}
+		if lists != 2 || len(w.decided) != 6 {
+			t.Errorf("the server was asked %d times, policy decided %d times", lists, len(w.decided))
+		}
+		w.standing = nil
+		if got := code("safe"); got != "policy_unavailable" {
+			t.Errorf("without policy: %q", got)
+		}
+	})
+}
+
+// X9: if the server's list is not available, a tool that the session has not listed is refused, hidden or not.
+func TestX9WithoutAListNothingIsCalled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.own = nil
+		h := w.connect()
+		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
+		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
+		for _, tool := range []string{"safe", "secret-a", "absent"} {
+			if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, "safe", tool, 1), h); got.code() != "upstream_unavailable" {
+				t.Errorf("%s: %s", tool, got.body)
+			}
+		}
+	})
+}

@@ -1,0 +1,236 @@
+// Package mcpserver serves MCP over Streamable HTTP, in the revisions with sessions (2024-11-05 to 2025-11-25) and in
+// 2026-07-28. It authenticates callers, parses their messages and routes them; package pipeline decides what is carried
+// out.
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
+	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
+	v2026 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2026"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// peerTimeout is how long another service may take to answer.
+const peerTimeout = 2 * time.Second
+
+// Config configures a [Server].
+type Config struct {
+	HTTP httpserver.Config
+	// Version is the version of this build, which clients read.
+	Version string
+	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.
+	TrustParent bool
+}
+
+// Deps are the dependencies of a [Server]. Every field is required.
+type Deps struct {
+	Tokens *authn.Tokens
+	Policy policyv1.PolicyServiceClient
+	// Revision returns the revision of the active policy, as far as it is known; empty if there is none.
+	Revision func() string
+	Pipeline *pipeline.Pipeline
+	Sessions *session.Store
+	Servers  map[string]servers.Config
+	// Catalogue receives the lists of servers.
+	Catalogue *toolreport.Reporter
+	// Room is the memory budget for answers until clients have read them.
+	Room *room.Room
+	// Secret is a secret of this gateway that stays the same after a restart.
+	Secret []byte
+	// Admission counts a request that was refused before its caller was authenticated.
+	Admission func(code, peer string)
+	// Ready returns why the gateway is not ready; empty if it is. Degraded returns which services are unavailable although
+	// the gateway may be ready.
+	Ready, Degraded func() []string
+
+	Tracer     trace.Tracer
+	Meters     *meters.Meters
+	Propagator propagation.TextMapPropagator
+	Log        *slog.Logger
+}
+
+// Server serves MCP. It is safe for concurrent use.
+type Server struct {
+	*protocol.Front
+
+	deps    Deps
+	http    *httpserver.Server
+	servers map[string]*servers.Server
+	// sessionIDs are the ids of the sessions that services of the mesh have for principals.
+	sessionIDs *lru.Cache[session.Key, string]
+}
+
+// New returns a server.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil || len(deps.Secret) == 0 ||
+		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
+		return nil, errors.New("mcpserver: every dependency is required")
+	}
+	bodies, err := room.New(room.Bodies())
+	if err != nil {
+		return nil, err
+	}
+	load, err := inflight.New(bodies, deps.Room)
+	if err != nil {
+		return nil, err
+	}
+	all, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
+	for name, server := range deps.Servers {
+		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Notify}
+		if all[name], err = servers.New(name, server, with); err != nil {
+			return nil, fmt.Errorf("server %s: %w", name, err)
+		}
+	}
+	remembered, err := session.AnswersRoom()
+	if err != nil {
+		return nil, err
+	}
+	visible, err := visibility.New(visibility.Deps{Policy: deps.Policy, Revision: deps.Revision, Log: deps.Log})
+	if err != nil {
+		return nil, err
+	}
+	newest, err := v2026.New(deps.Secret)
+	if err != nil {
+		return nil, err
+	}
+	limits := jsonrpc.DefaultLimits()
+	f := &protocol.Front{Deps: protocol.Deps{
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: limits,
+		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
+		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
+		Stateless:  newest.Handler,
+	}}
+	newest.Attach(f)
+	f.Dispatcher, err = dispatch.New(dispatch.Deps{
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
+		Limits: limits, Version: cfg.Version, Panicked: f.LogPanic,
+		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &Server{Front: f, deps: deps, servers: all, sessionIDs: newSessionIDs()}
+	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
+		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
+	})
+	return e, err
+}
+
+// Discover lists every server for the catalog, and again on a schedule, until ctx ends.
+func (s *Server) Discover(ctx context.Context) error {
+	servers.Discover(ctx, s.servers, func() bool { return s.deps.Revision() != "" })
+	return nil
+}
+
+// Versions returns the revisions that a server was found to speak, the newest first; nil if none is known.
+func (s *Server) Versions(server string) []string {
+	if found, ok := s.servers[server]; ok {
+		return found.Versions()
+	}
+	return nil
+}
+
+// Faults returns the known reasons why elements of a server's lists are left out; nil for an unknown server.
+func (s *Server) Faults(server string) []*gatewayv1.ListFault {
+	if found, ok := s.servers[server]; ok {
+		return found.Faults()
+	}
+	return nil
+}
+
+// Handler returns the HTTP handler.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.health)
+	mux.HandleFunc("GET /readyz", s.ready)
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // for all servers, and for one
+		mux.HandleFunc("POST "+at, s.authenticated(s.post))
+		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))
+		mux.HandleFunc("GET "+at, s.authenticated(s.listen))
+		mux.HandleFunc(at, s.notAllowed)
+	}
+	for _, at := range []string{"/healthz", "/readyz"} {
+		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "GET, HEAD")
+			writeText(w, http.StatusMethodNotAllowed, "Method Not Allowed\n")
+		})
+	}
+	mux.HandleFunc("/", notFound)
+	return s.http.Guard(mux)
+}
+
+// notFound answers a request to any other path with the paths that exist. It names no server, because callers are not
+// authenticated here.
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
+		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")
+}
+
+// health reports that the process runs.
+func (*Server) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
+
+// ready reports whether calls can be made, and which services are unavailable.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	status, text := http.StatusOK, "ready\n"
+	if why := s.deps.Ready(); len(why) > 0 {
+		status, text = http.StatusServiceUnavailable, "not ready\n"+strings.Join(why, "\n")+"\n"
+	}
+	if why := s.deps.Degraded(); len(why) > 0 {
+		text += "degraded\n" + strings.Join(why, "\n") + "\n"
+	}
+	writeText(w, status, text)
+}
+
+// notAllowed refuses an unsupported HTTP method, and GET if there is no stream.
+func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
+	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to receive a server's messages in a session, DELETE to end a session\n"
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		allow, how = "POST, DELETE", "there is no stream here; use POST to send a message, DELETE to end a session\n"
+	}
+	w.Header().Set("Allow", allow)
+	writeText(w, http.StatusMethodNotAllowed, how)
+}
+
+// end ends a session that its client has deleted.
+func (s *Server) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
+	id, ok := protocol.SingleHeader(r.Header, mcp.HeaderSession)
+	if !ok || s.Sessions.End(id, protocol.SessionKey(c, r.PathValue("server"))) != nil {
+		s.refuseHTTP(w, r, c, protocol.UnknownSession())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text)) // the client may have disconnected
+}

@@ -1,0 +1,471 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// everything are the methods that a policy without denials allows.
+var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
+
+// newModernWorld returns a world whose server speaks only 2026-07-28, and whose policy allows these methods. It must be
+// called inside a bubble of synctest.
+func newModernWorld(t *testing.T, open ...string) *world {
+	t.Helper()
+	w := newWorldOver(t, "http")
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.open = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() != "server/discover" {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		}
+		return answer(r, discovered), nil
+	}
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() != "tools/list" {
+			return w.open(r)
+		}
+		return answer(r, `{"tools":[{"name":"safe"},{"name":"region","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
+	}
+	return w
+}
+
+const discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+
+// modern returns a request of 2026-07-28 with these params, and headers that agree with it. The name may be empty.
+func modern(method, name, params string) (body string, head http.Header) {
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{}},"tasks":{}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
+	if params != "" {
+		meta += ","
+	}
+	head = http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method}}
+	if name != "" {
+		head["Mcp-Name"] = []string{name}
+	}
+	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`, head
+}
+
+// doModern sends a request of 2026-07-28.
+func (w *world) doModern(method, name, params string) reply {
+	w.t.Helper()
+	body, head := modern(method, name, params)
+	return w.do("POST", "/mcp/files", body, head)
+}
+
+// A call without a session reaches its server as it was decided, except for the capabilities that policy denies. The
+// client gets the server's answer and status.
+func TestACallWithoutASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "sampling/createMessage")
+		var got []upstream.Request
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			got = append(got, r)
+			return answer(r, `{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"public","_meta":{"dev.sluice/x":1}}`), nil
+		}
+		reply := w.doModern("tools/call", "safe", `,"name":"safe","arguments":{"n":1.50},"x":[1e2]`[1:])
+		if want := `{"jsonrpc":"2.0","id":7,"result":{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"private","_meta":{}}}`; reply.status != 200 || reply.body != want {
+			t.Errorf("the client got %d %s", reply.status, reply.body)
+		}
+		if reply.header.Get("Mcp-Session-Id") != "" {
+			t.Error("the client got a session")
+		}
+		body, _ := modern("tools/call", "safe", `"name":"safe","arguments":{"n":1.50},"x":[1e2]`)
+		want := strings.Replace(body, `{"sampling":{},"elicitation":{"form":{}},"tasks":{}}`, `{"sampling":{}}`, 1)
+		if len(got) != 1 || string(got[0].Body()) != want {
+			t.Fatalf("the server got %s, want %s", got[0].Body(), want)
+		}
+		intent := w.of(journal.KindIntent)
+		if len(intent) != 1 || intent[0].Session != "" {
+			t.Errorf("on record: %+v", intent)
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`)
+			a.Status = 404
+			return a, nil
+		}
+		if reply := w.doModern("x/y", "", ""); reply.status != 404 || !strings.Contains(reply.body, "-32601") {
+			t.Errorf("an unknown method: %d %s", reply.status, reply.body)
+		}
+	})
+}
+
+// T1: the headers decide nothing, and a message whose headers disagree with its body is refused.
+func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		called := 0
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			called++
+			return answer(r, `{"content":[]}`), nil
+		}
+		call, _ := modern("tools/call", "safe", `"name":"safe"`)
+		read, _ := modern("resources/read", "a", `"uri":"file:///ä"`)
+		region, _ := modern("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`)
+		for _, tt := range []struct {
+			name, body           string
+			version, method, who []string
+			more                 http.Header
+			want                 string // empty: the server gets the call
+		}{
+			{"all the same", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, ""},
+			{"a name in base64", read, []string{"2026-07-28"}, []string{"resources/read"}, []string{"=?base64?ZmlsZTovLy/DpA==?="}, nil, ""},
+			{"a mirrored argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, http.Header{"Mcp-Param-Region": {"eu"}}, ""},
+			{"no revision", call, nil, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"another revision", call, []string{"2025-11-25"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"an unknown one", call, []string{"2031-01-01"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"another in the body", strings.Replace(call, "2026-07-28", "2025-11-25", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"no method", call, []string{"2026-07-28"}, nil, []string{"safe"}, nil, "-32020"},
+			{"another method", call, []string{"2026-07-28"}, []string{"tools/list"}, []string{"safe"}, nil, "-32020"},
+			{"another case", call, []string{"2026-07-28"}, []string{"TOOLS/CALL"}, []string{"safe"}, nil, "-32020"},
+			{"two methods", call, []string{"2026-07-28"}, []string{"tools/call", "tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"no name", call, []string{"2026-07-28"}, []string{"tools/call"}, nil, nil, "-32020"},
+			{"another name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"pay"}, nil, "-32020"},
+			{"a broken name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"=?base64?!?="}, nil, "-32020"},
+			{"another argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, http.Header{"Mcp-Param-Region": {"us"}}, "-32020"},
+			{"no argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, nil, "-32020"},
+			{"no revision in the body", strings.Replace(call, "/protocolVersion", "/x", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"no abilities", strings.Replace(call, "/clientCapabilities", "/x", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"nothing at all", toolCall, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32602"},
+			{"an answer", `{"jsonrpc":"2.0","id":7,"result":{}}`, []string{"2026-07-28"}, nil, nil, nil, "-32600"},
+		} {
+			head := http.Header{"Mcp-Protocol-Version": tt.version, "Mcp-Method": tt.method, "Mcp-Name": tt.who}
+			maps.Copy(head, tt.more)
+			before := called
+			got := w.do("POST", "/mcp/files", tt.body, head)
+			switch {
+			case tt.want == "" && (got.status != 200 || called != before+1):
+				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
+			case tt.want != "" && (got.status != 400 || !strings.Contains(got.body, `"code":`+tt.want) || called != before):
+				t.Errorf("%s: %d %s, want %s", tt.name, got.status, got.body, tt.want)
+			}
+		}
+		for _, method := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"} {
+			if got := w.doModern(method, "", ""); got.status != 404 || !strings.Contains(got.body, `"code":-32601`) {
+				t.Errorf("%s: %d %s", method, got.status, got.body)
+			}
+		}
+	})
+}
+
+// The client gets those of the server's features that policy allows, cacheable for this caller only. The server is not
+// asked if policy can allow the caller nothing.
+func TestDiscovery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "prompts/list")
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return answer(r, discovered), nil
+			}
+			return answer(r, `{"tools":[{"name":"secret"},{"name":"safe"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`), nil
+		}
+		want := `{"jsonrpc":"2.0","id":7,"result":{"supportedVersions":["2026-07-28"],"capabilities":{%s,"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"i","resultType":"complete","ttlMs":0,"cacheScope":"private"}}`
+		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.body != fmt.Sprintf(want, `"tools":{"listChanged":true},"prompts":{}`) {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		if got := w.doModern("tools/list", "", ""); got.body != `{"jsonrpc":"2.0","id":7,"result":{"tools":[{"name":"safe"}],"resultType":"complete","ttlMs":0,"cacheScope":"private"}}` {
+			t.Errorf("the list is %s", got.body)
+		}
+		opened := len(w.opened)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			t.Errorf("the server was asked %s", r.Body())
+			return answer(r, `{}`), nil
+		}
+		const bare = `{"jsonrpc":"2.0","id":7,"result":{"cacheScope":"private","capabilities":{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}},"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0}}`
+		if got := w.doModern("server/discover", "", ""); got.body != bare {
+			t.Errorf("a caller that can use nothing reads %s", got.body)
+		}
+		if got := w.doModern("tools/list", "", `"cursor":"stolen"`); got.code() != "params_invalid" {
+			t.Errorf("a cursor that was not given: %s", got.body)
+		}
+		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `"safe"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
+			t.Errorf("its list: %s", got.body)
+		}
+		if len(w.opened) != opened {
+			t.Error("something was opened at the server")
+		}
+	})
+}
+
+// X9: headers reveal nothing of a hidden tool.
+func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing.HidesNone = false
+		w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+			resp := new(policyv1.FilterToolsResponse)
+			for _, tool := range r.GetTools() {
+				resp.Tools = append(resp.Tools, &policyv1.ToolVisibility{Name: tool.GetName(), Visible: tool.GetName() == "safe"})
+			}
+			return resp, nil
+		}
+		hidden := w.doModern("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`)
+		absent := w.doModern("tools/call", "nosuch", `"name":"nosuch","arguments":{"r":"eu"}`)
+		if hidden.status != 200 || hidden.code() != "tool_unknown" || absent.code() != "tool_unknown" || len(hidden.body) != len(absent.body) {
+			t.Errorf("a hidden tool: %d %s\none that is not there: %d %s", hidden.status, hidden.body, absent.status, absent.body)
+		}
+	})
+}
+
+// The methods of 2026-07-28 are refused in other revisions.
+func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		h := w.connect()
+		for _, method := range []string{"server/discover", "subscriptions/listen"} {
+			body, _ := modern(method, "", "")
+			for _, body := range []string{body, strings.Replace(body, "2026-07-28", "2025-11-25", 1), `{"jsonrpc":"2.0","id":7,"method":"` + method + `"}`} {
+				if got := w.do("POST", "/mcp/files", body, h); got.status != 400 || got.code() != "protocol_version" {
+					t.Errorf("%s: %d %s", body, got.status, got.body)
+				}
+			}
+		}
+		if got := w.of(journal.KindIntent); len(got) != 0 {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// An answer with a ttlMs and without a cacheScope becomes private.
+func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		for result, want := range map[string]string{
+			`{"contents":[],"ttlMs":60000}`:                       `{"contents":[],"ttlMs":60000,"cacheScope":"private"}`,
+			`{"cacheScope":"public","contents":[],"ttlMs":60000}`: `{"cacheScope":"private","contents":[],"ttlMs":60000}`,
+			`{"contents":[]}`:                                     `{"contents":[]}`,
+		} {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, result), nil
+			}
+			if got := w.doModern("resources/read", "file:///a", `"uri":"file:///a"`); !strings.Contains(got.body, `"result":`+want) {
+				t.Errorf("%s: the client got %s", result, got.body)
+			}
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[],"ttlMs":60000}`), nil
+		}
+		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `{"tools":[],"ttlMs":0,"cacheScope":"private"}`) {
+			t.Errorf("a list: %s", got.body)
+		}
+	})
+}
+
+// A client of an older revision gets a session with a server that has none.
+func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		for _, reach := range []bool{false, true} {
+			w.standing.CouldAllow = reach
+			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) || !strings.Contains(got.body, `"capabilities":{"tools":{`) || got.header.Get("Mcp-Session-Id") == "" {
+				t.Errorf("reach %t: %d %s", reach, got.status, got.body)
+			}
+		}
+	})
+}
+
+// A server's revision may become known while the server is being asked for a session: the client gets its session all
+// the same.
+func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		refuses := w.open
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "initialize" {
+				w.standing.CouldAllow = false // a caller that may use nothing is answered from the discovery
+				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			}
+			return refuses(r)
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || got.header.Get("Mcp-Session-Id") == "" {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	})
+}
+
+// A server that speaks both families, and answers initialize with a temporary error, is not taken for one that only
+// speaks 2026-07-28: its other clients are served once it has recovered.
+func TestAFaultHidesNoRevision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		modern, status := w.open, 503
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return modern(r)
+			}
+			if status != 200 {
+				a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32000,"message":"later"}}`)
+				a.Status = status
+				return a, nil
+			}
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+		}
+		if got := w.doModern("server/discover", "", ""); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, "later") {
+			t.Errorf("while it has a fault: %d %s", got.status, got.body)
+		}
+		status = 200
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" {
+			t.Errorf("once it has recovered: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// X1: when a client disconnects, its call is cancelled at the server; that it was sent is on record.
+func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		ended := make(chan error, 1)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`))
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+		}
+		body, head := modern("tools/call", "safe", `"name":"safe"`)
+		next, hangUp := w.streaming(head, body)
+		if got := next(); !strings.Contains(got, "notifications/message") {
+			t.Fatalf("the client got %s", got)
+		}
+		before := time.Now()
+		hangUp()
+		if err := <-ended; err == nil || time.Since(before) > time.Second {
+			t.Errorf("it ended after %v: %v", time.Since(before), err)
+		}
+		synctest.Wait()
+		if got := w.of(journal.KindOutcome); len(got) != 1 {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// A server that does not speak 2026-07-28 is probed once for many clients, and reached through a session. The probes
+// are not recorded as refusals.
+func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		own, asked := w.own, 0
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				asked++
+				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
+			}
+			return own(r)
+		}
+		var got []string
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			got = append(got, string(r.Body()))
+			if r.Method() == "tools/list" {
+				return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		for i := range 100 {
+			time.Sleep(time.Second)
+			if got := w.doModern("server/discover", "", ""); got.status != 200 || !strings.Contains(got.body, `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
+				t.Fatalf("%d: %d %s", i, got.status, got.body)
+			}
+		}
+		if list := w.doModern("tools/list", "", ""); !strings.Contains(list.body, `"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"safe"}]`) {
+			t.Errorf("a list: %s", list.body)
+		}
+		if call := w.doModern("tools/call", "safe", `"name":"safe","arguments":{"n":12345678901234567}`); call.status != 200 || !strings.Contains(call.body, `"result":{"resultType":"complete","content":[]}`) {
+			t.Errorf("a call: %d %s", call.status, call.body)
+		}
+		if asked != 1 || len(w.of(journal.KindRefusal)) != 0 || len(w.opened) != 1 || w.opened[0].Method() != "initialize" {
+			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.opened), len(w.of(journal.KindRefusal)))
+		}
+		if want := `"params":{"_meta":{},"name":"safe","arguments":{"n":12345678901234567}}`; len(got) != 2 || !strings.Contains(got[1], want) {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
+// S1: callers without sessions share no state, and a client can't name the state.
+func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[{"name":"safe"}],"nextCursor":"c-1"}`), nil
+		}
+		list, head := modern("tools/list", "", "")
+		page, _ := modern("tools/list", "", `"cursor":"c-1"`)
+		if got := w.do("POST", "/mcp/files", list, head); !strings.Contains(got.body, "c-1") || got.header.Get("Mcp-Session-Id") != "" {
+			t.Fatalf("%s", got.body)
+		}
+		if got := w.do("POST", "/mcp/files", page, head); got.code() != "" {
+			t.Errorf("its own cursor: %s", got.body)
+		}
+		head["Authorization"] = []string{"Bearer " + benToken}
+		if got := w.do("POST", "/mcp/files", page, head); got.code() != "params_invalid" {
+			t.Errorf("another's cursor: %s", got.body)
+		}
+		if got := len(w.sessions.List("acme")); got != 2 {
+			t.Errorf("%d callers are remembered, want 2", got)
+		}
+	})
+}
+
+// S1: another caller can't evict a caller's state, however many clients it has. The state declares the client's
+// capabilities to the server even if the first request was refused.
+func TestS1NobodyEndsWhatStandsForAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		own := w.own
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
+			}
+			return own(r)
+		}
+		discover := func(token, client string) reply {
+			body, head := modern("server/discover", "", "")
+			head["Authorization"] = []string{"Bearer " + token}
+			return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"`+client+`"`, 1), head)
+		}
+		w.stands(nil)
+		if got := discover(benToken, "c"); got.code() != "policy_unavailable" {
+			t.Errorf("without policy: %d %s", got.status, got.body)
+		}
+		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: []string{"sampling/createMessage"}})
+		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != 1 || !strings.Contains(string(w.opened[0].Body()), `"capabilities":{"sampling":{}}`) {
+			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.opened))
+		}
+		for i := range 50 {
+			if got := discover(anaToken, fmt.Sprint("c", i)); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		before := len(w.opened)
+		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != before || w.sessions.Len() != 3 {
+			t.Errorf("%d %s, opened %d more, %d sessions", got.status, got.body, len(w.opened)-before, w.sessions.Len())
+		}
+	})
+}

@@ -1,0 +1,308 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// named is what policy answers if rules distinguish prompts and resources by name.
+func named() *policyv1.CheckServerResponse {
+	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
+}
+
+func isSecret(name string) bool { return strings.Contains(name, "secret") }
+
+// namedLists are lists of a server, with what a client sees that may not see names with "secret".
+var namedLists = []struct{ name, method, result, want string }{
+	{
+		"prompts", "prompts/list",
+		` {"nextCursor":"2", "prompts" : [ {"name":"secret-a"} , {"title":"A\u0061","name":"a","_meta":{"dev.sluice/x":1,"y":2}},{"name":"secret-b","_meta":{"dev.sluice/x":1}}, {"name":"\u0062"}], "x":[1e3]}`,
+		` {"nextCursor":"2", "prompts" : [ {"title":"A\u0061","name":"a","_meta":{"y":2}},{"name":"\u0062"}], "x":[1e3]}`,
+	},
+	{
+		"resources", "resources/list",
+		`{"resources":[{"uri":"file:///secret","name":"a"},{"uri":"file:///a","name":"secret"},{"uri":"file:\/\/\/\u0073ecret","name":"c"}]}`,
+		`{"resources":[{"uri":"file:///a","name":"secret"}]}`,
+	},
+	{
+		"templates", "resources/templates/list",
+		`{"resourceTemplates":[{"uriTemplate":"file:///{a}","name":"a"},{"uriTemplate":"file:///secret/{a}","name":"a"}],"resources":[{"uri":"secret"}]}`,
+		`{"resourceTemplates":[{"uriTemplate":"file:///{a}","name":"a"}],"resources":[{"uri":"secret"}]}`,
+	},
+	{"all are hidden", "prompts/list", `{"prompts":[{"name":"secret"},{"name":"secret"}]}`, `{"prompts":[]}`},
+	{"there is none", "prompts/list", `{"prompts":[]}`, `{"prompts":[]}`},
+	{
+		"what has no name, or more than one", "prompts/list",
+		`{"prompts":[1,{"title":"x"},{"name":7},{"name":"a","Name":"secret"},{"name":"` + strings.Repeat("n", 4097) + `"},{"name":"b"},{"name":""}]}`,
+		`{"prompts":[{"name":"b"}]}`,
+	},
+}
+
+func listing(method string) string { return `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}` }
+
+// T4: a list shows what the caller may use, and is otherwise the server's, byte for byte.
+func TestT4AListShowsWhatMayBeUsed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range namedLists {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.hides = isSecret
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, tt.result), nil
+				}
+				h := w.connect()
+				w.stands(named())
+				if got, want := w.do("POST", w.path, listing(tt.method), h).body, `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}`; got != want {
+					t.Errorf("the client got\n%s\nwant\n%s", got, want)
+				}
+				for _, asked := range w.named {
+					if asked.GetServer() != "files" || asked.GetMethod() != tt.method {
+						t.Errorf("policy was asked about %s of %s", asked.GetMethod(), asked.GetServer())
+					}
+				}
+				if out := w.of(journal.KindOutcome); len(out) != 1 || len(w.of(journal.KindRefusal)) != 0 {
+					t.Errorf("on record: %+v", out)
+				}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t)
+				w.hides = isSecret
+				w.stands(named())
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, strings.TrimSuffix(tt.result, "}")+`,"ttlMs":60000,"cacheScope":"public"}`), nil
+				}
+				want := `"result":` + strings.TrimSuffix(tt.want, "}") + `,"ttlMs":0,"cacheScope":"private"}}`
+				if got := w.doModern(tt.method, "", ""); !strings.HasSuffix(got.body, want) {
+					t.Errorf("without a session the client got\n%s\nwant\n%s", got.body, want)
+				}
+			})
+		})
+	}
+}
+
+// If no rule distinguishes names, policy is not asked, and the list is not changed.
+func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		for _, tt := range namedLists {
+			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x")+`,"ttlMs":60000}`), nil
+			}
+			want := strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x") + `,"ttlMs":60000,"cacheScope":"private"}}`
+			if got := w.doModern(tt.method, "", ""); !strings.HasSuffix(got.body, want) {
+				t.Errorf("%s: the client got\n%s\nwant\n%s", tt.name, got.body, want)
+			}
+		}
+		prompts := named()
+		prompts.ResourcesAlike = true
+		w.stands(prompts)
+		if got := w.doModern("resources/list", "", ""); got.code() != "" {
+			t.Errorf("if rules distinguish only prompts, resources are %s", got.body)
+		}
+		if len(w.named) != 0 {
+			t.Errorf("policy was asked %d times", len(w.named))
+		}
+	})
+}
+
+// T4: a list that policy does not filter, or that can be read in two ways, is not shown.
+func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ result, code string }{
+		"policy says nothing":                {`{"prompts":[{"name":"a"}]}`, "policy_unavailable"},
+		"it has another one in other case":   {`{"prompts":[],"Prompts":[{"name":"secret"}]}`, "upstream_unavailable"},
+		"it is an object":                    {`{"prompts":{"name":"a"}}`, "upstream_unavailable"},
+		"there is none":                      {`{"resources":[]}`, "upstream_unavailable"},
+		"it has more than anybody would ask": {`{"prompts":[` + strings.Repeat("1,", 10_000) + `1]}`, "upstream_unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				h := w.connect()
+				w.stands(named())
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return answer(r, tt.result), nil
+				}
+				if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != tt.code || strings.Contains(got.body, `"name"`) {
+					t.Errorf("the client got %s", got.body)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			w.stands(nil)
+			return answer(r, `{"prompts":[{"name":"a"}]}`), nil
+		}
+		if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != "policy_unavailable" {
+			t.Errorf("while policy is unavailable: %s", got.body)
+		}
+		w.stands(named())
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		}
+		if got, want := w.do("POST", w.path, listing("prompts/list"), h).body, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}`; got != want {
+			t.Errorf("an error: %s", got)
+		}
+	})
+}
+
+// A long list is filtered in parts, each name once.
+func TestALongListIsJudgedInParts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.hides = isSecret
+		h := w.connect()
+		w.stands(named())
+		var prompts, want []string
+		for i := range 1100 {
+			prompts = append(prompts, fmt.Sprintf(`{"name":"p%d"}`, i), `{"name":"secret"}`)
+			want = append(want, fmt.Sprintf(`{"name":"p%d"}`, i))
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[`+strings.Join(prompts, ",")+`]}`), nil
+		}
+		if got := w.do("POST", w.path, listing("prompts/list"), h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"prompts":[`+strings.Join(want, ",")+`]}}` {
+			t.Errorf("the client got %s", got)
+		}
+		var asked []int
+		for _, r := range w.named {
+			asked = append(asked, len(r.GetNames()))
+		}
+		if !slices.Equal(asked, []int{512, 512, 77}) {
+			t.Errorf("policy was asked about %v", asked)
+		}
+	})
+}
+
+// T4: at the URL of all servers, lists show what the caller may use of each server, with combined names.
+func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		w.hides = isSecret
+		result := ""
+		for _, server := range []*world{w, w.beside} {
+			server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return answer(r, result), nil
+			}
+		}
+		h := w.connectAs(able)
+		w.stands(named())
+		for _, tt := range []struct{ method, result, want string }{
+			{"prompts/list", `{"prompts":[{"name":"secret"},{"name":"a"},{"name":"secret"}]}`, `{"prompts":[{"name":"files__a"},{"name":"notes__a"}]}`},
+			{
+				"resources/list", `{"resources":[{"uri":"x:a","name":"a"},{"name":"b","uri":"x:secret"}]}`,
+				`{"resources":[{"uri":"mcp.files+x:a","name":"files: a"},{"uri":"mcp.notes+x:a","name":"notes: a"}]}`,
+			},
+			{"resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"x:secret/{a}","name":"a"}]}`, `{"resourceTemplates":[]}`},
+		} {
+			result = tt.result
+			if got, want := w.do("POST", w.path, listing(tt.method), h).body, `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}`; got != want {
+				t.Errorf("the client got\n%s\nwant\n%s", got, want)
+			}
+		}
+		for _, r := range w.named {
+			if slices.ContainsFunc(r.GetNames(), func(name string) bool { return strings.Contains(name, r.GetServer()) }) {
+				t.Errorf("policy was asked about %v", r)
+			}
+		}
+	})
+}
+
+// T4: a client is notified of the change of a resource only if policy shows it that URI.
+func TestT4ChangesOfResourcesAreJudgedByTheirURI(t *testing.T) {
+	t.Parallel()
+	update := func(uri string) upstream.Event {
+		return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`)}
+	}
+	long := strings.Repeat("l", 4097)
+	said := []upstream.Event{update("file:///a"), update("file:///secret"), update(`file:\/\/\/\u0073ecret`), note("notifications/resources/updated"), update(long), update("file:///b"), note("notifications/message")}
+	hears := func(t *testing.T, w *world, want ...string) {
+		t.Helper()
+		lines, _ := w.hear(w.connectAs(able))
+		got := slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		for i := range want {
+			want[i] = "data: " + want[i]
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("heard\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	last := string(said[6].Message)
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, everyMethod(), said...)
+		w.stands(named())
+		w.hides = isSecret
+		hears(t, w, string(said[0].Message), string(said[5].Message), last)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := saying(t, everyMethod(), said...)
+		w.stands(named()) // policy does not answer which names are hidden
+		hears(t, w, last)
+	})
+}
+
+// At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. A
+// list of tools that was read meanwhile does not suppress that.
+func TestANewPolicyChangesListsOfNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		h := w.connectAs(able)
+		lines, hangUp := w.hear(h)
+		defer hangUp()
+		lists := func() (out []string) {
+			time.Sleep(time.Minute)
+			for _, line := range heard(lines) {
+				if _, kind, is := strings.Cut(line, `"method":"notifications/`); is {
+					out = append(out, strings.TrimSuffix(kind, `/list_changed"}`))
+				}
+			}
+			return out
+		}
+		if got := lists(); len(got) != 0 {
+			t.Errorf("of nothing was heard %q", got)
+		}
+		for _, tt := range []struct {
+			revision           string
+			prompts, resources bool
+			want               []string
+		}{
+			{"1", true, true, []string{"tools"}},
+			{"2", false, true, []string{"tools", "prompts"}},
+			{"3", true, false, []string{"tools", "prompts", "resources"}},
+			{"4", true, false, []string{"tools", "resources"}},
+		} {
+			said := named()
+			said.PolicyRevision, said.PromptsAlike, said.ResourcesAlike = tt.revision, tt.prompts, tt.resources
+			w.stands(said)
+			if got := lists(); !slices.Equal(got, tt.want) {
+				t.Errorf("revision %s: heard of %q, want %q", tt.revision, got, tt.want)
+			}
+		}
+		said := named()
+		said.PolicyRevision = "5"
+		w.stands(said)
+		w.do("POST", w.path, listing("tools/list"), h)
+		if got := lists(); !slices.Equal(got, []string{"prompts", "resources"}) {
+			t.Errorf("after the list of tools was read: heard of %q", got)
+		}
+	})
+}

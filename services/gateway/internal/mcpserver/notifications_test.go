@@ -1,0 +1,94 @@
+package mcpserver_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// T4: a server's notification reaches a client if MCP defines it and policy does not deny it. One with another method
+// reaches the client only if a rule allows it, and is decided and recorded.
+func TestT4ServersNotifications(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		method       string
+		silent, lets []string
+		effect       policyv1.Effect
+		hears, asked bool
+	}{
+		"a line of the log":         {"notifications/message", nil, nil, 0, true, false},
+		"a line that is denied":     {"notifications/message", []string{"notifications/message"}, nil, 0, false, false},
+		"a list that has changed":   {"notifications/prompts/list_changed", nil, nil, 0, true, false},
+		"a change that is denied":   {"notifications/prompts/list_changed", []string{"notifications/prompts/list_changed"}, nil, 0, false, false},
+		"of a list that is denied":  {"notifications/resources/list_changed", nil, nil, 0, false, false},
+		"not known":                 {"notifications/x", nil, nil, 0, false, false},
+		"of tasks":                  {"notifications/tasks", nil, []string{"notifications/tasks"}, policyv1.Effect_EFFECT_ALLOW, false, false},
+		"a rule may let it":         {"notifications/x", nil, []string{"notifications/x"}, policyv1.Effect_EFFECT_ALLOW, true, true},
+		"and policy does not":       {"notifications/x", nil, []string{"notifications/x"}, policyv1.Effect_EFFECT_DENY, false, true},
+		"no notification by name":   {"x/y", nil, []string{"x/y"}, policyv1.Effect_EFFECT_ALLOW, false, false},
+		"as one that needs no rule": {"notifications/initialized", nil, []string{"notifications/initialized"}, policyv1.Effect_EFFECT_ALLOW, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.silent, w.lets = tt.silent, tt.lets
+				w.standing.Methods = []string{"prompts/list"}
+				h := w.connect()
+				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					w.mu.Lock()
+					w.decision = &policyv1.Decision{Effect: tt.effect}
+					w.mu.Unlock()
+					events([]byte(`{"jsonrpc":"2.0","method":"` + tt.method + `","params":{"n":9007199254740993}}`))
+					return answer(r, `{}`), nil
+				}
+				got := w.do("POST", "/mcp/files", toolCall, h)
+				if strings.Contains(got.body, "9007199254740993") != tt.hears {
+					t.Errorf("the client heard %s", got.body)
+				}
+				asked := false
+				for _, r := range w.records {
+					asked = asked || r.Method == tt.method && r.FromServer
+				}
+				if asked != tt.asked {
+					t.Errorf("on record are %+v", w.records)
+				}
+			})
+		})
+	}
+}
+
+// T4: a client's notification with a method that MCP does not define is sent to the server as it was decided, if policy
+// allows it. Otherwise its refusal is recorded.
+func TestT4ClientsNotifications(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.lets = []string{"notifications/x"}
+		h := w.connect()
+		note := func(method string) {
+			t.Helper()
+			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"`+method+`","params":{"n":1.50,"_meta":{"dev.sluice/run":"r"}}}`, h); got.status != http.StatusAccepted {
+				t.Errorf("%s: %d %s", method, got.status, got.body)
+			}
+		}
+		note("notifications/x")
+		note("notifications/y")
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		note("notifications/x")
+		var got []string
+		for _, r := range w.notified {
+			if n := string(r.Body()); strings.Contains(n, "notifications/x") || strings.Contains(n, "notifications/y") {
+				got = append(got, n)
+			}
+		}
+		if len(got) != 1 || got[0] != `{"jsonrpc":"2.0","method":"notifications/x","params":{"n":1.50,"_meta":{}}}` {
+			t.Errorf("the server was notified of %q", got)
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+
+// X4: messages that need no rule are limited by number for each principal, and their counts are recorded for each
+// minute.
+func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run := w.pipelineRuns()
+		h := w.connect()
+		passed := 0
+		for range 11_000 {
+			switch got := w.do("POST", "/mcp/files", ping, h); {
+			case got.status == 200 && got.code() == "":
+				passed++
+			case got.status != 200 || got.code() != "abuse_limited":
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		if passed != 9_999 { // and one initialize
+			t.Errorf("%d pings passed", passed)
+		}
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
+			t.Errorf("a call: %s", got.body)
+		}
+		if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 || got.code() != "" {
+			t.Errorf("another caller: %d %s", got.status, got.body)
+		}
+		time.Sleep(time.Minute)
+		if got := w.do("POST", "/mcp/files", ping, h); got.code() != "" {
+			t.Errorf("a minute later: %s", got.body)
+		}
+		run()
+		got := make(map[string]int64)
+		for _, r := range w.of(journal.KindPassed) {
+			got[r.Subject+" "+r.Server+" "+r.Method] += r.Count
+		}
+		want := map[string]int64{"ana files initialize": 1, "ana files ping": 10_000, "ben files initialize": 1}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("on record (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// X4: a message that needs no rule is limited to 64 KiB.
+func TestX4WhatPassesIsSmall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		fill := strings.Repeat("x", 64<<10)
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"x":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","method":"notifications/initialized","params":{"x":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + fill + `"}}`,
+			`{"jsonrpc":"2.0","id":1,"result":{"x":"` + fill + `"}}`,
+		} {
+			if got := w.do("POST", "/mcp/files", body, h); got.status != 400 || got.code() != "body_too_large" {
+				t.Errorf("%.60s: %d %s", body, got.status, got.body)
+			}
+		}
+	})
+}
+
+// X4: if policy cannot be asked what the caller may use, nothing passes.
+func TestX4NothingPassesWithoutPolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		w.standing = nil
+		for _, body := range []string{initialize, list} {
+			if got := w.do("POST", "/mcp/files", body, h); got.status != 200 || got.code() != "policy_unavailable" {
+				t.Errorf("%s: %d %s", body, got.status, got.body)
+			}
+		}
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, h)
+		if records := w.of(journal.KindRefusal); len(w.opened) != 1 || len(w.notified) != 0 || len(records) != 3 {
+			t.Errorf("%d sessions, %d notifications, %d records", len(w.opened), len(w.notified), len(records))
+		}
+	})
+}
+
+// X4: a cursor that the server has not given in this session is refused.
+func TestX4CursorsAreTheServers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var asked []string
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			asked = append(asked, strings.SplitAfter(string(r.Body()), `"params":`)[1])
+			return answer(r, `{"tools":[],"nextCursor":"p\u00e4ge 2\u001b"}`), nil
+		}
+		h := w.connect()
+		page := func(cursor string) string {
+			return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":%s,"_meta":{"progressToken":7}}}`, cursor)
+		}
+		for _, tt := range []struct{ cursor, code string }{
+			{`"p\u00e4ge 2\u001b"`, "params_invalid"}, {`null`, ""}, {`"p\u00e4ge 2\u001b"`, ""}, {`"päge 2\u001B"`, ""}, {`"other"`, "params_invalid"}, {`""`, ""},
+		} {
+			if got := w.do("POST", "/mcp/files", page(tt.cursor), h); got.code() != tt.code {
+				t.Errorf("%s: %s", tt.cursor, got.body)
+			}
+		}
+		if got := w.do("POST", "/mcp/files", page(`7`), h); got.status != 400 || got.code() != "params_invalid" {
+			t.Errorf("a number: %d %s", got.status, got.body)
+		}
+		other := w.connect()
+		if got := w.do("POST", "/mcp/files", page(`"päge 2\u001b"`), other); got.code() != "params_invalid" {
+			t.Errorf("another session's: %s", got.body)
+		}
+		want := []string{`{}}`, `{"cursor":"päge 2\u001b"}}`, `{"cursor":"päge 2\u001b"}}`, `{}}`}
+		if diff := cmp.Diff(want, asked); diff != "" {
+			t.Errorf("the server was asked (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// X4: a cancellation is sent to the server only if the server has the call.
+func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		arrived, release := make(chan struct{}), make(chan struct{})
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			close(arrived)
+			<-release
+			return answer(r, `{"content":[]}`), nil
+		}
+		cancel := func(id string) {
+			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+id+`,"reason":"words"}}`, h)
+		}
+		var calling sync.WaitGroup
+		calling.Go(func() { w.do("POST", "/mcp/files", toolCall, h) })
+		<-arrived
+		cancel(`"words"`)
+		cancel(`1`)
+		close(release)
+		calling.Wait()
+		cancel(`1`)
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.do("POST", "/mcp/files", toolCall, h)
+		cancel(`1`)
+		if len(w.notified) != 1 || string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}` || string(w.notified[0].Message.RequestID.Of(w.notified[0].Body())) != "1" {
+			t.Errorf("told %d times: %+v", len(w.notified), w.notified)
+		}
+	})
+}
+
+// X4: a caller to which policy can allow nothing gets the server's greeting and list from the gateway's own discovery,
+// which is made once for all callers. A server that can't be reached is asked again after a while.
+func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.own = nil
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if strings.Contains(string(r.Body()), "cursor") {
+				return answer(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil
+			}
+			return answer(r, `{"tools":[{"name":"a"}],"nextCursor":"2"}`), nil
+		}
+		works := w.open
+		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
+		for range 3 {
+			if got := w.do("POST", "/mcp/files", initialize, nil); got.code() != "upstream_unavailable" {
+				t.Errorf("a server that is away: %d %s", got.status, got.body)
+			}
+		}
+		if len(w.opened) != 1 {
+			t.Errorf("it was asked %d times", len(w.opened))
+		}
+		time.Sleep(6 * time.Second)
+		w.open = works
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		if want := `{"jsonrpc":"2.0","id":0,"result":{"capabilities":{"tools":{"listChanged":true}},"protocolVersion":"2025-11-25","serverInfo":{"name":"sluice","title":"Sluice","version":""}}}`; got.body != want {
+			t.Errorf("greeted with %s", got.body)
+		}
+		older := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", "2025-06-18", 1), http.Header{"Authorization": {"Bearer " + benToken}})
+		if !strings.Contains(older.body, `"protocolVersion":"2025-06-18"`) {
+			t.Errorf("an older client is greeted with %s", older.body)
+		}
+		h := http.Header{"Mcp-Session-Id": got.header["Mcp-Session-Id"]}
+		if got := w.do("POST", "/mcp/files", list, h); got.body != `{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a"},{"name":"b","_meta":{}}]}}` {
+			t.Errorf("listed is %s", got.body)
+		}
+		if len(w.opened) != 2 || w.closed != 1 || len(w.notified) != 1 {
+			t.Errorf("%d sessions were opened, %d ended, %d put into use", len(w.opened), w.closed, len(w.notified))
+		}
+		w.do("DELETE", "/mcp/files", "", h)
+		synctest.Wait()
+		if w.closed != 1 {
+			t.Error("a session that the server does not have was closed there")
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package mcpserver_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// newer are requests with which clients of a newer revision probe whether it is spoken.
+var newer = []struct {
+	name, body, requested string
+	header                http.Header
+}{
+	{"what is spoken", `{"jsonrpc":"2.0","id":7,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
+	{"a list", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
+	{"a call", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", nil},
+	{"an unknown method", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
+}
+
+// A probe for an unsupported revision is answered with the supported ones. No refusal is recorded, only how often the
+// client probed.
+func TestProbesAreAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		run := w.pipelineRuns()
+		for _, tt := range newer {
+			got := w.do("POST", "/mcp/files", tt.body, tt.header)
+			if got.status != 400 || got.code() != "protocol_version" ||
+				!strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":7,"error":{"code":-32022,`) ||
+				!strings.Contains(got.body, `"supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"`+tt.requested+`"`) {
+				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
+			}
+		}
+		run()
+		if refused := w.of(journal.KindRefusal); len(refused) != 0 {
+			t.Errorf("%d refusals are on record, the first is %+v", len(refused), refused[0])
+		}
+		got := make(map[string]int64)
+		for _, r := range w.of(journal.KindPassed) {
+			got[r.Subject+" "+r.Server+" "+r.Method] = r.Count
+		}
+		if diff := cmp.Diff(map[string]int64{"ana files probe": int64(len(newer))}, got); diff != "" {
+			t.Errorf("on record (-want +got):\n%s", diff)
+		}
+		if len(w.opened) != 0 || len(w.decided) != 0 {
+			t.Error("something was asked of the server, or of policy")
+		}
+	})
+}
+
+// The revision is agreed on in the body of initialize, whatever its headers contain.
+func TestInitializeAgreesOnARevision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		got := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", "2031-01-01", 1), http.Header{"Mcp-Protocol-Version": {"2031-01-01"}})
+		if got.status != 200 || got.header.Get("Mcp-Session-Id") == "" || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		if refused := w.of(journal.KindRefusal); len(refused) != 0 {
+			t.Errorf("on record: %+v", refused)
+		}
+	})
+}
+
+// X4: too many probes are refused, on record, like all messages that need no rule.
+func TestX4ProbesAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for range 10_000 {
+			if got := w.do("POST", "/mcp/files", newer[0].body, newer[0].header); got.code() != "protocol_version" {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		got := w.do("POST", "/mcp/files", newer[0].body, newer[0].header)
+		if refused := w.of(journal.KindRefusal); got.code() != "abuse_limited" || len(refused) != 1 || refused[0].Code != "abuse_limited" || refused[0].Method != "server/discover" {
+			t.Errorf("%d %s, on record %+v", got.status, got.body, refused)
+		}
+	})
+}

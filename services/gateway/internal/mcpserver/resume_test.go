@@ -1,0 +1,86 @@
+package mcpserver_test
+
+import (
+	"bufio"
+	"context"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// comesBack opens a stream after the event with this id.
+func (w *world) comesBack(h http.Header, last string) reply {
+	w.t.Helper()
+	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
+	maps.Copy(back, h)
+	return w.do("GET", "/mcp/files", "", back)
+}
+
+// A client that has lost the stream of an answer gets the rest and the answer, but only in its own session.
+func TestALostAnswerIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			for range 3 {
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
+				time.Sleep(10 * time.Second)
+			}
+			return answer(r, `{"late":true}`), nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp/files", strings.NewReader(toolCall))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": h["Mcp-Session-Id"]}
+		resp, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() && lines.Text() != "id: sluice-1-1" {
+		}
+		cancel()
+		_ = resp.Body.Close()
+		time.Sleep(time.Second)
+		other := w.connect()
+		if got := w.comesBack(other, "sluice-1-1"); got.status != http.StatusBadRequest || strings.Contains(got.body, "progress") {
+			t.Errorf("another session got %d %s", got.status, got.body)
+		}
+		got := w.comesBack(h, "sluice-1-1")
+		if got.status != http.StatusOK || strings.Contains(got.body, "id: sluice-1-1\n") || strings.Count(got.body, "notifications/progress") != 2 ||
+			!strings.HasSuffix(got.body, `data: {"jsonrpc":"2.0","id":1,"result":{"late":true}}`+"\n\n") {
+			t.Errorf("it got %d %s", got.status, got.body)
+		}
+		if got := w.comesBack(h, "sluice-1-9"); got.status != http.StatusBadRequest {
+			t.Errorf("an event that was not: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// If a server ends the stream of its answer so that the client reconnects, and the server can't resume the stream, the
+// client reconnects to the gateway, which answers what is known.
+func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+			return upstream.Answer{}, upstream.ErrLeft
+		}
+		first := w.do("POST", "/mcp/files", toolCall, h)
+		if first.status != http.StatusOK || first.body != "id: sluice-1-0\nretry: 1000\ndata: \n\n" {
+			t.Errorf("its stream is %d %q", first.status, first.body)
+		}
+		if got := w.comesBack(h, "sluice-1-0"); !strings.Contains(got.body, `"code":"outcome_unknown"`) {
+			t.Errorf("it came back to %d %s", got.status, got.body)
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// X3: if there is no answer because the server was too slow or memory was short, the caller gets that reason, and the
+// record has it too.
+func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for why, said := range map[error]string{intake.ErrSlow: "too slowly", room.ErrFull: "no memory"} {
+		for body, code := range map[string]string{toolCall: "outcome_unknown", toolsList: "upstream_unavailable"} {
+			t.Run(said+" for "+code, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					h := w.connect()
+					w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+						return upstream.Answer{Status: 200}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, why)
+					}
+					if got := w.do("POST", "/mcp/files", body, h); got.code() != code || !strings.Contains(got.body, said) {
+						t.Errorf("%d %s", got.status, got.body)
+					}
+					records := append(w.of(journal.KindOutcome), w.of(journal.KindRefusal)...)
+					if len(records) != 1 || !strings.Contains(records[0].Message, said) {
+						t.Errorf("on record is %+v", records)
+					}
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package mcpserver_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// T4: a subscription has the notifications for methods that policy allows, and the resources that policy lets the
+// caller subscribe to.
+func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "prompts/list", "resources/subscribe")
+		asked := make(chan string, 1)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			asked <- string(r.Body())
+			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "x/y"} {
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
+			}
+			for _, uri := range []string{"file:///b", "file:///abc", "file:///a/below"} {
+				events([]byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`))
+			}
+			<-ctx.Done()
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///a"]}`)
+		next, hangUp := w.streaming(head, body)
+		defer hangUp()
+		if got := <-asked; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":7,`) || !strings.Contains(got, `"clientCapabilities":{},`) && !strings.Contains(got, `clientCapabilities":{}`) ||
+			!strings.HasSuffix(got, `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
+			t.Errorf("the server got %s", got)
+		}
+		for _, want := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "file:///a/below"} {
+			if got := next(); !strings.Contains(got, want) {
+				t.Errorf("the client got %s, want %s", got, want)
+			}
+		}
+		if got := w.of(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
+			t.Errorf("on record: %+v", got)
+		}
+		w.sessions.HangUp()
+		if got := next(); got != "" {
+			t.Errorf("after the gateway has hung up the client got %s", got)
+		}
+	})
+}
+
+// A3: a resource that policy denies is not subscribed to, and a client whose token was revoked gets nothing more.
+func TestA3ASubscriptionIsJudged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		asked, say := make(chan string, 1), make(chan string)
+		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			asked <- string(r.Body())
+			for {
+				select {
+				case <-ctx.Done():
+					return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
+				case method := <-say:
+					events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
+				}
+			}
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["file:///a"]}`)
+		go func() {
+			say <- "subscriptions/acknowledged"
+			say <- "resources/updated"
+		}()
+		next, hangUp := w.streaming(head, body)
+		defer hangUp()
+		if got := <-asked; !strings.Contains(got, `"resourceSubscriptions":[]`) {
+			t.Errorf("the server got %s", got)
+		}
+		if got := next(); !strings.Contains(got, "acknowledged") {
+			t.Errorf("the client got %s", got)
+		}
+		if err := w.tokens.Replace(nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := next(); got != "" { // even if the server sends nothing more
+			t.Errorf("a client without a token got %s", got)
+		}
+	})
+}
+
+// X4: each resource of a subscription counts as a message that needs no rule, so subscriptions can't cause more
+// decisions than that limit.
+func TestX4SubscriptionsAreLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, everything...)
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{}`), nil
+		}
+		body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["file:///a"`+strings.Repeat(`,"file:///b"`, 99)+`]}`)
+		for range 120 {
+			w.do("POST", "/mcp/files", body, head)
+		}
+		if n := len(w.of(journal.KindIntent)); n == 0 || n > 10_000 {
+			t.Errorf("%d were judged in a minute", n)
+		}
+	})
+}
