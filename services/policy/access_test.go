@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
+func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	s.CheckCallers(t, "sluice.policy.v1",
@@ -44,7 +44,7 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 	)
 }
 
-func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
+func TestCallers_AgentIsRefusedBeforeUnimplementedIsReported(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
@@ -55,13 +55,13 @@ func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 }
 
-func TestTheRoleServes(t *testing.T) {
+func TestPolicyRole_Serves(t *testing.T) {
 	t.Parallel()
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
 // A method that this version does not serve says so, and what to use instead.
-func TestNotServed_AnswerSaysWhatToUseInstead(t *testing.T) {
+func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	client := policyv1.NewPolicyServiceClient(s.Person(t, "operator"))

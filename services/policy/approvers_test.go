@@ -22,24 +22,24 @@ import (
 )
 
 const (
-	asksTwo   = "version: 1\nname: p\ntools: {read: {action: allow}}\nrules:\n  - name: pay\n    match: {tool: pay}\n    action: require_approval\n    approvers: [finance]\n    quorum: 2\n"
-	tooFew    = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and there are 2"
-	whoIsThem = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
+	quorumOfTwo        = "version: 1\nname: p\ntools: {read: {action: allow}}\nrules:\n  - name: pay\n    match: {tool: pay}\n    action: require_approval\n    approvers: [finance]\n    quorum: 2\n"
+	quorumProblem      = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and there are 2"
+	approverSuggestion = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
 )
 
-// asksThree requires one more approver than there are.
-func asksThree() string { return strings.Replace(asksTwo, "quorum: 2", "quorum: 3", 1) }
+// quorumOfThree requires one more approver than there are.
+func quorumOfThree() string { return strings.Replace(quorumOfTwo, "quorum: 2", "quorum: 3", 1) }
 
 func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: tenant, Subject: "somebody", Role: role}
 }
 
-func TestAQuorumThatCantBeReachedDoesNotLoad(t *testing.T) {
+func TestNew_FailsWhenAQuorumCannotBeReached(t *testing.T) {
 	t.Parallel()
-	dir := folder(t, asksThree())
+	dir := folder(t, quorumOfThree())
 	cfg := policy.Config{Paths: []string{dir}, SessionCap: 1, Decide: time.Minute, Execute: time.Minute, Tokens: records(), Source: "sqlite", Data: t.TempDir()}
 	_, err := policy.New(t.Context(), cfg, policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: slog.New(slog.DiscardHandler)})
-	if want := dir + "/policy.yaml:5:5: " + tooFew + "; " + whoIsThem; err == nil || !strings.Contains(err.Error(), want) {
+	if want := dir + "/policy.yaml:5:5: " + quorumProblem + "; " + approverSuggestion; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 	zoe := rpctest.Record("zoe", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
@@ -54,33 +54,33 @@ func TestAQuorumThatCantBeReachedDoesNotLoad(t *testing.T) {
 	}
 }
 
-func TestAChangeToAQuorumThatCantBeReachedKeepsTheOldRevision(t *testing.T) {
+func TestReload_KeepsTheRevisionWhenAQuorumCannotBeReached(t *testing.T) {
 	t.Parallel()
-	follow(t, one(asksTwo), func(r *reloading) {
-		r.want(allowed, false, false)
-		r.write("policy.yaml", asksThree())
-		r.want(allowed, false, true)
-		if log := r.log.String(); !strings.Contains(log, tooFew) || !strings.Contains(log, "the old revision stays") {
+	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
+		r.write("policy.yaml", quorumOfThree())
+		r.wantState(allowed, false, true)
+		if log := r.log.String(); !strings.Contains(log, quorumProblem) || !strings.Contains(log, "the old revision stays") {
 			t.Errorf("the log is %s", log)
 		}
-		r.write("policy.yaml", asksTwo)
-		r.want(allowed, false, false)
+		r.write("policy.yaml", quorumOfTwo)
+		r.wantState(allowed, false, false)
 	})
 }
 
 // Findings for people of other tenants name no person.
-func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
+func TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople(t *testing.T) {
 	t.Parallel()
-	follow(t, one(asksTwo), func(r *reloading) {
-		r.want(allowed, false, false)
-		r.write("policy.yaml", asksThree())
-		r.want(allowed, false, true)
+	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
+		r.write("policy.yaml", quorumOfThree())
+		r.wantState(allowed, false, true)
 		for name, tt := range map[string]struct {
 			caller *authn.Caller
 			told   string
 		}{
-			"an operator": {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)}, whoIsThem},
-			"a role":      {&authn.Caller{Role: authv1.Role_ROLE_GATEWAY}, whoIsThem},
+			"an operator": {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)}, approverSuggestion},
+			"a role":      {&authn.Caller{Role: authv1.Role_ROLE_GATEWAY}, approverSuggestion},
 			"a viewer":    {&authn.Caller{Person: person("default", authv1.TokenRole_TOKEN_ROLE_VIEWER)}, ""},
 		} {
 			resp, err := r.svc.GetRevision(authn.WithCaller(r.Context(), tt.caller), new(policyv1.GetRevisionRequest))
@@ -88,7 +88,7 @@ func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := []*policyv1.Finding{{
-				Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load", Path: r.dir + "/policy.yaml", Line: 5, Column: 5, Message: tooFew, Suggestion: tt.told,
+				Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load", Path: r.dir + "/policy.yaml", Line: 5, Column: 5, Message: quorumProblem, Suggestion: tt.told,
 			}}
 			if diff := cmp.Diff(want, resp.GetRevision().GetRejected(), protocmp.Transform()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -97,13 +97,13 @@ func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
 	})
 }
 
-func TestAnOwnerWhoAloneCouldApproveIsWarnedOf(t *testing.T) {
+func TestLintDocuments_WarnsOperatorsWhenOnlyTheOwnerCouldApprove(t *testing.T) {
 	t.Parallel()
 	bot := rpctest.Record("bot", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)
 	bot.Token.Owner = "fay"
 	tokens := append(records(), bot)
 	const warning = "rules[0]: calls of bot can't be approved"
-	doc := strings.Replace(asksTwo, "pay}", "pay, principal: bot}", 1)
+	doc := strings.Replace(quorumOfTwo, "pay}", "pay, principal: bot}", 1)
 	s := serve(t, options{tokens: tokens})
 	for name, want := range map[string][]policyv1.Severity{
 		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // must not know all tokens
@@ -125,10 +125,10 @@ func TestAnOwnerWhoAloneCouldApproveIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestWarningsOfTheActiveDocumentsAreLogged(t *testing.T) {
+func TestReload_LogsWarningsAboutTheActiveDocuments(t *testing.T) {
 	t.Parallel()
 	foreign := rpctest.Record("foreign", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT)
-	dir := folder(t, asksTwo)
+	dir := folder(t, quorumOfTwo)
 	synctest.Test(t, func(t *testing.T) {
 		log := new(bytes.Buffer)
 		svc, _ := build(t, options{paths: []string{dir}, tokens: append(records(), foreign), log: log})
@@ -141,8 +141,8 @@ func TestWarningsOfTheActiveDocumentsAreLogged(t *testing.T) {
 			t.Errorf("at the start the log is %s", log)
 		}
 		log.Reset()
-		write(t, dir, "policy.yaml", asksTwo+"    reason: money\n")
-		time.Sleep(notice)
+		write(t, dir, "policy.yaml", quorumOfTwo+"    reason: money\n")
+		time.Sleep(maxReloadDelay)
 		synctest.Wait()
 		if strings.Count(log.String(), warning) != 1 {
 			t.Errorf("after a change the log is %s", log)
@@ -154,7 +154,7 @@ func TestWarningsOfTheActiveDocumentsAreLogged(t *testing.T) {
 	})
 }
 
-func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
+func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	t.Parallel()
 	const text = "version: 1\nname: starter\ntools:\n" +
 		"  pay: {action: require_approval, decide_within: 1h, execute_within: 90, grant: {calls: 10, within: 2h, critical: true}, idempotent: true}\n" +
@@ -187,7 +187,7 @@ func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
 }
 
 // Groups of the configuration apply to the tokens of the subjects that they name.
-func TestFromFilePutsPeopleIntoTheirGroups(t *testing.T) {
+func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+
 		"    - {name: b, token: "+oneText+"2, subject: ana, tenant: acme, role: operator}\n"+
@@ -200,11 +200,11 @@ func TestFromFilePutsPeopleIntoTheirGroups(t *testing.T) {
 	if diff := cmp.Diff([][]string{{"ops", "finance"}, nil}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	one := []*policyv1.Document{{Path: "p.yaml", Text: strings.Replace(asksTwo, "quorum: 2", "quorum: 1", 1)}}
+	one := []*policyv1.Document{{Path: "p.yaml", Text: strings.Replace(quorumOfTwo, "quorum: 2", "quorum: 1", 1)}}
 	if found := policy.LintFor(f, one); len(found) != 0 {
 		t.Errorf("a quorum of one: %v", found)
 	}
-	two := []*policyv1.Document{{Path: "p.yaml", Text: asksTwo}}
+	two := []*policyv1.Document{{Path: "p.yaml", Text: quorumOfTwo}}
 	if found := policy.LintFor(f, two); len(found) != 1 || found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR {
 		t.Errorf("a quorum of two, of whom one is in another tenant: %v", found)
 	}

@@ -141,7 +141,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 // readChanges returns the servers that have changed in the store since the last read. Only one caller may run it at a
 // time.
 func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
-	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
+	version, servers, err := s.store.ChangedSince(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog: %w", err)
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// BenchmarkAThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting them, starting with
+// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting them, starting with
 // them, showing a page, and deciding by category, which is also measured with one server.
-func BenchmarkAThousandServers(b *testing.B) {
+func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}
 	var listed []*policyv1.ToolDefinition
@@ -28,23 +28,23 @@ func BenchmarkAThousandServers(b *testing.B) {
 	}
 	svc, tokens := build(b, opts)
 	s := rpctest.Serve(b, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
-	l := &library{
+	l := &catalogFixture{
 		t: b, Server: s, gateway: policyv1.NewCatalogServiceClient(s.Gateway()), operator: policyv1.NewCatalogServiceClient(s.Person(b, "operator")),
-		judge: policyv1.NewPolicyServiceClient(s.Gateway()),
+		policy: policyv1.NewPolicyServiceClient(s.Gateway()),
 	}
 	name := func(i int) string { return fmt.Sprintf("server-%04d", i) }
-	read, err := catalog.Read(listed[0].GetName(), listed[0].GetDefinitionJson())
+	read, err := catalog.ParseListed(listed[0].GetName(), listed[0].GetDefinitionJson())
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := l.send(asCatalogue(b.Context()), &policyv1.ReportHead{Server: name(500), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
+	if _, err := l.report(asGatewayItself(b.Context()), &policyv1.ReportHead{Server: name(500), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
 		b.Fatal(err)
 	}
 	decide := func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			resp, err := l.judge.DecideCall(asAna(b.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: name(500), Name: "tool_000", DefinitionDigest: read.Digest[:]}})
-			if err != nil || resp.GetDecision().GetEffect() != ok {
+			resp, err := l.policy.DecideCall(asAna(b.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: name(500), Name: "tool_000", DefinitionDigest: read.Digest[:]}})
+			if err != nil || resp.GetDecision().GetEffect() != allow {
 				b.Fatal(resp, err)
 			}
 		}
@@ -53,14 +53,14 @@ func BenchmarkAThousandServers(b *testing.B) {
 	b.Run("report", func(b *testing.B) {
 		n := 0
 		for b.Loop() {
-			if _, err := l.send(asCatalogue(b.Context()), &policyv1.ReportHead{Server: name(n % servers), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
+			if _, err := l.report(asGatewayItself(b.Context()), &policyv1.ReportHead{Server: name(n % servers), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
 				b.Fatal(err)
 			}
 			n++
 		}
 	})
 	for i := range servers {
-		if _, err := l.send(asCatalogue(b.Context()), &policyv1.ReportHead{Server: name(i), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
+		if _, err := l.report(asGatewayItself(b.Context()), &policyv1.ReportHead{Server: name(i), ProtocolVersion: "2025-11-25", Whole: true}, listed...); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -108,7 +108,7 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 	}
 	svc, tokens := build(b, options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}})
 	s := rpctest.Serve(b, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
-	l := &library{t: b, Server: s, gateway: policyv1.NewCatalogServiceClient(s.Gateway()), judge: policyv1.NewPolicyServiceClient(s.Gateway())}
+	l := &catalogFixture{t: b, Server: s, gateway: policyv1.NewCatalogServiceClient(s.Gateway()), policy: policyv1.NewPolicyServiceClient(s.Gateway())}
 	var tools []*policyv1.ToolDefinition
 	for _, text := range list.Tools {
 		var named struct{ Name string }
@@ -117,7 +117,7 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 		}
 		tools = append(tools, &policyv1.ToolDefinition{Name: named.Name, DefinitionJson: string(text)})
 	}
-	resp := l.lists(tools...)
+	resp := l.reportOwnList(tools...)
 	req := &policyv1.FilterToolsRequest{Server: "files"}
 	for i, tool := range tools {
 		req.Tools = append(req.Tools, &policyv1.ToolRef{Name: tool.GetName(), DefinitionDigest: resp.GetTools()[i].GetDefinitionDigest()})

@@ -22,16 +22,16 @@ func unknownServer(name string) error { return fmt.Errorf("%w: %q", errUnknownSe
 
 // change applies fn to a server of the catalog if the caller is an operator of the installation. When it returns, every
 // replica decides calls by the changed server.
-func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
+func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !operatesInstallation(caller) {
 		return nil, nil, errOtherTenant
 	}
 	after, version, err := s.store.Change(ctx, server, s.settings(server).Trusted, func(tx *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
-		if before.Tools == nil && before.Stop == nil {
+		if before.Tools == nil && before.Quarantine == nil {
 			return store.Change{}, unknownServer(server)
 		}
-		next, err := fn(before, catalog.By{Who: caller.Person.GetSubject(), When: tx.Now})
+		next, err := fn(before, catalog.ChangeInfo{Operator: caller.Person.GetSubject(), Time: tx.Now})
 		return store.Change{Server: next}, err
 	})
 	if err != nil {
@@ -44,14 +44,14 @@ func (s *Service) change(ctx context.Context, server string, fn func(before *cat
 
 // OverrideTool implements policyv1.CatalogServiceServer.
 func (c catalogServer) OverrideTool(ctx context.Context, req *policyv1.OverrideToolRequest) (*policyv1.OverrideToolResponse, error) {
-	after, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
+	after, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error) {
 		var o *catalog.Override
 		if in := req.GetOverride(); in != nil {
 			o = &catalog.Override{
-				Category: in.GetCategory(), Risk: in.GetRisk(), Tags: in.GetTags(), Reason: in.GetReason(), Author: by.Who, Time: by.When,
+				Category: in.GetCategory(), Risk: in.GetRisk(), Tags: in.GetTags(), Reason: in.GetReason(), Author: by.Operator, Time: by.Time,
 			}
 		}
-		return before.Set(req.GetTool(), o, req.GetEtag())
+		return before.SetOverride(req.GetTool(), o, req.GetEtag())
 	})
 	if err != nil {
 		return nil, toStatus(err)
@@ -66,17 +66,17 @@ func (c catalogServer) OverrideTool(ctx context.Context, req *policyv1.OverrideT
 // AcceptPin implements policyv1.CatalogServiceServer.
 func (c catalogServer) AcceptPin(ctx context.Context, req *policyv1.AcceptPinRequest) (*policyv1.AcceptPinResponse, error) {
 	accepted := 0
-	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (next *catalog.Server, err error) {
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.ChangeInfo) (next *catalog.Server, err error) {
 		if c.settings(req.GetServer()).Mode == catalog.Off {
 			return nil, errPinningOff
 		}
-		by.Why = req.GetReason()
+		by.Reason = req.GetReason()
 		if req.GetTool() == "" {
 			next, accepted, err = before.AcceptAll(req.GetDefinitionDigest(), by)
 			return next, err
 		}
 		accepted = 0
-		next, err = before.Settle(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Accepted, by)
+		next, err = before.Decide(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Accepted, by)
 		if err == nil && next != before {
 			accepted = 1
 		}
@@ -90,12 +90,12 @@ func (c catalogServer) AcceptPin(ctx context.Context, req *policyv1.AcceptPinReq
 
 // RefusePin implements policyv1.CatalogServiceServer.
 func (c catalogServer) RefusePin(ctx context.Context, req *policyv1.RefusePinRequest) (*policyv1.RefusePinResponse, error) {
-	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error) {
 		if c.settings(req.GetServer()).Mode == catalog.Off {
 			return nil, errPinningOff
 		}
-		by.Why = req.GetReason()
-		return before.Settle(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Refused, by)
+		by.Reason = req.GetReason()
+		return before.Decide(req.GetTool(), digestOf(req.GetDefinitionDigest()), catalog.Refused, by)
 	})
 	if err != nil {
 		return nil, toStatus(err)
@@ -105,9 +105,9 @@ func (c catalogServer) RefusePin(ctx context.Context, req *policyv1.RefusePinReq
 
 // SetQuarantine implements policyv1.CatalogServiceServer.
 func (c catalogServer) SetQuarantine(ctx context.Context, req *policyv1.SetQuarantineRequest) (*policyv1.SetQuarantineResponse, error) {
-	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.By) (*catalog.Server, error) {
-		by.Why = req.GetReason()
-		return before.Halt(req.GetTool(), req.GetQuarantined(), by)
+	_, set, err := c.change(ctx, req.GetServer(), func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error) {
+		by.Reason = req.GetReason()
+		return before.SetQuarantine(req.GetTool(), req.GetQuarantined(), by)
 	})
 	if err != nil {
 		return nil, toStatus(err)

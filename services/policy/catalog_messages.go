@@ -46,7 +46,7 @@ func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ strin
 	}
 	if s.single {
 		text, err := s.store.Text(ctx, s.server.Name, d.Digest)
-		if errors.Is(err, store.ErrNotKept) {
+		if errors.Is(err, store.ErrNotStored) {
 			return "", nil
 		}
 		return text, err
@@ -63,7 +63,7 @@ func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ strin
 func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
-	class := t.Held(d)
+	class := t.ClassWith(d)
 	switch {
 	case len(req.GetCategories()) > 0 && !slices.Contains(req.GetCategories(), class.Category),
 		len(req.GetRisks()) > 0 && !slices.Contains(req.GetRisks(), class.Risk),
@@ -95,7 +95,7 @@ func describedBy(text string) (title, description string) {
 func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
-		return nil, catalog.Unknown(name)
+		return nil, catalog.UnknownTool(name)
 	}
 	d := t.Newest()
 	text, err := s.text(ctx, d)
@@ -103,12 +103,12 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 		return nil, err
 	}
 	out := &policyv1.CatalogTool{
-		Server: s.server.Name, Name: name, Etag: t.Etag(), Stopped: t.Stopped() && s.settings.Mode != catalog.Off,
-		ServerQuarantined: s.server.Stop != nil, Quarantined: t.Stop != nil,
+		Server: s.server.Name, Name: name, Etag: t.Etag(), Stopped: t.StoppedByChange() && s.settings.Mode != catalog.Off,
+		ServerQuarantined: s.server.Quarantine != nil, Quarantined: t.Quarantine != nil,
 	}
 	out.Title, out.Description = describedBy(text)
-	if t.Stop != nil {
-		out.QuarantineReason, out.QuarantinedBy = t.Stop.Reason, t.Stop.By
+	if t.Quarantine != nil {
+		out.QuarantineReason, out.QuarantinedBy = t.Quarantine.Reason, t.Quarantine.By
 	}
 	for _, digest := range t.Waiting() {
 		if s.settings.Mode != catalog.Off {
@@ -116,23 +116,23 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 		}
 	}
 	if s.namesBySkeleton == nil {
-		s.namesBySkeleton = s.server.Looks()
+		s.namesBySkeleton = s.server.NamesBySkeleton()
 	}
-	for _, other := range s.namesBySkeleton[catalog.Look(name)] {
+	for _, other := range s.namesBySkeleton[catalog.Skeleton(name)] {
 		if other != name && len(out.GetLookAlikes()) < maxPageLookAlikes {
 			out.LookAlikes = append(out.LookAlikes, s.server.Name+"/"+other)
 		}
 	}
 	if d != nil {
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
-		out.Listed = timestamppb.New(d.Again)
+		out.Listed = timestamppb.New(d.LastSeen)
 	}
-	if d != nil && d.By != "" { // the stored time may be up to an hour old
-		out.ListedNow = newest(s.server.Lists).Sub(d.Again) < time.Hour
+	if d != nil && d.ListedTo != "" { // the stored time may be up to an hour old
+		out.ListedNow = newest(s.server.Lists).Sub(d.LastSeen) < time.Hour
 	}
 	for i := range t.Definitions {
-		out.ListedNow = out.ListedNow || len(t.Definitions[i].Whole) > 0
-		for _, version := range t.Definitions[i].Whole {
+		out.ListedNow = out.ListedNow || len(t.Definitions[i].WholeVersions) > 0
+		for _, version := range t.Definitions[i].WholeVersions {
 			if !slices.Contains(out.GetProtocolVersions(), version) {
 				out.ProtocolVersions = append(out.ProtocolVersions, version)
 			}
@@ -140,10 +140,10 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 	}
 	slices.Sort(out.ProtocolVersions)
 	out.ParameterCount, out.RequiredParameterCount = countParameters(text)
-	out.Classification = packClassification(t.Held(d))
+	out.Classification = packClassification(t.ClassWith(d))
 	if o := t.Override; o != nil {
 		out.Override = packOverride(o)
-		out.Derived = packClassification((&catalog.Tool{}).Held(d))
+		out.Derived = packClassification((&catalog.Tool{}).ClassWith(d))
 	}
 	return out, nil
 }
@@ -183,7 +183,7 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 		derived := classify.Classify(tool, s.settings.Trusted)
 		held := proto.CloneOf(derived)
 		if t.Override != nil {
-			class := t.Held(d)
+			class := t.ClassWith(d)
 			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification is certain
 			out.Derived = derived
 		}
@@ -222,12 +222,12 @@ func packOverride(o *catalog.Override) *policyv1.ToolOverride {
 
 func packDefinition(d *catalog.Definition, settings catalog.Settings, flag string) *policyv1.SeenDefinition {
 	out := &policyv1.SeenDefinition{
-		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.Seen), LastSeen: timestamppb.New(d.Again), Pin: packState(d.State, settings.Mode == catalog.Off),
-		SettledBy: d.Settler, Reason: d.Reason, ListedNow: len(d.Whole) > 0, ProtocolVersions: d.Versions, SeenBy: d.By,
+		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.FirstSeen), LastSeen: timestamppb.New(d.LastSeen), Pin: packState(d.State, settings.Mode == catalog.Off),
+		SettledBy: d.DecidedBy, Reason: d.Reason, ListedNow: len(d.WholeVersions) > 0, ProtocolVersions: d.Versions, SeenBy: d.ListedTo,
 		Flag: flag,
 	}
-	if !d.Settled.IsZero() {
-		out.Settled = timestamppb.New(d.Settled)
+	if !d.DecidedAt.IsZero() {
+		out.Settled = timestamppb.New(d.DecidedAt)
 	}
 	return out
 }
@@ -261,16 +261,16 @@ func newest(lists map[string]time.Time) (last time.Time) {
 
 func packServer(s *catalog.Server, settings catalog.Settings) *policyv1.CatalogServer {
 	out := &policyv1.CatalogServer{
-		Name: s.Name, Trusted: settings.Trusted, LeftOut: s.LeftOut, Pin: pinModes[settings.Mode], Unkept: int32(s.Unkept), Quarantined: s.Stop != nil,
+		Name: s.Name, Trusted: settings.Trusted, LeftOut: s.LeftOut, Pin: pinModes[settings.Mode], Unkept: int32(s.NotStored), Quarantined: s.Quarantine != nil,
 	}
-	if s.Stop != nil {
-		out.QuarantineReason, out.QuarantinedBy = s.Stop.Reason, s.Stop.By
+	if s.Quarantine != nil {
+		out.QuarantineReason, out.QuarantinedBy = s.Quarantine.Reason, s.Quarantine.By
 	}
 	if at := newest(s.Lists); !at.IsZero() {
 		out.Listed = timestamppb.New(at)
 	}
 	for _, t := range s.Tools {
-		if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.Whole) > 0 }) {
+		if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.WholeVersions) > 0 }) {
 			out.Tools++
 		}
 	}

@@ -145,15 +145,15 @@ func (c catalogServer) GetDefinition(ctx context.Context, req *policyv1.GetDefin
 	}
 	tool := server.Tools[req.GetTool()]
 	if tool == nil {
-		return nil, toStatus(catalog.Unknown(req.GetTool()))
+		return nil, toStatus(catalog.UnknownTool(req.GetTool()))
 	}
-	d := tool.Of(digestOf(req.GetDefinitionDigest()))
+	d := tool.FindDefinition(digestOf(req.GetDefinitionDigest()))
 	if d == nil {
-		return nil, toStatus(catalog.ErrDefinition)
+		return nil, toStatus(catalog.ErrUnknownDefinition)
 	}
 	text, err := c.store.Text(ctx, server.Name, d.Digest)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &policyv1.GetDefinitionResponse{Definition: packDefinition(d, c.settings(server.Name), d.Flag(req.GetTool(), server.Looks())), DefinitionJson: text}, nil
+	return &policyv1.GetDefinitionResponse{Definition: packDefinition(d, c.settings(server.Name), d.Flag(req.GetTool(), server.NamesBySkeleton())), DefinitionJson: text}, nil
 }

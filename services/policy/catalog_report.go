@@ -117,7 +117,7 @@ func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *ca
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
+		listed, err := catalog.ParseListed(t.GetName(), t.GetDefinitionJson())
 		if err != nil { // a definition that can't be parsed has no classification
 			report.LeftOut = append(report.LeftOut, truncate(t.GetName(), maxLeftOutName))
 			continue
@@ -168,7 +168,7 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 // access the store if the list changes nothing.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
-	twice := catalog.Twice(r.Tools)
+	twice := catalog.FindDuplicate(r.Tools)
 	if twice != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, twice)
 	}
@@ -182,7 +182,7 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 	var news []string
 	after, version, err := s.store.Change(ctx, server, settings.Trusted, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
 		if twice != "" {
-			return store.Change{Server: before.StopFor(twice, tx.Now)}, nil
+			return store.Change{Server: before.QuarantineDuplicate(twice, tx.Now)}, nil
 		}
 		out, err := before.Report(r, settings, tx.Now, text)
 		if err != nil {

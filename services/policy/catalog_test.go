@@ -30,13 +30,13 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// library is a policy service whose catalog a gateway fills.
-type library struct {
+// catalogFixture is a policy service whose catalog a gateway fills.
+type catalogFixture struct {
 	t testing.TB
 	*rpctest.Server
 
 	gateway, operator policyv1.CatalogServiceClient
-	judge             policyv1.PolicyServiceClient
+	policy            policyv1.PolicyServiceClient
 }
 
 // pinned returns a configuration in which the definitions of the server `files` are pinned.
@@ -45,16 +45,16 @@ func pinned(t *testing.T) options {
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}
 }
 
-func newLibrary(t *testing.T, opts options) *library {
+func newCatalogFixture(t *testing.T, opts options) *catalogFixture {
 	t.Helper()
 	s := serve(t, opts)
-	return &library{
+	return &catalogFixture{
 		t: t, Server: s, gateway: policyv1.NewCatalogServiceClient(s.Gateway()), operator: policyv1.NewCatalogServiceClient(s.Person(t, "operator")),
-		judge: policyv1.NewPolicyServiceClient(s.Gateway()),
+		policy: policyv1.NewPolicyServiceClient(s.Gateway()),
 	}
 }
 
-func asCatalogue(ctx context.Context) context.Context {
+func asGatewayItself(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: "system:catalogue", Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 }
 
@@ -68,7 +68,7 @@ func definition(name, description string) *policyv1.ToolDefinition {
 	return &policyv1.ToolDefinition{Name: name, DefinitionJson: string(text)}
 }
 
-func (l *library) send(ctx context.Context, head *policyv1.ReportHead, tools ...*policyv1.ToolDefinition) (*policyv1.ReportToolsResponse, error) {
+func (l *catalogFixture) report(ctx context.Context, head *policyv1.ReportHead, tools ...*policyv1.ToolDefinition) (*policyv1.ReportToolsResponse, error) {
 	l.t.Helper()
 	stream, err := l.gateway.ReportTools(ctx)
 	if err != nil {
@@ -83,10 +83,10 @@ func (l *library) send(ctx context.Context, head *policyv1.ReportHead, tools ...
 	return stream.CloseAndRecv()
 }
 
-// lists lets the gateway list the server by itself.
-func (l *library) lists(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
+// reportOwnList lets the gateway list the server by itself.
+func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
 	l.t.Helper()
-	resp, err := l.send(asCatalogue(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
+	resp, err := l.report(asGatewayItself(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -94,39 +94,39 @@ func (l *library) lists(tools ...*policyv1.ToolDefinition) *policyv1.ReportTools
 }
 
 // decide decides a call with a definition, whose digest is computed as for a report.
-func (l *library) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
+func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
-	return l.decided(tool).GetDecision()
+	return l.decideCall(tool).GetDecision()
 }
 
-// decided returns the whole response for a call.
-func (l *library) decided(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
+// decideCall returns the whole response for a call.
+func (l *catalogFixture) decideCall(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
-	listed, err := catalog.Read(tool.GetName(), tool.GetDefinitionJson())
+	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	resp, err := l.judge.DecideCall(asAna(l.t.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "files", Name: tool.GetName(), DefinitionDigest: listed.Digest[:]}})
+	resp, err := l.policy.DecideCall(asAna(l.t.Context()), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "files", Name: tool.GetName(), DefinitionDigest: listed.Digest[:]}})
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	return resp
 }
 
-func (l *library) want(effect policyv1.Effect, code commonv1.Code, tool *policyv1.ToolDefinition) {
+func (l *catalogFixture) wantDecision(effect policyv1.Effect, code commonv1.Code, tool *policyv1.ToolDefinition) {
 	l.t.Helper()
 	if d := l.decide(tool); d.GetEffect() != effect || d.GetCode() != code {
 		l.t.Errorf("%s: %v", tool.GetDefinitionJson(), d)
 	}
 }
 
-func (l *library) visible(tool *policyv1.ToolDefinition) bool {
+func (l *catalogFixture) visible(tool *policyv1.ToolDefinition) bool {
 	l.t.Helper()
-	listed, err := catalog.Read(tool.GetName(), tool.GetDefinitionJson())
+	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	resp, err := l.judge.FilterTools(asAna(l.t.Context()), &policyv1.FilterToolsRequest{Server: "files", Tools: []*policyv1.ToolRef{{Name: tool.GetName(), DefinitionDigest: listed.Digest[:]}}})
+	resp, err := l.policy.FilterTools(asAna(l.t.Context()), &policyv1.FilterToolsRequest{Server: "files", Tools: []*policyv1.ToolRef{{Name: tool.GetName(), DefinitionDigest: listed.Digest[:]}}})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -134,44 +134,44 @@ func (l *library) visible(tool *policyv1.ToolDefinition) bool {
 }
 
 const (
-	ok    = policyv1.Effect_EFFECT_ALLOW
-	asks  = policyv1.Effect_EFFECT_REQUIRE_APPROVAL
-	no    = policyv1.Effect_EFFECT_DENY
-	quiet = commonv1.Code_CODE_UNSPECIFIED
+	allow           = policyv1.Effect_EFFECT_ALLOW
+	requireApproval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL
+	deny            = policyv1.Effect_EFFECT_DENY
+	noCode          = commonv1.Code_CODE_UNSPECIFIED
 )
 
 // T1: definitions that the gateway reports are pinned and used for decisions, also after a restart. Changed
 // definitions wait for an operator.
-func TestT1DefinitionsArePinned(t *testing.T) {
+func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
 	get, rm := definition("get_file", "Gets a file."), definition("delete_file", "Deletes a file permanently.")
 	func() { // the first service is closed at the end of this function
 		t.Run("first", func(t *testing.T) {
-			l := newLibrary(t, opts)
-			l.want(no, commonv1.Code_CODE_TOOL_UNKNOWN, get)
-			resp := l.lists(get, rm)
+			l := newCatalogFixture(t, opts)
+			l.wantDecision(deny, commonv1.Code_CODE_TOOL_UNKNOWN, get)
+			resp := l.reportOwnList(get, rm)
 			if len(resp.GetTools()) != 2 || resp.GetTools()[0].GetPin() != policyv1.PinState_PIN_STATE_ACCEPTED || resp.GetActivation() == "" {
 				t.Fatalf("the report was answered with %v", resp)
 			}
-			l.want(ok, quiet, get)
-			l.want(asks, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
+			l.wantDecision(allow, noCode, get)
+			l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
 			d := l.decide(rm)
 			if c := d.GetToolClass(); c.GetCategory() != mcpv1.Category_CATEGORY_DESTRUCTIVE || c.GetRisk() != policyv1.Risk_RISK_CRITICAL || c.GetBelieved() {
 				t.Errorf("the decision's class is %v", c)
 			}
 		})
 	}()
-	l := newLibrary(t, opts)
-	l.want(ok, quiet, get)
+	l := newCatalogFixture(t, opts)
+	l.wantDecision(allow, noCode, get)
 	changed := definition("get_file", "Gets a file, and tells us of it.")
 	before := l.revision()
-	if pin := l.lists(changed, rm).GetTools()[0].GetPin(); pin != policyv1.PinState_PIN_STATE_QUARANTINED {
+	if pin := l.reportOwnList(changed, rm).GetTools()[0].GetPin(); pin != policyv1.PinState_PIN_STATE_QUARANTINED {
 		t.Errorf("a changed definition is %v", pin)
 	}
-	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, changed)
-	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, get)
-	l.want(asks, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
+	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, changed)
+	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, get)
+	l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
 	if l.visible(changed) || l.visible(get) || !l.visible(rm) {
 		t.Error("a definition that nobody accepted is shown")
 	}
@@ -186,14 +186,14 @@ func TestT1DefinitionsArePinned(t *testing.T) {
 	if err != nil || resp.GetAccepted() != 1 {
 		t.Fatalf("accepted: %v, %v", resp, err)
 	}
-	l.want(ok, quiet, changed)
-	l.want(ok, quiet, get)
+	l.wantDecision(allow, noCode, changed)
+	l.wantDecision(allow, noCode, get)
 	if seen := l.page("get_file").GetHistory()[0]; seen.GetSettledBy() != "operator" || seen.GetReason() != "read it" {
 		t.Errorf("the history: %v", seen)
 	}
 }
 
-func (l *library) revision() string {
+func (l *catalogFixture) revision() string {
 	l.t.Helper()
 	resp, err := policyv1.NewPolicyServiceClient(l.Person(l.t, "operator")).GetRevision(l.t.Context(), new(policyv1.GetRevisionRequest))
 	if err != nil {
@@ -202,7 +202,7 @@ func (l *library) revision() string {
 	return resp.GetRevision().GetId()
 }
 
-func (l *library) page(tool string) *policyv1.CatalogTool {
+func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	l.t.Helper()
 	resp, err := l.operator.GetTool(l.t.Context(), &policyv1.GetToolRequest{Server: "files", Tool: tool})
 	if err != nil {
@@ -212,26 +212,26 @@ func (l *library) page(tool string) *policyv1.CatalogTool {
 }
 
 // T1: a definition that one caller is shown, on any page, counts for calls with it.
-func TestT1WhatACallerIsShownCounts(t *testing.T) {
+func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	get := definition("get_file", "Gets a file.")
-	l.lists(get)
+	l.reportOwnList(get)
 	before := l.revision()
 	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
-	if _, err := l.send(asAna(t.Context()), head, definition("more", "Gets more.")); err != nil {
+	if _, err := l.report(asAna(t.Context()), head, definition("more", "Gets more.")); err != nil {
 		t.Fatal(err)
 	}
 	if l.revision() != before {
 		t.Error("a tool that nobody can call makes a revision")
 	}
-	l.want(ok, quiet, get)
+	l.wantDecision(allow, noCode, get)
 	other := definition("get_file", "Gets a file for ana alone.")
-	if _, err := l.send(asAna(t.Context()), head, other); err != nil {
+	if _, err := l.report(asAna(t.Context()), head, other); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ok, quiet, get) // other sessions were shown it
-	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, other)
+	l.wantDecision(allow, noCode, get) // other sessions were shown it
+	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, other)
 	page := l.page("get_file")
 	if page.GetHistory()[0].GetSeenBy() != "default/ana" {
 		t.Errorf("the page: %v", page)
@@ -239,34 +239,34 @@ func TestT1WhatACallerIsShownCounts(t *testing.T) {
 	if _, err := l.operator.RefusePin(t.Context(), &policyv1.RefusePinRequest{Server: "files", Tool: "get_file", DefinitionDigest: page.GetWaiting()[0]}); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ok, quiet, get)
-	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, other)
-	_, err := l.send(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get)
+	l.wantDecision(allow, noCode, get)
+	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, other)
+	_, err := l.report(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get)
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIST_INVALID")
 }
 
 // T1: a list of one session that names a tool twice is refused, and stops nothing for others.
-func TestT1AListOfOneSessionStopsNoServer(t *testing.T) {
+func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	get := definition("get_file", "Gets a file.")
-	l.lists(get)
-	_, err := l.send(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}, get, definition("get_file", "Another."))
+	l.reportOwnList(get)
+	_, err := l.report(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}, get, definition("get_file", "Another."))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_DUPLICATE")
-	l.want(ok, quiet, get)
+	l.wantDecision(allow, noCode, get)
 }
 
 // T1: a list that names a tool twice stops its server.
-func TestT1AListThatNamesAToolTwiceStopsItsServer(t *testing.T) {
+func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	get := definition("get_file", "Gets a file.")
-	l.lists(get)
-	_, err := l.send(asCatalogue(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get, definition("get_file", "Another."))
+	l.reportOwnList(get)
+	_, err := l.report(asGatewayItself(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get, definition("get_file", "Another."))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_DUPLICATE")
-	l.want(no, commonv1.Code_CODE_QUARANTINED, get)
+	l.wantDecision(deny, commonv1.Code_CODE_QUARANTINED, get)
 	prompt := &policyv1.DecideCallRequest{Call: &policyv1.Call{Method: "prompts/get", Server: "files", Name: "get_file"}}
-	if d, err := l.judge.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetCode() != commonv1.Code_CODE_QUARANTINED {
+	if d, err := l.policy.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetCode() != commonv1.Code_CODE_QUARANTINED {
 		t.Errorf("a prompt of a server that is stopped: %v, %v", d, err)
 	}
 	resp, err := l.operator.GetServer(t.Context(), &policyv1.GetServerRequest{Server: "files"})
@@ -276,12 +276,12 @@ func TestT1AListThatNamesAToolTwiceStopsItsServer(t *testing.T) {
 	if _, err := l.operator.SetQuarantine(t.Context(), &policyv1.SetQuarantineRequest{Server: "files", Reason: "mended"}); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ok, quiet, get)
+	l.wantDecision(allow, noCode, get)
 	if _, err := l.operator.SetQuarantine(t.Context(), &policyv1.SetQuarantineRequest{Server: "files", Tool: "get_file", Quarantined: true, Reason: "it lies"}); err != nil {
 		t.Fatal(err)
 	}
-	l.want(no, commonv1.Code_CODE_QUARANTINED, get)
-	if d, err := l.judge.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetEffect() != ok {
+	l.wantDecision(deny, commonv1.Code_CODE_QUARANTINED, get)
+	if d, err := l.policy.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetEffect() != allow {
 		t.Errorf("a prompt with the name of a tool that is stopped: %v, %v", d, err)
 	}
 	if page := l.page("get_file"); !page.GetQuarantined() || page.GetQuarantinedBy() != "operator" || page.GetQuarantineReason() != "it lies" {
@@ -289,11 +289,11 @@ func TestT1AListThatNamesAToolTwiceStopsItsServer(t *testing.T) {
 	}
 }
 
-func TestOverrides(t *testing.T) {
+func TestOverrideTool(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	get := definition("get_file", "Gets a file.")
-	l.lists(get)
+	l.reportOwnList(get)
 	page := l.page("get_file")
 	override := &policyv1.ToolOverride{Category: mcpv1.Category_CATEGORY_DESTRUCTIVE, Risk: policyv1.Risk_RISK_CRITICAL, Tags: []string{"mine"}, Reason: "it removes what it gets"}
 	req := &policyv1.OverrideToolRequest{Server: "files", Tool: "get_file", Override: override, Etag: "other"}
@@ -309,24 +309,24 @@ func TestOverrides(t *testing.T) {
 		got.GetOverride().GetAuthor() != "operator" || got.GetOverride().GetTime() == nil || len(got.GetClassification().GetEvidence()) == 0 {
 		t.Errorf("the page: %v", got)
 	}
-	l.want(asks, commonv1.Code_CODE_APPROVAL_REQUIRED, get)
+	l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, get)
 	if _, err := l.operator.OverrideTool(t.Context(), req); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 	if _, err := l.operator.OverrideTool(t.Context(), &policyv1.OverrideToolRequest{Server: "files", Tool: "get_file", Etag: got.GetEtag()}); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ok, quiet, get)
+	l.wantDecision(allow, noCode, get)
 }
 
-func TestListsOfTheCatalogue(t *testing.T) {
+func TestCatalog_ListsServersAndTools(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	var tools []*policyv1.ToolDefinition
 	for i := range 25 {
 		tools = append(tools, definition(fmt.Sprintf("get_%02d", i), "Gets a thing."))
 	}
-	l.lists(append(tools, definition("delete_all", "Deletes all Äpfel."))...)
+	l.reportOwnList(append(tools, definition("delete_all", "Deletes all Äpfel."))...)
 	var names []string
 	token := ""
 	for {
@@ -369,43 +369,43 @@ func TestListsOfTheCatalogue(t *testing.T) {
 	}
 }
 
-func TestWhatTheCatalogueRefuses(t *testing.T) {
+func TestCatalog_InvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
-	l.lists(definition("get_file", "Gets a file."))
+	l := newCatalogFixture(t, pinned(t))
+	l.reportOwnList(definition("get_file", "Gets a file."))
 	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
 	for want, send := range map[string]func() error{
-		"LIST_INVALID a": func() error { _, err := l.send(asAna(t.Context()), nil); return err },
-		"LIST_INVALID b": func() error { _, err := l.send(asAna(t.Context()), nil, definition("a", "b")); return err },
+		"LIST_INVALID a": func() error { _, err := l.report(asAna(t.Context()), nil); return err },
+		"LIST_INVALID b": func() error { _, err := l.report(asAna(t.Context()), nil, definition("a", "b")); return err },
 	} {
 		rpctest.WantStatus(t, send(), codes.InvalidArgument, strings.Fields(want)[0])
 	}
 	other := definition("a", "b")
 	other.Name = "c"
-	resp, err := l.send(asAna(t.Context()), head, other, &policyv1.ToolDefinition{Name: "n", DefinitionJson: `{"name":"n","x":1` + strings.Repeat("0", 100) + `}`}, definition("get_file", "Gets a file."))
+	resp, err := l.report(asAna(t.Context()), head, other, &policyv1.ToolDefinition{Name: "n", DefinitionJson: `{"name":"n","x":1` + strings.Repeat("0", 100) + `}`}, definition("get_file", "Gets a file."))
 	if err != nil || resp.GetTools()[0].GetDefinitionDigest() != nil || resp.GetTools()[1].GetDefinitionDigest() != nil || resp.GetTools()[2].GetPin() != policyv1.PinState_PIN_STATE_ACCEPTED {
 		t.Errorf("definitions that can't be read: %v, %v", resp, err)
 	}
 	digest := make([]byte, 32)
 	for _, err := range []error{
-		second(l.operator.GetServer(t.Context(), &policyv1.GetServerRequest{Server: "none"})),
-		second(l.operator.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "none", Tool: "x"})),
-		second(l.operator.SetQuarantine(t.Context(), &policyv1.SetQuarantineRequest{Server: "none", Reason: "x", Quarantined: true})),
+		errorOf(l.operator.GetServer(t.Context(), &policyv1.GetServerRequest{Server: "none"})),
+		errorOf(l.operator.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "none", Tool: "x"})),
+		errorOf(l.operator.SetQuarantine(t.Context(), &policyv1.SetQuarantineRequest{Server: "none", Reason: "x", Quarantined: true})),
 	} {
 		rpctest.WantStatus(t, err, codes.NotFound, "SERVER_UNKNOWN")
 	}
-	rpctest.WantStatus(t, second(l.operator.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "files", Tool: "x"})), codes.NotFound, "TOOL_UNKNOWN")
-	rpctest.WantStatus(t, second(l.operator.AcceptPin(t.Context(), &policyv1.AcceptPinRequest{Server: "files", Tool: "get_file", DefinitionDigest: digest})), codes.NotFound, "DEFINITION_UNKNOWN")
+	rpctest.WantStatus(t, errorOf(l.operator.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "files", Tool: "x"})), codes.NotFound, "TOOL_UNKNOWN")
+	rpctest.WantStatus(t, errorOf(l.operator.AcceptPin(t.Context(), &policyv1.AcceptPinRequest{Server: "files", Tool: "get_file", DefinitionDigest: digest})), codes.NotFound, "DEFINITION_UNKNOWN")
 	stranger := policyv1.NewCatalogServiceClient(l.Person(t, "viewer"))
-	rpctest.WantStatus(t, second(stranger.AcceptPin(t.Context(), &policyv1.AcceptPinRequest{Server: "files", DefinitionDigest: digest})), codes.PermissionDenied, "CALLER_REFUSED")
+	rpctest.WantStatus(t, errorOf(stranger.AcceptPin(t.Context(), &policyv1.AcceptPinRequest{Server: "files", DefinitionDigest: digest})), codes.PermissionDenied, "CALLER_REFUSED")
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // X1: slow reports only delay reports of callers, and only few for each caller.
-func TestX1SlowReportsHoldUpNoGateway(t *testing.T) {
+func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, pinned(t))
+	l := newCatalogFixture(t, pinned(t))
 	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
 	as := func(ctx context.Context, who int) context.Context {
 		return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: fmt.Sprint("slow", who), Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
@@ -426,7 +426,7 @@ func TestX1SlowReportsHoldUpNoGateway(t *testing.T) {
 	read := func(who int) bool {
 		short, giveUp := context.WithTimeout(as(t.Context(), who), 300*time.Millisecond)
 		defer giveUp()
-		_, err := l.send(short, head, definition("get_file", "Gets a file."))
+		_, err := l.report(short, head, definition("get_file", "Gets a file."))
 		return err == nil
 	}
 	defer slow(0)()
@@ -436,5 +436,5 @@ func TestX1SlowReportsHoldUpNoGateway(t *testing.T) {
 		defer slow(who)()
 	}
 	eventually.Holds(t, "all places are taken", func() bool { return !read(9) })
-	l.lists(definition("get_file", "Gets a file."))
+	l.reportOwnList(definition("get_file", "Gets a file."))
 }

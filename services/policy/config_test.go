@@ -50,7 +50,7 @@ func env(name, value string) config.Env {
 	return func(asked string) (string, bool) { return value, asked == name }
 }
 
-func TestFromFileTakesPathsAndCap(t *testing.T) {
+func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", role: agent}\n", nil)
 	cfg, err := policy.FromFile(f, noEnv)
@@ -63,7 +63,7 @@ func TestFromFileTakesPathsAndCap(t *testing.T) {
 	}
 }
 
-func TestFromFileResolvesTokens(t *testing.T) {
+func TestFromFile_ResolvesTokens(t *testing.T) {
 	t.Parallel()
 	hash := hex.EncodeToString(digest(oneText))
 	tests := []struct {
@@ -101,7 +101,7 @@ func TestFromFileResolvesTokens(t *testing.T) {
 	}
 }
 
-func TestFromFileKnowsEveryRole(t *testing.T) {
+func TestFromFile_ConvertsEveryTokenRole(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]authv1.TokenRole{
 		"agent": authv1.TokenRole_TOKEN_ROLE_AGENT, "operator": authv1.TokenRole_TOKEN_ROLE_OPERATOR,
@@ -117,7 +117,7 @@ func TestFromFileKnowsEveryRole(t *testing.T) {
 	}
 }
 
-func TestFromFileRefusesTokens(t *testing.T) {
+func TestFromFile_FailsForInvalidTokens(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, token string
@@ -151,7 +151,7 @@ func TestFromFileRefusesTokens(t *testing.T) {
 	}
 }
 
-func TestFromFileNamesEveryBadToken(t *testing.T) {
+func TestFromFile_NamesEveryInvalidToken(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: short, role: agent}\n    - {name: b, sha256: short, role: agent}\n", nil)
 	_, err := policy.FromFile(f, noEnv)
@@ -160,7 +160,7 @@ func TestFromFileNamesEveryBadToken(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	record := func(name string, hash []byte) *identityv1.TokenRecord {
 		return &identityv1.TokenRecord{Sha256: hash, Token: &identityv1.Token{Name: name}}
@@ -190,7 +190,7 @@ func TestNewRefuses(t *testing.T) {
 		{"no paths", func(c *policy.Config, _ *policy.Deps) { c.Paths = nil }, "no policy document"},
 		{"an empty folder", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{t.TempDir()} }, "no policy document"},
 		{"a path that is not there", func(c *policy.Config, _ *policy.Deps) { c.Paths = append(c.Paths, "gone.yaml") }, "gone.yaml"},
-		{"a document that does not load", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{folder(t, broken)} }, "policy.yaml:3:24"},
+		{"a document that does not load", func(c *policy.Config, _ *policy.Deps) { c.Paths = []string{folder(t, invalidDocument)} }, "policy.yaml:3:24"},
 		{"no time to decide", func(c *policy.Config, _ *policy.Deps) { c.Decide = 0 }, "times"},
 		{"no time to execute", func(c *policy.Config, _ *policy.Deps) { c.Execute = 0 }, "times"},
 		{"no cap", func(c *policy.Config, _ *policy.Deps) { c.SessionCap = 0 }, "cap"},

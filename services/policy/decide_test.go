@@ -26,8 +26,8 @@ func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// verdicts are the decisions of the document, without what differs from one run to the next.
-var verdicts = []struct {
+// wantDecisions are the decisions of the document, without what differs from one run to the next.
+var wantDecisions = []struct {
 	name   string
 	call   *policyv1.Call
 	groups []string
@@ -70,11 +70,11 @@ var verdicts = []struct {
 	}},
 }
 
-func TestDecideForAPrincipalAndForASubject(t *testing.T) {
+func TestDecideCall_DecidesEquallyForPrincipalAndSubject(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	gateway, operator := policyv1.NewPolicyServiceClient(s.Gateway()), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
-	for _, c := range verdicts {
+	for _, c := range wantDecisions {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			who := ana()
@@ -104,7 +104,7 @@ func TestDecideForAPrincipalAndForASubject(t *testing.T) {
 	}
 }
 
-func TestDecideNamesTheLimitsToReserve(t *testing.T) {
+func TestDecideCall_ReturnsTheLimitsToReserve(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
 	who := ana()
@@ -133,7 +133,7 @@ func TestDecideNamesTheLimitsToReserve(t *testing.T) {
 	}
 }
 
-func TestWhoIsJudged(t *testing.T) {
+func TestDecideCall_Subject(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	gateway, operator := policyv1.NewPolicyServiceClient(s.Gateway()), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
@@ -233,7 +233,7 @@ func TestFilterTools(t *testing.T) {
 		&policyv1.FilterToolsRequest{Server: req.GetServer(), Tools: req.GetTools(), Subject: ana()})
 }
 
-func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
+func TestFilterTools_DecidesEveryToolOfALongList(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
 	req := &policyv1.FilterToolsRequest{Server: "demo"}
@@ -260,11 +260,11 @@ func TestFilterToolsAnswersForEveryToolOfALongList(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
-func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
+func TestExplainCall_ReturnsTheDecisionOfDecideCall(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	viewer, operator := policyv1.NewPolicyServiceClient(s.Person(t, "viewer")), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
-	for _, c := range verdicts {
+	for _, c := range wantDecisions {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			who := ana()
@@ -294,7 +294,7 @@ func TestExplainSaysWhatDecideSaysAndWhy(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
-func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
+func TestExplainCall_ListsEveryRuleWithItsChecks(t *testing.T) {
 	t.Parallel()
 	viewer := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
 	resp, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: call("read"), Subject: ana()})
@@ -326,7 +326,7 @@ func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
 
 // X4: CheckServer distinguishes callers that may do nothing on a server from others, and callers from whom something
 // is hidden there.
-func TestX4CheckServer(t *testing.T) {
+func TestCheckServer_ReportsWhatACallerCouldDo(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	gateway := policyv1.NewPolicyServiceClient(s.Gateway())

@@ -21,7 +21,7 @@ const (
 	// change the store. maxPeerDelay is how long after a change a lease that another process gave before the change may
 	// still be valid.
 	maxReadAge   = 2 * pollInterval
-	maxPeerDelay = maxReadAge + epochlease.Longest
+	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
 // epoch identifies a set among all sets of all starts. Decisions of equal epochs come from equal policies and catalogs.
@@ -62,7 +62,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 		case <-changed:
 			changed = s.changes.wait()
 		case req := <-asked:
-			if err := holder.Took(req.GetTaken()); err != nil {
+			if err := holder.Acknowledge(req.GetTaken()); err != nil {
 				return toStatus(err)
 			}
 			request = req.GetNumber()
@@ -78,15 +78,15 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
-	resp.Number = to.Tell(now, func() (epoch uint64, until time.Time) {
+	resp.Number = to.Record(now, func() (epoch uint64, until time.Time) {
 		set := s.active.Load()
 		if set == nil {
 			return 0, time.Time{}
 		}
 		resp.Revision, resp.Epoch = set.describe(authn.CallerOf(ctx)), s.epoch(set)
 		if request != 0 && s.readRecently() {
-			resp.Lease = durationpb.New(epochlease.Longest)
-			until = now.Add(epochlease.Longest)
+			resp.Lease = durationpb.New(epochlease.MaxDuration)
+			until = now.Add(epochlease.MaxDuration)
 		}
 		return set.number, until
 	})
@@ -102,9 +102,9 @@ func (s *Service) readRecently() bool {
 // or the process before it. It returns the error of ctx.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
-		until, freed := s.epochLeases.Before(set.number, time.Now())
+		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
 		if until.IsZero() {
-			return waitUntil(ctx, s.opened.Add(epochlease.Longest), nil)
+			return waitUntil(ctx, s.opened.Add(epochlease.MaxDuration), nil)
 		}
 		if err := waitUntil(ctx, until, freed); err != nil {
 			return err

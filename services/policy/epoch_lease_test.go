@@ -12,27 +12,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// leasing is a gateway that has leases.
-type leasing struct {
+// leaseClient is a gateway that has leases.
+type leaseClient struct {
 	t      *testing.T
 	stream policyv1.PolicyService_LeaseRevisionClient
 	number uint64
 }
 
-func (l *library) leases() *leasing {
+func (l *catalogFixture) openLeases() *leaseClient {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
-	stream, err := l.judge.LeaseRevision(ctx)
+	stream, err := l.policy.LeaseRevision(ctx)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	t, _ := l.t.(*testing.T)
 	t.Cleanup(cancel)
-	return &leasing{t: t, stream: stream}
+	return &leaseClient{t: t, stream: stream}
 }
 
-// ask requests a lease, having taken a response.
-func (l *leasing) ask(taken uint64) {
+// request requests a lease, having taken a response.
+func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
 	if err := l.stream.Send(&policyv1.LeaseRevisionRequest{Number: l.number, Taken: taken}); err != nil {
@@ -40,7 +40,7 @@ func (l *leasing) ask(taken uint64) {
 	}
 }
 
-func (l *leasing) hear() *policyv1.LeaseRevisionResponse {
+func (l *leaseClient) receive() *policyv1.LeaseRevisionResponse {
 	l.t.Helper()
 	resp, err := l.stream.Recv()
 	if err != nil {
@@ -49,8 +49,8 @@ func (l *leasing) hear() *policyv1.LeaseRevisionResponse {
 	return resp
 }
 
-// stop quarantines the server, and returns when that was acknowledged.
-func (l *library) stop() <-chan error {
+// quarantine quarantines the server, and returns when that was acknowledged.
+func (l *catalogFixture) quarantine() <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := l.operator.SetQuarantine(l.t.Context(), &policyv1.SetQuarantineRequest{Server: "files", Quarantined: true, Reason: "it leaks"})
@@ -59,56 +59,56 @@ func (l *library) stop() <-chan error {
 	return done
 }
 
-func TestALeaseNamesWhatDecisionsAreMadeFrom(t *testing.T) {
+func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	t.Parallel()
-	lib := newLibrary(t, pinned(t))
+	lib := newCatalogFixture(t, pinned(t))
 	get := definition("get_file", "Gets a file.")
-	lib.lists(get)
-	gateway := lib.leases()
-	gateway.ask(0)
-	first := gateway.hear()
+	lib.reportOwnList(get)
+	gateway := lib.openLeases()
+	gateway.request(0)
+	first := gateway.receive()
 	if first.GetNumber() != 1 || first.GetRequest() != 1 || first.GetEpoch() == "" || first.GetRevision().GetId() != lib.revision() || first.GetLease().AsDuration() != time.Second {
 		t.Fatalf("the first lease: %v", first)
 	}
-	resp := lib.decided(get)
+	resp := lib.decideCall(get)
 	if resp.GetKeeping().GetEpoch() != first.GetEpoch() || resp.GetKeeping().GetBySession() {
 		t.Errorf("a decision is kept as %v, under the lease %v", resp.GetKeeping(), first)
 	}
-	gateway.ask(first.GetNumber())
-	if again := gateway.hear(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
+	gateway.request(first.GetNumber())
+	if again := gateway.receive(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
 		t.Errorf("renewed: %v", again)
 	}
-	lib.lists(get, definition("set_file", "Sets a file.")) // it waits for a person, so no present decision changes
-	news := gateway.hear()
+	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // it waits for a person, so no present decision changes
+	news := gateway.receive()
 	if news.GetEpoch() == first.GetEpoch() || news.GetRequest() != 0 || news.GetLease() != nil {
 		t.Errorf("what is told of a change: %v", news)
 	}
-	if late := lib.decided(get).GetKeeping().GetEpoch(); late != news.GetEpoch() {
+	if late := lib.decideCall(get).GetKeeping().GetEpoch(); late != news.GetEpoch() {
 		t.Errorf("a decision is of %q, and the gateway was told of %q", late, news.GetEpoch())
 	}
-	gateway.ask(99)
+	gateway.request(99)
 	_, err := gateway.stream.Recv()
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
 // A change is acknowledged when the gateway has taken it, and not before.
-func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
+func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
-	lib := newLibrary(t, pinned(t))
-	lib.lists(definition("get_file", "Gets a file."))
+	lib := newCatalogFixture(t, pinned(t))
+	lib.reportOwnList(definition("get_file", "Gets a file."))
 	time.Sleep(time.Second) // a new service waits for the leases of the service before it
-	gateway := lib.leases()
-	gateway.ask(0)
-	first := gateway.hear()
-	done := lib.stop()
-	news := gateway.hear()
+	gateway := lib.openLeases()
+	gateway.request(0)
+	first := gateway.receive()
+	done := lib.quarantine()
+	news := gateway.receive()
 	select {
 	case err := <-done:
 		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	gateway.ask(first.GetNumber()) // the gateway has not seen the change yet
-	if resp := gateway.hear(); resp.GetEpoch() != news.GetEpoch() || resp.GetLease() == nil {
+	gateway.request(first.GetNumber()) // the gateway has not seen the change yet
+	if resp := gateway.receive(); resp.GetEpoch() != news.GetEpoch() || resp.GetLease() == nil {
 		t.Fatalf("the next lease: %v, behind %v", resp, news)
 	}
 	select {
@@ -116,7 +116,7 @@ func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
 		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	gateway.ask(news.GetNumber())
+	gateway.request(news.GetNumber())
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -124,15 +124,15 @@ func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
 
 // A gateway that sends nothing delays a change for the length of its lease, even if it is gone. A caller that gives up
 // meanwhile gets an error.
-func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
+func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
-	lib := newLibrary(t, pinned(t))
-	lib.lists(definition("get_file", "Gets a file."))
+	lib := newCatalogFixture(t, pinned(t))
+	lib.reportOwnList(definition("get_file", "Gets a file."))
 	time.Sleep(time.Second)
-	gateway := lib.leases()
+	gateway := lib.openLeases()
 	begin := time.Now() // the lease begins later, even on a slow machine
-	gateway.ask(0)
-	gateway.hear()
+	gateway.request(0)
+	gateway.receive()
 	if err := gateway.stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
 	defer cancel()
 	_, err := lib.operator.SetQuarantine(hasty, &policyv1.SetQuarantineRequest{Server: "files", Quarantined: true, Reason: "it leaks"})
 	rpctest.WantStatus(t, err, codes.DeadlineExceeded, "")
-	if err := <-lib.stop(); err != nil {
+	if err := <-lib.quarantine(); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < time.Second {
@@ -149,13 +149,13 @@ func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
 }
 
 // Leases of the process before this one are not known, so the first changes wait for their end.
-func TestAServiceThatHasJustStartedWaits(t *testing.T) {
+func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
 	begin := time.Now()
-	lib := newLibrary(t, opts)
-	lib.lists(definition("get_file", "Gets a file."))
-	if err := <-lib.stop(); err != nil {
+	lib := newCatalogFixture(t, opts)
+	lib.reportOwnList(definition("get_file", "Gets a file."))
+	if err := <-lib.quarantine(); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < time.Second {
@@ -163,7 +163,7 @@ func TestAServiceThatHasJustStartedWaits(t *testing.T) {
 	}
 }
 
-func TestWhichDecisionsAreKept(t *testing.T) {
+func TestDecideCall_ReturnsKeepingForCacheableDecisions(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	gateway := policyv1.NewPolicyServiceClient(s.Gateway())

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// loadDocuments checks that at least the given number of documents load, without findings.
-func loadDocuments(t *testing.T, least int, paths ...string) {
+// checkDocumentsLoad checks that at least the given number of documents load, without findings.
+func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {
@@ -30,13 +30,13 @@ func loadDocuments(t *testing.T, least int, paths ...string) {
 }
 
 // The example documents load together and unchanged.
-func TestExamplesLoad(t *testing.T) {
+func TestExamples_Load(t *testing.T) {
 	t.Parallel()
-	loadDocuments(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
+	checkDocumentsLoad(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
 }
 
 // The example configuration and each folder of policies next to it load.
-func TestClaudeFlowExampleLoads(t *testing.T) {
+func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/claude-flow/"
 	file, err := config.Load(dir+"sluice.yaml", func(string) (string, bool) { return "", false })
@@ -47,15 +47,15 @@ func TestClaudeFlowExampleLoads(t *testing.T) {
 		t.Errorf("it has the servers %v", file.Servers)
 	}
 	for _, p := range file.Policies {
-		loadDocuments(t, 1, file.Path(p))
+		checkDocumentsLoad(t, 1, file.Path(p))
 	}
 	for _, folder := range []string{"limited", "approved"} {
-		loadDocuments(t, 1, filepath.Join(dir, folder))
+		checkDocumentsLoad(t, 1, filepath.Join(dir, folder))
 	}
 }
 
 // The configuration of compose loads, and its people can give the approvals.
-func TestDeployedConfigurationLoads(t *testing.T) {
+func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })
 	if err != nil {
@@ -72,7 +72,7 @@ func TestDeployedConfigurationLoads(t *testing.T) {
 
 // The policies for real servers load one by one, name every tool of the lists that they were made from, and require
 // approval for each tool that labellers call destructive or financial.
-func TestPoliciesForRealServers(t *testing.T) {
+func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")
 	if err != nil || len(files) < 20 {
@@ -81,7 +81,7 @@ func TestPoliciesForRealServers(t *testing.T) {
 	const lists = "internal/classify/testdata"
 	severe := severeTools(t, filepath.Join(lists, "labels", "labels.jsonl"))
 	for _, file := range files {
-		loadDocuments(t, 1, file)
+		checkDocumentsLoad(t, 1, file)
 		server := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		list, err := os.ReadFile(filepath.Join(lists, "lists", server+".json"))
 		if err != nil {

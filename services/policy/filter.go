@@ -69,7 +69,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		defer done()
 	}
 	resp := &policyv1.FilterNamesResponse{PolicyRevision: set.Revision(), Visible: make([]bool, len(req.GetNames()))}
-	facts := set.catalog.servers[req.GetServer()].OfServer()
+	facts := set.catalog.servers[req.GetServer()].ServerFacts()
 	for i, name := range req.GetNames() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// household has tokens of two tenants, in no order.
-func household() []*identityv1.TokenRecord {
+// tokensOfTwoTenants has tokens of two tenants, in no order.
+func tokensOfTwoTenants() []*identityv1.TokenRecord {
 	return append(rpctest.Records(),
 		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
@@ -36,9 +36,9 @@ func names(tokens []*identityv1.Token) []string {
 	return out
 }
 
-func TestListTokensShowsTheCallersTenant(t *testing.T) {
+func TestListTokens_ReturnsTokensOfTheCallersTenant(t *testing.T) {
 	t.Parallel()
-	s := serve(t, options{tokens: household()})
+	s := serve(t, options{tokens: tokensOfTwoTenants()})
 	own, acme := []string{"agent", "approver", "operator", "viewer"}, []string{"Bob", "acme-operator", "acme-viewer", "zoe"}
 	all := slices.Sorted(slices.Values(append(slices.Clone(own), acme...)))
 	for _, c := range []struct {
@@ -64,9 +64,9 @@ func TestListTokensShowsTheCallersTenant(t *testing.T) {
 	}
 }
 
-func TestListTokensByPages(t *testing.T) {
+func TestListTokens_ReturnsPages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, options{tokens: household()})
+	s := serve(t, options{tokens: tokensOfTwoTenants()})
 	client := identityv1.NewIdentityServiceClient(s.Person(t, "operator"))
 	whole, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
 	if err != nil {
@@ -103,7 +103,7 @@ func TestListTokensByPages(t *testing.T) {
 	}
 }
 
-func TestAHundredTokensArePageEnough(t *testing.T) {
+func TestListTokens_PageHasAHundredTokensByDefault(t *testing.T) {
 	t.Parallel()
 	tokens := rpctest.Records()
 	for i := range 200 {
@@ -116,9 +116,9 @@ func TestAHundredTokensArePageEnough(t *testing.T) {
 	}
 }
 
-func TestListTokensNeverShowsAHashOrAText(t *testing.T) {
+func TestListTokens_OmitsHashesAndSecrets(t *testing.T) {
 	t.Parallel()
-	tokens := household()
+	tokens := tokensOfTwoTenants()
 	client := identityv1.NewIdentityServiceClient(serve(t, options{tokens: tokens}).Person(t, "operator"))
 	resp, err := client.ListTokens(t.Context(), new(identityv1.ListTokensRequest))
 	if err != nil {
@@ -135,9 +135,9 @@ func TestListTokensNeverShowsAHashOrAText(t *testing.T) {
 	}
 }
 
-func TestTokensOfTheConfigurationAreChangedThere(t *testing.T) {
+func TestTokens_CannotBeChangedByRPC(t *testing.T) {
 	t.Parallel()
-	s := serve(t, options{tokens: household()})
+	s := serve(t, options{tokens: tokensOfTwoTenants()})
 	operator, acme := identityv1.NewIdentityServiceClient(s.Person(t, "operator")), identityv1.NewIdentityServiceClient(s.Person(t, "acme-operator"))
 	_, err := operator.CreateToken(t.Context(), &identityv1.CreateTokenRequest{
 		Token: &identityv1.Token{Name: "new", Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
@@ -178,40 +178,40 @@ func (r *registered) RegisterService(_ *grpc.ServiceDesc, impl any) {
 	}
 }
 
-func TestWatchSendsTheTokensAtOnceThenBeats(t *testing.T) {
+func TestWatchTokens_SendsTokensThenHeartbeats(t *testing.T) {
 	t.Parallel()
-	dir := folder(t, allows)
+	dir := folder(t, allowDocument)
 	synctest.Test(t, func(t *testing.T) {
-		tokens := household()
+		tokens := tokensOfTwoTenants()
 		svc, _ := build(t, options{paths: []string{dir}, tokens: tokens})
 		var found registered
 		svc.Register(&found)
-		hearing := newHearing[identityv1.WatchTokensResponse](t.Context())
+		hearing := newWatchStream[identityv1.WatchTokensResponse](t.Context())
 		go func() { _ = found.server.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // it ends with the test
 		synctest.Wait()
-		if got := hearing.all(); len(got) != 1 || got[0].after != 0 {
+		if got := hearing.messages(); len(got) != 1 || got[0].after != 0 {
 			t.Fatalf("at once it heard %v", got)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		hearing.wantBeats(t)
-		for i, h := range hearing.all() {
+		hearing.wantHeartbeats(t)
+		for i, h := range hearing.messages() {
 			if i > 0 && h.message.GetSet() != nil {
 				t.Fatalf("message %d holds a set, and nothing has changed", i)
 			}
 		}
-		if diff := cmp.Diff(tokens, hearing.all()[0].message.GetSet().GetTokens(), protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(tokens, hearing.messages()[0].message.GetSet().GetTokens(), protocmp.Transform()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestAnotherRoleLearnsTheTokens(t *testing.T) {
+func TestWatchTokens_GivesOtherRolesTheTokens(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
 		tokens []*identityv1.TokenRecord
-	}{{"where there are some", household()}, {"where there are none", []*identityv1.TokenRecord{}}}
+	}{{"where there are some", tokensOfTwoTenants()}, {"where there are none", []*identityv1.TokenRecord{}}}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -74,7 +74,7 @@ func TestLint(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
-func TestADocumentThatIsMissing(t *testing.T) {
+func TestReadDocuments_FailsForAMissingFile(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	want := "the policy " + missing + " does not exist: name a file or a folder with policy documents"

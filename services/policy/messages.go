@@ -22,7 +22,7 @@ import (
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
 	if !call.OfTool() {
-		call.Facts = set.catalog.servers[c.GetServer()].OfServer()
+		call.Facts = set.catalog.servers[c.GetServer()].ServerFacts()
 		return call
 	}
 	digest := c.GetDefinitionDigest()

@@ -24,8 +24,8 @@ rules:
   - {name: not-for-contractors, match: {uri: "*", groups: [contractors]}, action: deny}
 `
 
-// servesNames serves a policy that distinguishes prompts and resources by name.
-func servesNames(t *testing.T) *rpctest.Server {
+// serveNamedDocument serves a policy that distinguishes prompts and resources by name.
+func serveNamedDocument(t *testing.T) *rpctest.Server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "named.yaml")
 	if err := os.WriteFile(file, []byte(namedDocument), 0o600); err != nil {
@@ -36,7 +36,7 @@ func servesNames(t *testing.T) *rpctest.Server {
 
 func TestFilterNames(t *testing.T) {
 	t.Parallel()
-	s := servesNames(t)
+	s := serveNamedDocument(t)
 	gateway, operator := policyv1.NewPolicyServiceClient(s.Gateway()), policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
 	contractor := ana()
 	contractor.Groups = []string{"contractors"}
@@ -82,9 +82,9 @@ func TestFilterNames(t *testing.T) {
 
 // CheckServer reports by the caller's own rules whether names matter, and reports a method as open if a call with some
 // name is allowed.
-func TestCheckServerTellsWhetherNamesMatter(t *testing.T) {
+func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
-	gateway := policyv1.NewPolicyServiceClient(servesNames(t).Gateway())
+	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())
 	contractor := ana()
 	contractor.Groups = []string{"contractors"}
 	for _, tt := range []struct {
@@ -110,9 +110,9 @@ func TestCheckServerTellsWhetherNamesMatter(t *testing.T) {
 }
 
 // A decision about one name is cached only for calls with that name.
-func TestADecisionOnANameIsTold(t *testing.T) {
+func TestDecideCall_DecisionAboutANameIsCacheable(t *testing.T) {
 	t.Parallel()
-	gateway := policyv1.NewPolicyServiceClient(servesNames(t).Gateway())
+	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())
 	ctx := authn.OnBehalfOf(t.Context(), ana())
 	for _, tt := range []struct {
 		call *policyv1.Call

@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// notice is how long a change may take to be in force.
-	notice = 2 * time.Second
-	// blink is shorter than the time for which files must be unchanged before a change counts.
-	blink = 300 * time.Millisecond
+	// maxReloadDelay is how long a change may take to be in force.
+	maxReloadDelay = 2 * time.Second
+	// shortPause is shorter than the time for which files must be unchanged before a change counts.
+	shortPause = 300 * time.Millisecond
 
-	allows  = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
-	refuses = "version: 1\nname: p\ntools: {read: {action: deny}}\n"
-	broken  = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
+	allowDocument   = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
+	denyDocument    = "version: 1\nname: p\ntools: {read: {action: deny}}\n"
+	invalidDocument = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
 )
 
 // A reloading is a service that follows a folder, on the clock of a synctest bubble.
-type reloading struct {
+type reloadFixture struct {
 	*testing.T
 	svc *policy.Service
 	dir string
 	log *bytes.Buffer
 }
 
-// follow runs test in a bubble with a service that follows the documents of a folder, which set makes.
-func follow(t *testing.T, set func(t *testing.T, dir string), test func(r *reloading)) {
+// runReload runs test in a bubble with a service that follows the documents of a folder, which set makes.
+func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *reloadFixture)) {
 	t.Helper()
 	dir := t.TempDir()
 	set(t, dir)
 	synctest.Test(t, func(t *testing.T) {
-		r := &reloading{T: t, dir: dir, log: new(bytes.Buffer)}
+		r := &reloadFixture{T: t, dir: dir, log: new(bytes.Buffer)}
 		r.svc, _ = build(t, options{paths: []string{dir}, log: r.log})
 		go func() {
 			if err := r.svc.Run(t.Context()); err != nil {
@@ -52,22 +52,22 @@ func follow(t *testing.T, set func(t *testing.T, dir string), test func(r *reloa
 	})
 }
 
-// one makes a folder with one document.
-func one(text string) func(*testing.T, string) {
+// oneDocument makes a folder with one document.
+func oneDocument(text string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) { t.Helper(); write(t, dir, "policy.yaml", text) }
 }
 
-func (r *reloading) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
+func (r *reloadFixture) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
 
-// do fails the test if the folder could not be changed.
-func (r *reloading) do(err error) {
+// must fails the test if the folder could not be changed.
+func (r *reloadFixture) must(err error) {
 	r.Helper()
 	if err != nil {
 		r.Fatal(err)
 	}
 }
 
-func (r *reloading) effect(tool string) policyv1.Effect {
+func (r *reloadFixture) effect(tool string) policyv1.Effect {
 	r.Helper()
 	ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: ana()})
 	resp, err := r.svc.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call(tool)})
@@ -77,7 +77,7 @@ func (r *reloading) effect(tool string) policyv1.Effect {
 	return resp.GetDecision().GetEffect()
 }
 
-func (r *reloading) get() *policyv1.GetRevisionResponse {
+func (r *reloadFixture) revision() *policyv1.GetRevisionResponse {
 	r.Helper()
 	ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY})
 	resp, err := r.svc.GetRevision(ctx, new(policyv1.GetRevisionRequest))
@@ -87,13 +87,13 @@ func (r *reloading) get() *policyv1.GetRevisionResponse {
 	return resp
 }
 
-// want waits until a change must be in force, and checks the revision.
-func (r *reloading) want(effect policyv1.Effect, changed, rejected bool) {
+// wantState waits until a change must be in force, and checks the revision.
+func (r *reloadFixture) wantState(effect policyv1.Effect, changed, rejected bool) {
 	r.Helper()
-	before := r.get().GetRevision()
-	time.Sleep(notice)
+	before := r.revision().GetRevision()
+	time.Sleep(maxReloadDelay)
 	synctest.Wait()
-	after := r.get().GetRevision()
+	after := r.revision().GetRevision()
 	if got := r.effect("read"); got != effect {
 		r.Errorf("a call is judged %v, want %v", got, effect)
 	}
@@ -119,29 +119,29 @@ const (
 	denied  = policyv1.Effect_EFFECT_DENY
 )
 
-func TestAChangeInPlaceIsFollowed(t *testing.T) {
+func TestReload_ActivatesAChangeInPlace(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.want(allowed, false, false)
-		r.write("policy.yaml", refuses)
-		r.want(denied, true, false)
-		r.write("policy.yaml", allows)
-		r.want(allowed, true, false)
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
+		r.write("policy.yaml", denyDocument)
+		r.wantState(denied, true, false)
+		r.write("policy.yaml", allowDocument)
+		r.wantState(allowed, true, false)
 		if got := strings.Count(r.log.String(), "policies changed"); got != 2 {
 			r.Errorf("the log tells of %d changes, want 2:\n%s", got, r.log)
 		}
 	})
 }
 
-func TestTheSameRulesAreTheSameRevision(t *testing.T) {
+func TestReload_RevisionStaysWhenOnlyCommentsChange(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.write("policy.yaml", allows)
-		r.want(allowed, false, false)
-		commented := "# read by people\n" + allows
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.write("policy.yaml", allowDocument)
+		r.wantState(allowed, false, false)
+		commented := "# read by people\n" + allowDocument
 		r.write("policy.yaml", commented)
-		r.want(allowed, false, false)
-		if got := r.get().GetDocuments()[0].GetText(); got != commented {
+		r.wantState(allowed, false, false)
+		if got := r.revision().GetDocuments()[0].GetText(); got != commented {
 			r.Errorf("the document reads %q, want %q", got, commented)
 		}
 		if r.log.Len() > 0 {
@@ -150,43 +150,43 @@ func TestTheSameRulesAreTheSameRevision(t *testing.T) {
 	})
 }
 
-func TestABrokenDocumentKeepsTheOldRevision(t *testing.T) {
+func TestReload_KeepsTheRevisionWhenADocumentIsInvalid(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.write("policy.yaml", broken)
-		r.want(allowed, false, true)
-		found := r.get().GetRevision().GetRejected()
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.write("policy.yaml", invalidDocument)
+		r.wantState(allowed, false, true)
+		found := r.revision().GetRevision().GetRejected()
 		file := filepath.Join(r.dir, "policy.yaml")
 		if len(found) != 1 || found[0].GetPath() != file || found[0].GetLine() != 3 || found[0].GetColumn() != 24 ||
 			found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR || !strings.Contains(found[0].GetMessage(), "alow") {
 			r.Errorf("what was rejected does not name the place: %v", found)
 		}
-		if docs := r.get().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allows {
+		if docs := r.revision().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allowDocument {
 			r.Errorf("the documents are not those of the active revision: %v", docs)
 		}
 		if got := strings.Count(r.log.String(), "do not load"); got != 1 || !strings.Contains(r.log.String(), "policy.yaml:3:24") {
 			r.Errorf("the log tells %d times why, want once, with the place:\n%s", got, r.log)
 		}
-		r.write("policy.yaml", allows)
-		r.want(allowed, false, false)
-		r.write("policy.yaml", broken)
-		r.want(allowed, false, true)
-		r.write("policy.yaml", refuses)
-		r.want(denied, true, false)
+		r.write("policy.yaml", allowDocument)
+		r.wantState(allowed, false, false)
+		r.write("policy.yaml", invalidDocument)
+		r.wantState(allowed, false, true)
+		r.write("policy.yaml", denyDocument)
+		r.wantState(denied, true, false)
 	})
 }
 
-func TestAnAtomicRenameIsFollowed(t *testing.T) {
+func TestReload_ActivatesAnAtomicRename(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.write(".policy.yaml.tmp", refuses)
-		r.want(allowed, false, false)
-		r.do(os.Rename(filepath.Join(r.dir, ".policy.yaml.tmp"), filepath.Join(r.dir, "policy.yaml")))
-		r.want(denied, true, false)
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.write(".policy.yaml.tmp", denyDocument)
+		r.wantState(allowed, false, false)
+		r.must(os.Rename(filepath.Join(r.dir, ".policy.yaml.tmp"), filepath.Join(r.dir, "policy.yaml")))
+		r.wantState(denied, true, false)
 	})
 }
 
-func TestTheLinksOfAConfigMapAreFollowed(t *testing.T) {
+func TestReload_ActivatesAConfigMapUpdate(t *testing.T) {
 	t.Parallel()
 	version := func(t *testing.T, dir, name, text string) {
 		t.Helper()
@@ -203,95 +203,95 @@ func TestTheLinksOfAConfigMapAreFollowed(t *testing.T) {
 	}
 	mounted := func(t *testing.T, dir string) {
 		t.Helper()
-		version(t, dir, "..2026_11_21_07_00_00.1", allows)
+		version(t, dir, "..2026_11_21_07_00_00.1", allowDocument)
 		link(t, dir, "..2026_11_21_07_00_00.1", "..data")
 		link(t, dir, "..data/policy.yaml", "policy.yaml")
 	}
-	follow(t, mounted, func(r *reloading) {
-		r.want(allowed, false, false)
+	runReload(t, mounted, func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
 		for i, next := range []struct {
 			text     string
 			effect   policyv1.Effect
 			changed  bool
 			rejected bool
-		}{{refuses, denied, true, false}, {broken, denied, false, true}, {allows, allowed, true, false}} {
+		}{{denyDocument, denied, true, false}, {invalidDocument, denied, false, true}, {allowDocument, allowed, true, false}} {
 			name := fmt.Sprintf("..2026_11_21_08_00_00.%d", i)
 			version(r.T, r.dir, name, next.text)
 			link(r.T, r.dir, name, "..data_tmp")
-			r.do(os.Rename(filepath.Join(r.dir, "..data_tmp"), filepath.Join(r.dir, "..data")))
-			r.want(next.effect, next.changed, next.rejected)
+			r.must(os.Rename(filepath.Join(r.dir, "..data_tmp"), filepath.Join(r.dir, "..data")))
+			r.wantState(next.effect, next.changed, next.rejected)
 		}
 	})
 }
 
-func TestAFolderThatIsGoneOrEmptyKeepsTheOldRevision(t *testing.T) {
+func TestReload_KeepsTheRevisionWhenTheFolderIsMissingOrEmpty(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
 		away := r.dir + "-away"
-		r.do(os.Rename(r.dir, away))
-		r.want(allowed, false, true)
-		if docs := r.get().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allows {
+		r.must(os.Rename(r.dir, away))
+		r.wantState(allowed, false, true)
+		if docs := r.revision().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allowDocument {
 			r.Errorf("the documents are not those of the active revision: %v", docs)
 		}
-		r.do(os.Mkdir(r.dir, 0o700))
-		r.want(allowed, false, true)
-		if why := r.get().GetRevision().GetRejected()[0].GetMessage(); !strings.Contains(why, "no policy document") {
+		r.must(os.Mkdir(r.dir, 0o700))
+		r.wantState(allowed, false, true)
+		if why := r.revision().GetRevision().GetRejected()[0].GetMessage(); !strings.Contains(why, "no policy document") {
 			r.Errorf("it does not say that the folder is empty: %q", why)
 		}
-		r.write("policy.yaml", refuses)
-		r.want(denied, true, false)
-		r.do(os.RemoveAll(r.dir))
-		r.want(denied, false, true)
-		r.do(os.Rename(away, r.dir))
-		r.want(allowed, true, false)
+		r.write("policy.yaml", denyDocument)
+		r.wantState(denied, true, false)
+		r.must(os.RemoveAll(r.dir))
+		r.wantState(denied, false, true)
+		r.must(os.Rename(away, r.dir))
+		r.wantState(allowed, true, false)
 	})
 }
 
-func TestFilesComeAndGo(t *testing.T) {
+func TestReload_ActivatesAddedAndRemovedFiles(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.write("second.yaml", strings.Replace(refuses, "name: p", "name: q", 1))
-		r.want(denied, true, false)
-		r.do(os.Remove(filepath.Join(r.dir, "second.yaml")))
-		r.want(allowed, true, false)
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.write("second.yaml", strings.Replace(denyDocument, "name: p", "name: q", 1))
+		r.wantState(denied, true, false)
+		r.must(os.Remove(filepath.Join(r.dir, "second.yaml")))
+		r.wantState(allowed, true, false)
 		r.write("THIRD.JSON", `{"version": 1, "rules": [{"name": "none", "action": "deny"}]}`)
-		r.want(denied, true, false)
-		r.do(os.Remove(filepath.Join(r.dir, "THIRD.JSON")))
-		r.want(allowed, true, false)
+		r.wantState(denied, true, false)
+		r.must(os.Remove(filepath.Join(r.dir, "THIRD.JSON")))
+		r.wantState(allowed, true, false)
 		r.write("notes.txt", "no policy")
-		r.write(".hidden.yaml", broken)
-		r.do(os.Mkdir(filepath.Join(r.dir, "folder.yaml"), 0o700))
-		r.want(allowed, false, false)
-		r.write("same-name.yaml", refuses)
-		r.want(allowed, false, true)
+		r.write(".hidden.yaml", invalidDocument)
+		r.must(os.Mkdir(filepath.Join(r.dir, "folder.yaml"), 0o700))
+		r.wantState(allowed, false, false)
+		r.write("same-name.yaml", denyDocument)
+		r.wantState(allowed, false, true)
 	})
 }
 
-func TestAFileThatIsHalfWrittenIsNotBelieved(t *testing.T) {
+func TestReload_IgnoresAPartlyWrittenFile(t *testing.T) {
 	t.Parallel()
 	whole := "version: 1\nname: p\ndefault: allow\ntools:\n  other: {action: allow}\n  read: {action: deny}\n"
 	half, _, _ := strings.Cut(whole, "  read")
-	follow(t, one(whole), func(r *reloading) {
+	runReload(t, oneDocument(whole), func(r *reloadFixture) {
 		for i := range 20 { // at any phase of the service's scans
 			r.write("policy.yaml", half)
 			for range 2 {
-				time.Sleep(blink / 2)
+				time.Sleep(shortPause / 2)
 				synctest.Wait()
 				if got := r.effect("read"); got != denied {
 					r.Fatalf("half a document was believed: a call is judged %v", got)
 				}
 			}
 			r.write("policy.yaml", whole)
-			time.Sleep(notice + time.Duration(i)*31*time.Millisecond)
+			time.Sleep(maxReloadDelay + time.Duration(i)*31*time.Millisecond)
 		}
-		r.want(denied, false, false)
+		r.wantState(denied, false, false)
 		if r.log.Len() > 0 {
 			r.Errorf("the log tells of\n%s", r.log)
 		}
 	})
 }
 
-func TestADocumentOfTenThousandEntriesIsFollowed(t *testing.T) {
+func TestReload_ActivatesADocumentOfTenThousandEntries(t *testing.T) {
 	t.Parallel()
 	long := func(read string) string {
 		var b strings.Builder
@@ -301,10 +301,10 @@ func TestADocumentOfTenThousandEntriesIsFollowed(t *testing.T) {
 		}
 		return b.String() + "  read: {action: " + read + "}\n"
 	}
-	follow(t, one(long("allow")), func(r *reloading) {
-		r.want(allowed, false, false)
+	runReload(t, oneDocument(long("allow")), func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
 		r.write("policy.yaml", long("deny"))
-		r.want(denied, true, false)
+		r.wantState(denied, true, false)
 		if got := r.effect("tool-9999"); got != denied {
 			r.Errorf("the last of the entries is judged %v", got)
 		}

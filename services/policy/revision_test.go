@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-func TestGet(t *testing.T) {
+func TestGetRevision_ReturnsTheActiveRevision(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	viewer := policyv1.NewPolicyServiceClient(s.Person(t, "viewer"))
@@ -47,7 +47,7 @@ func TestGet(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
 }
 
-func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
+func TestApplyDocuments_IsRefusedWhenPoliciesComeFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, document)
 	s := serve(t, options{paths: []string{dir}, tokens: append(records(),
@@ -62,7 +62,7 @@ func TestApplyIsRefusedWhereThePoliciesComeFromFiles(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
-func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
+func TestDecideCall_OperatorsOfATenantNameOnlyItsPrincipals(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{tokens: append(rpctest.Records(),
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
@@ -101,18 +101,18 @@ func TestOperatorsOfATenantAskForItsPrincipalsAlone(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 }
 
-func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
+func TestDecideCall_UsesNoRevisionOlderThanRequired(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		first := r.get().GetRevision().GetActivation()
-		r.write("policy.yaml", refuses)
-		r.want(denied, true, false)
-		second := r.get().GetRevision().GetActivation()
-		r.write("policy.yaml", "# again\n"+allows)
-		r.want(allowed, true, false)
-		third := r.get().GetRevision().GetActivation()
-		r.write("policy.yaml", broken)
-		r.want(allowed, false, true)
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		first := r.revision().GetRevision().GetActivation()
+		r.write("policy.yaml", denyDocument)
+		r.wantState(denied, true, false)
+		second := r.revision().GetRevision().GetActivation()
+		r.write("policy.yaml", "# again\n"+allowDocument)
+		r.wantState(allowed, true, false)
+		third := r.revision().GetRevision().GetActivation()
+		r.write("policy.yaml", invalidDocument)
+		r.wantState(allowed, false, true)
 
 		future := "zzzzzzzzzzzz-" + strings.Repeat("0", 16)
 		tests := []struct {
@@ -145,25 +145,25 @@ func TestACallerIsNeverJudgedByWhatCameBeforeARevisionThatItSaw(t *testing.T) {
 	})
 }
 
-func TestWatchSendsTheRevisionAtOnceThenBeatsAndChanges(t *testing.T) {
+func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		heard := newHearing[policyv1.WatchRevisionResponse](r.Context())
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		heard := newWatchStream[policyv1.WatchRevisionResponse](r.Context())
 		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it ends with the test
 		synctest.Wait()
-		if got := heard.all(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.get().GetRevision().GetId() {
+		if got := heard.messages(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.revision().GetRevision().GetId() {
 			r.Fatalf("at once it heard %v", got)
 		}
-		r.want(allowed, false, false)
-		r.write("policy.yaml", refuses)
-		r.want(denied, true, false)
-		changed := r.get().GetRevision()
-		r.write("policy.yaml", broken)
-		r.want(denied, false, true)
-		heard.wantBeats(r.T)
+		r.wantState(allowed, false, false)
+		r.write("policy.yaml", denyDocument)
+		r.wantState(denied, true, false)
+		changed := r.revision().GetRevision()
+		r.write("policy.yaml", invalidDocument)
+		r.wantState(denied, false, true)
+		heard.wantHeartbeats(r.T)
 
 		var fresh, rejected int
-		for _, h := range heard.all() {
+		for _, h := range heard.messages() {
 			rev := h.message.GetRevision()
 			if rev.GetId() == changed.GetId() {
 				if fresh++; fresh == 1 && !h.at.Equal(changed.GetActivated().AsTime()) {
@@ -175,14 +175,14 @@ func TestWatchSendsTheRevisionAtOnceThenBeatsAndChanges(t *testing.T) {
 			}
 		}
 		if fresh < 4 || rejected < 2 || rejected >= fresh {
-			r.Errorf("of %d messages %d told of the new revision and %d of a rejected one", len(heard.all()), fresh, rejected)
+			r.Errorf("of %d messages %d told of the new revision and %d of a rejected one", len(heard.messages()), fresh, rejected)
 		}
 	})
 }
 
-func TestWatchOverAConnection(t *testing.T) {
+func TestWatchRevision_OverAConnection(t *testing.T) {
 	t.Parallel()
-	dir := folder(t, allows)
+	dir := folder(t, allowDocument)
 	svc, tokens := build(t, options{paths: []string{dir}})
 	s := rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -200,7 +200,7 @@ func TestWatchOverAConnection(t *testing.T) {
 	if err != nil || first.GetRevision().GetId() == "" {
 		t.Fatalf("the first message is %v, %v", first, err)
 	}
-	write(t, dir, "policy.yaml", refuses)
+	write(t, dir, "policy.yaml", denyDocument)
 	for _, stream := range []policyv1.PolicyService_WatchRevisionClient{gateway, person} {
 		for next := first; next.GetRevision().GetId() == first.GetRevision().GetId(); {
 			if next, err = stream.Recv(); err != nil {

@@ -27,20 +27,20 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// ofUmbrella are words of twoTenants that only people of the tenant "default" may read.
-var ofUmbrella = []string{"umbrella", "acme-takeover"}
+// umbrellaWords are words of twoTenants that only people of the tenant "default" may read.
+var umbrellaWords = []string{"umbrella", "acme-takeover"}
 
-// foreigners are people of a tenant other than the installation's.
-func foreigners() []*identityv1.TokenRecord {
+// otherTenantTokens are people of a tenant other than the installation's.
+func otherTenantTokens() []*identityv1.TokenRecord {
 	return []*identityv1.TokenRecord{
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
 		rpctest.Record("acme-viewer", "acme", authv1.TokenRole_TOKEN_ROLE_VIEWER),
 	}
 }
 
-func TestDocuments_PeopleOfAnotherTenantReadNone(t *testing.T) {
+func TestDocuments_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 	t.Parallel()
-	s := serve(t, options{paths: []string{folder(t, twoTenants)}, tokens: append(rpctest.Records(), foreigners()...)})
+	s := serve(t, options{paths: []string{folder(t, twoTenants)}, tokens: append(rpctest.Records(), otherTenantTokens()...)})
 	for _, name := range []string{"acme-operator", "acme-viewer"} {
 		client := policyv1.NewPolicyServiceClient(s.Person(t, name))
 		_, err := client.GetRevision(t.Context(), new(policyv1.GetRevisionRequest))
@@ -63,9 +63,9 @@ func TestDocuments_PeopleOfAnotherTenantReadNone(t *testing.T) {
 	}
 }
 
-func TestExplainCall_PeopleOfAnotherTenantReadOnlyWhatMatched(t *testing.T) {
+func TestExplainCall_ReturnsOnlyMatchedRulesToPeopleOfAnotherTenant(t *testing.T) {
 	t.Parallel()
-	s := serve(t, options{paths: []string{folder(t, twoTenants)}, tokens: append(rpctest.Records(), foreigners()...)})
+	s := serve(t, options{paths: []string{folder(t, twoTenants)}, tokens: append(rpctest.Records(), otherTenantTokens()...)})
 	ask := func(name string) *policyv1.ExplainCallResponse {
 		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).ExplainCall(t.Context(),
 			&policyv1.ExplainCallRequest{Call: call("export"), Subject: rpctest.Principal("acme", "bob")})
@@ -78,7 +78,7 @@ func TestExplainCall_PeopleOfAnotherTenantReadOnlyWhatMatched(t *testing.T) {
 	for _, name := range []string{"acme-operator", "acme-viewer"} {
 		got := ask(name)
 		text := prototext.Format(got)
-		if slices.ContainsFunc(ofUmbrella, func(word string) bool { return strings.Contains(text, word) }) {
+		if slices.ContainsFunc(umbrellaWords, func(word string) bool { return strings.Contains(text, word) }) {
 			t.Errorf("%s reads of another tenant:\n%s", name, text)
 		}
 		if len(got.GetRules()) != 1 || got.GetRules()[0].GetRule().GetRule() != "both" || len(got.GetRules()[0].GetChecks()) != 3 {
@@ -93,12 +93,12 @@ func TestExplainCall_PeopleOfAnotherTenantReadOnlyWhatMatched(t *testing.T) {
 	}
 }
 
-func TestFindings_PeopleOfAnotherTenantReadOnlyThatThereAreSome(t *testing.T) {
+func TestFindings_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 	t.Parallel()
-	follow(t, one(allows), func(r *reloading) {
-		r.want(allowed, false, false)
+	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
+		r.wantState(allowed, false, false)
 		r.write("policy.yaml", strings.Replace(twoTenants, "action: allow}\n  - {name: both", "action: umbrella}\n  - {name: both", 1))
-		r.want(allowed, false, true)
+		r.wantState(allowed, false, true)
 		for name, tt := range map[string]struct {
 			caller *authn.Caller
 			reads  bool
@@ -113,10 +113,10 @@ func TestFindings_PeopleOfAnotherTenantReadOnlyThatThereAreSome(t *testing.T) {
 			if tt.caller != nil {
 				ctx = authn.WithCaller(ctx, tt.caller)
 			}
-			heard := newHearing[policyv1.WatchRevisionResponse](ctx)
+			heard := newWatchStream[policyv1.WatchRevisionResponse](ctx)
 			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it ends with the test
 			synctest.Wait()
-			found := heard.all()[0].message.GetRevision().GetRejected()
+			found := heard.messages()[0].message.GetRevision().GetRejected()
 			if len(found) != 1 {
 				t.Fatalf("%s reads %v, want one finding", name, found)
 			}

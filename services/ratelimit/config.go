@@ -13,18 +13,18 @@ type Config struct {
 	MaxBuckets int
 	// MaxReservations is the largest number of reservations that exist at the same time. It is at least 1. More
 	// reservations are refused.
-	MaxLeases int
+	MaxReservations int
 }
 
 // DefaultConfig returns the default configuration.
-func DefaultConfig() Config { return Config{MaxBuckets: 1_000_000, MaxLeases: 1_000_000} }
+func DefaultConfig() Config { return Config{MaxBuckets: 1_000_000, MaxReservations: 1_000_000} }
 
 // FromFile returns the configuration of the service. It is always the default, because the file has no keys for it.
 func FromFile(*config.File) Config { return DefaultConfig() }
 
 // Validate returns an error if the configuration is not valid.
 func (c *Config) Validate() error {
-	if c.MaxBuckets < 1 || c.MaxLeases < 1 {
+	if c.MaxBuckets < 1 || c.MaxReservations < 1 {
 		return errors.New("ratelimit: MaxBuckets and MaxReservations must be at least 1")
 	}
 	return nil

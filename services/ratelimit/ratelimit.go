@@ -25,7 +25,7 @@ import (
 )
 
 // defaultLifetime is how long a reservation lasts if the request has no time.
-const defaultLease = 5 * time.Minute
+const defaultLifetime = 5 * time.Minute
 
 var (
 	// errUnsupported means that a request has an unsupported kind of limit, or amounts to settle.
@@ -57,7 +57,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	memory, err := store.NewMemory(store.Bounds{Buckets: cfg.MaxBuckets, Leases: cfg.MaxLeases})
+	memory, err := store.NewMemory(store.Bounds{Buckets: cfg.MaxBuckets, Reservations: cfg.MaxReservations})
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: %w", err)
 	}
@@ -75,11 +75,11 @@ func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLim
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	answer, err := s.store.Reserve(ctx, store.Reservation{
-		Key:    own(ctx, req.GetIdempotencyKey()),
-		Owner:  own(ctx, authn.CallerOf(ctx).Principal.GetSubject()),
-		Limits: limits,
-		Lease:  leaseOr(req.GetLease()),
+	answer, err := s.store.Reserve(ctx, store.ReserveRequest{
+		Key:      tenantName(ctx, req.GetIdempotencyKey()),
+		Owner:    tenantName(ctx, authn.CallerOf(ctx).Principal.GetSubject()),
+		Limits:   limits,
+		Lifetime: lifetimeOr(req.GetLease()),
 	})
 	if err != nil {
 		return nil, toStatus(err)
@@ -91,7 +91,7 @@ func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLim
 
 // RenewLease implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) RenewLease(ctx context.Context, req *ratelimitv1.RenewLeaseRequest) (*ratelimitv1.RenewLeaseResponse, error) {
-	expires, err := s.store.Renew(ctx, req.GetLeaseId(), leaseOr(req.GetLease()))
+	expires, err := s.store.Renew(ctx, req.GetLeaseId(), lifetimeOr(req.GetLease()))
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -132,7 +132,7 @@ func (s *Service) PeekBuckets(ctx context.Context, req *ratelimitv1.PeekBucketsR
 
 // ResetBucket implements ratelimitv1.RateLimitServiceServer.
 func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketRequest) (*ratelimitv1.ResetBucketResponse, error) {
-	if err := s.store.Reset(ctx, own(ctx, req.GetBucket())); err != nil {
+	if err := s.store.Reset(ctx, tenantName(ctx, req.GetBucket())); err != nil {
 		return nil, toStatus(err)
 	}
 	by := authn.CallerOf(ctx)
@@ -143,13 +143,13 @@ func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketR
 
 // tenantName returns a key or a bucket with the caller's tenant as a prefix, so that callers can use only the keys and
 // buckets of their own tenant. The name of a tenant contains no slash.
-func own(ctx context.Context, name string) string {
+func tenantName(ctx context.Context, name string) string {
 	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
 
-func leaseOr(d *durationpb.Duration) time.Duration {
+func lifetimeOr(d *durationpb.Duration) time.Duration {
 	if d == nil {
-		return defaultLease
+		return defaultLifetime
 	}
 	return d.AsDuration()
 }
@@ -179,18 +179,18 @@ func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, er
 		if err != nil {
 			return nil, fmt.Errorf("limit %d: cost must be a whole number of at most 63 bits, is %q: %w", i, l.GetCost(), store.ErrInvalid)
 		}
-		out[i] = store.Limit{Bucket: own(ctx, l.GetBucket()), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
+		out[i] = store.Limit{Bucket: tenantName(ctx, l.GetBucket()), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
 	}
 	return out, nil
 }
 
-func pack(req *ratelimitv1.ReserveLimitsRequest, a store.Answer) *ratelimitv1.ReserveLimitsResponse {
+func pack(req *ratelimitv1.ReserveLimitsRequest, a store.Result) *ratelimitv1.ReserveLimitsResponse {
 	left := remaining(req.GetLimits(), a.Remaining)
 	if a.Granted {
 		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{
-			Id:        a.Lease.ID,
-			Granted:   timestamppb.New(a.Lease.Granted),
-			Expires:   timestamppb.New(a.Lease.Expires),
+			Id:        a.Reservation.ID,
+			Granted:   timestamppb.New(a.Reservation.Granted),
+			Expires:   timestamppb.New(a.Reservation.Expires),
 			Remaining: left,
 			Tightest:  int32(a.Limit),
 		}}}

@@ -30,11 +30,11 @@ func remaining(pairs ...string) []*ratelimitv1.Remaining {
 	return out
 }
 
-func TestReserveGrantsALease(t *testing.T) {
+func TestReserveLimits_GrantsAReservation(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	before := time.Now()
-	lease := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "3"), limit("c", "9223372036854775807")))
+	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "3"), limit("c", "9223372036854775807")))
 	if diff := cmp.Diff(remaining("a", "9", "b", "2", "c", "9223372036854775806"), lease.GetRemaining(), protocmp.Transform()); diff != "" {
 		t.Errorf("remaining (-want +got):\n%s", diff)
 	}
@@ -50,17 +50,17 @@ func TestReserveGrantsALease(t *testing.T) {
 	}
 	req := request("k2", limit("a", "10"))
 	req.Lease = durationpb.New(time.Hour)
-	lease = l.of(t, "default").granted(req)
+	lease = l.inTenant(t, "default").granted(req)
 	if life := lease.GetExpires().AsTime().Sub(lease.GetGranted().AsTime()); life != time.Hour {
 		t.Errorf("it lives for %v, want the hour that was asked for", life)
 	}
 }
 
-func TestReserveRefusesAllOrNothing(t *testing.T) {
+func TestReserveLimits_TakesNothingWhenOneLimitIsFull(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	l.of(t, "default").granted(request("first", limit("b", "1")))
-	refusal := l.of(t, "default").refused(request("second", limit("a", "10"), limit("b", "1"), limit("c", "10")))
+	l := serveDefault(t)
+	l.inTenant(t, "default").granted(request("first", limit("b", "1")))
+	refusal := l.inTenant(t, "default").refused(request("second", limit("a", "10"), limit("b", "1"), limit("c", "10")))
 	if refusal.GetCode() != commonv1.Code_CODE_RATE_LIMITED || refusal.GetLimit() != 1 || refusal.GetNever() {
 		t.Errorf("the refusal is %v, want that of limit 1", refusal)
 	}
@@ -73,10 +73,10 @@ func TestReserveRefusesAllOrNothing(t *testing.T) {
 	}
 	l.wantLeft(t, limit("a", "10"), "10")
 	// A refusal is not remembered: its key can be used for other limits.
-	l.of(t, "default").granted(request("second", limit("a", "10")))
+	l.inTenant(t, "default").granted(request("second", limit("a", "10")))
 }
 
-func TestReserveSaysThatItWillNeverFit(t *testing.T) {
+func TestReserveLimits_ReportsNeverWhenTheCostExceedsTheMax(t *testing.T) {
 	t.Parallel()
 	costly := limit("b", "2")
 	costly.Cost = "3"
@@ -87,9 +87,9 @@ func TestReserveSaysThatItWillNeverFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := standard(t)
-			l.of(t, "default").granted(request("filler", limit("full", "1")))
-			refusal := l.of(t, "default").refused(request("k", limits...))
+			l := serveDefault(t)
+			l.inTenant(t, "default").granted(request("filler", limit("full", "1")))
+			refusal := l.inTenant(t, "default").refused(request("k", limits...))
 			if refusal.GetRetryAfter() != nil || !refusal.GetNever() || refusal.GetLimit() != 1 {
 				t.Errorf("the refusal is %v, want never for limit 1", refusal)
 			}
@@ -97,9 +97,9 @@ func TestReserveSaysThatItWillNeverFit(t *testing.T) {
 	}
 }
 
-func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
+func TestReserveLimits_SupportsOnlySlidingWindows(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	for number, name := range ratelimitv1.LimitKind_name {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,18 +112,18 @@ func TestReserveOffersSlidingWindowsAlone(t *testing.T) {
 			case ratelimitv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
 				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
 			}
-			_, err := l.ReserveLimits(of(t, "default"), request("k", limit("beside", "10"), kind))
+			_, err := l.ReserveLimits(inTenant(t, "default"), request("k", limit("beside", "10"), kind))
 			rpctest.WantStatus(t, err, code, reason)
-			_, err = l.PeekBuckets(of(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{kind}})
+			_, err = l.PeekBuckets(inTenant(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{kind}})
 			rpctest.WantStatus(t, err, code, reason)
 			l.wantLeft(t, limit("beside", "10"), "10")
 		})
 	}
 }
 
-func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
+func TestReserveLimits_InvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	const contract, limiter = "INVALID_REQUEST", "LIMIT_INVALID"
 	tests := []struct {
 		name   string
@@ -163,31 +163,31 @@ func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
 			t.Parallel()
 			req := request("k", limit("a", "10"), limit("b", "10"))
 			c.change(req)
-			_, err := l.ReserveLimits(of(t, "default"), req)
+			_, err := l.ReserveLimits(inTenant(t, "default"), req)
 			rpctest.WantStatus(t, err, codes.InvalidArgument, c.reason)
 			l.wantLeft(t, limit("a", "10"), "10")
 		})
 	}
 }
 
-func TestABucketKeepsItsWindow(t *testing.T) {
+func TestReserveLimits_IsRefusedWhenTheWindowChanges(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	l.of(t, "default").granted(request("k", limit("a", "10")))
+	l := serveDefault(t)
+	l.inTenant(t, "default").granted(request("k", limit("a", "10")))
 	other := limit("a", "10")
 	other.Window = durationpb.New(time.Hour)
-	_, err := l.ReserveLimits(of(t, "default"), request("k2", other))
+	_, err := l.ReserveLimits(inTenant(t, "default"), request("k2", other))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
 	larger := limit("a", "20") // the max may change, and a change refills nothing
 	l.wantLeft(t, larger, "19")
 }
 
-func TestARepeatTakesNothingMore(t *testing.T) {
+func TestReserveLimits_RepeatTakesNothing(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	req := request("k", limit("a", "10"), limit("b", "10"))
-	first := l.of(t, "default").granted(req)
-	again := l.of(t, "default").granted(req)
+	first := l.inTenant(t, "default").granted(req)
+	again := l.inTenant(t, "default").granted(req)
 	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
 		t.Errorf("a repeat is answered differently (-first +again):\n%s", diff)
 	}
@@ -200,50 +200,50 @@ func TestARepeatTakesNothingMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := l.ReserveLimits(of(t, "default"), other)
+			_, err := l.ReserveLimits(inTenant(t, "default"), other)
 			rpctest.WantStatus(t, err, codes.InvalidArgument, "IDEMPOTENCY_KEY_REUSED")
 		})
 	}
 }
 
-func TestKeysAndBucketsBelongToATenant(t *testing.T) {
+func TestReserveLimits_KeysAndBucketsBelongToATenant(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	req := request("k", limit("a", "1"))
-	own := l.of(t, "default").granted(req)
-	foreign := l.of(t, "acme").granted(proto.CloneOf(req))
+	own := l.inTenant(t, "default").granted(req)
+	foreign := l.inTenant(t, "acme").granted(proto.CloneOf(req))
 	if own.GetId() == foreign.GetId() {
 		t.Error("two tenants share a lease")
 	}
 	// A tenant together with the beginning of a name is not equal to another tenant.
-	l.of(t, "a").granted(request("b/k", limit("c/x", "1")))
-	l.of(t, "a-b").granted(request("k", limit("x", "1")))
-	l.of(t, "acme").refused(request("k2", limit("a", "1")))
-	l.of(t, "default").refused(request("k2", limit("a", "1")))
+	l.inTenant(t, "a").granted(request("b/k", limit("c/x", "1")))
+	l.inTenant(t, "a-b").granted(request("k", limit("x", "1")))
+	l.inTenant(t, "acme").refused(request("k2", limit("a", "1")))
+	l.inTenant(t, "default").refused(request("k2", limit("a", "1")))
 }
 
-func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
+func TestReserveLimits_IsRefusedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]ratelimit.Config{
-		"buckets": {MaxBuckets: 1, MaxLeases: 100},
-		"leases":  {MaxBuckets: 100, MaxLeases: 1},
+		"buckets": {MaxBuckets: 1, MaxReservations: 100},
+		"leases":  {MaxBuckets: 100, MaxReservations: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := serve(t, cfg, io.Discard)
-			l.of(t, "default").granted(request("k", limit("a", "10")))
-			_, err := l.ReserveLimits(of(t, "default"), request("k2", limit("b", "10")))
+			l.inTenant(t, "default").granted(request("k", limit("a", "10")))
+			_, err := l.ReserveLimits(inTenant(t, "default"), request("k2", limit("b", "10")))
 			rpctest.WantStatus(t, err, codes.ResourceExhausted, "LIMITER_FULL")
-			l.of(t, "default").granted(request("k", limit("a", "10")))
+			l.inTenant(t, "default").granted(request("k", limit("a", "10")))
 		})
 	}
 }
 
 // A principal that invents names of buckets fills only its quota. Other principals of its tenant, and those of the same
 // name in other tenants, are not refused.
-func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
+func TestReserveLimits_OnePrincipalCannotFillTheStore(t *testing.T) {
 	t.Parallel()
-	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxLeases: 1000}, io.Discard)
+	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxReservations: 1000}, io.Discard)
 	invent := func(tenant, subject string, i int) error {
 		name := fmt.Sprint(subject, i)
 		_, err := l.ReserveLimits(authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, subject)), request(name, limit(name, "10")))
@@ -264,14 +264,14 @@ func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
 	}
 }
 
-func TestExactlySoManyOfManyAtOnceAreGranted(t *testing.T) {
+func TestReserveLimits_ConcurrentCallersGetExactlyTheMax(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
+	l := serveDefault(t)
 	var grants atomic.Int64
 	var all sync.WaitGroup
 	for i := range 400 {
 		all.Go(func() {
-			resp, err := l.ReserveLimits(of(t, "default"), request(fmt.Sprintf("k%d", i), limit("a", "100"), limit("b", "1000")))
+			resp, err := l.ReserveLimits(inTenant(t, "default"), request(fmt.Sprintf("k%d", i), limit("a", "100"), limit("b", "1000")))
 			switch {
 			case err != nil:
 				t.Error(err)
@@ -287,11 +287,11 @@ func TestExactlySoManyOfManyAtOnceAreGranted(t *testing.T) {
 	l.wantLeft(t, limit("b", "1000"), "900")
 }
 
-func TestReserve_AnswersNameTheProcessThatCounts(t *testing.T) {
+func TestReserveLimits_NamesTheInstance(t *testing.T) {
 	t.Parallel()
-	one, other := standard(t), standard(t)
-	ask := func(l *limiter, key, most string) string {
-		resp, err := l.of(t, "default").ReserveLimits(of(t, "default"), request(key, limit("a", most)))
+	one, other := serveDefault(t), serveDefault(t)
+	ask := func(l *testServer, key, most string) string {
+		resp, err := l.inTenant(t, "default").ReserveLimits(inTenant(t, "default"), request(key, limit("a", most)))
 		if err != nil {
 			t.Fatal(err)
 		}

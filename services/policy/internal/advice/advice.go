@@ -7,13 +7,13 @@ package advice
 
 import policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 
-// mostAttacks is the largest number of attacks in the advice on one tool.
-const mostAttacks = 6
+// maxAttacks is the largest number of attacks in the advice on one tool.
+const maxAttacks = 6
 
 // For returns the advice on a tool of a server with the classification c. If c is nil or has no category, the tool is
 // unclassified. The advice has at most six attacks, the most relevant first. The recommended rule is empty if the
 // server's name does not match `^[a-z0-9-]{1,32}$` or the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`,
 // because a document can't name them.
 func For(server, tool string, c *policyv1.Classification) *policyv1.Advice {
-	return &policyv1.Advice{Why: why(c), Attacks: exploiting(c), RecommendedRule: document(server, tool, c)}
+	return &policyv1.Advice{Why: whyText(c), Attacks: attacksOn(c), RecommendedRule: document(server, tool, c)}
 }

@@ -24,13 +24,13 @@ type Entry struct {
 	// References are the corresponding entries of the OWASP lists, with their names.
 	References []string
 
-	// about has the kinds of tools that the attack exploits.
-	about []access
+	// targets has the kinds of tools that the attack exploits.
+	targets []target
 }
 
 // Entries returns the attack catalog, sorted by ID. The caller may change the result.
 func Entries() []Entry {
-	out := slices.Concat(deeds, flows, definitions, people)
+	out := slices.Concat(callAttacks, dataFlowAttacks, definitionAttacks, peopleAttacks)
 	for i := range out {
 		out[i].References = slices.Clone(out[i].References)
 	}
@@ -38,17 +38,17 @@ func Entries() []Entry {
 }
 
 // Attacks returns the attack catalog as messages, sorted by ID.
-func Attacks() []*policyv1.Attack { return shown(Entries()) }
+func Attacks() []*policyv1.Attack { return toMessages(Entries()) }
 
 // attacksOn returns the attacks that are most relevant for a tool with the classification c. They are sorted by
 // descending relevance and then by ID.
-func exploiting(c *policyv1.Classification) []*policyv1.Attack {
-	found := slices.DeleteFunc(Entries(), func(e Entry) bool { return e.from(c) == 0 })
-	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.from(c), a.from(c)) })
-	return shown(found[:min(len(found), mostAttacks)])
+func attacksOn(c *policyv1.Classification) []*policyv1.Attack {
+	found := slices.DeleteFunc(Entries(), func(e Entry) bool { return e.relevanceFor(c) == 0 })
+	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.relevanceFor(c), a.relevanceFor(c)) })
+	return toMessages(found[:min(len(found), maxAttacks)])
 }
 
-func shown(entries []Entry) []*policyv1.Attack {
+func toMessages(entries []Entry) []*policyv1.Attack {
 	out := make([]*policyv1.Attack, 0, len(entries))
 	for _, e := range entries {
 		out = append(out, &policyv1.Attack{Id: e.ID, Name: e.Name, Description: e.Happens + " " + e.Stopped, References: e.References})

@@ -16,7 +16,7 @@ import (
 )
 
 // The catalog as a list. An id here stays with its attack, because pages and people refer to it.
-func TestEntries(t *testing.T) {
+func TestEntries_IDsAreStable(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"AT01 Runaway loop", "AT02 Autonomous destruction", "AT03 Unwanted payment", "AT04 Silent overwrite", "AT05 Bulk effect",
@@ -38,7 +38,7 @@ var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) 
 
 // Every entry is complete: sentences, references, each with one name, and a rule that loads by itself, or a sentence
 // about what replaces it.
-func TestEntriesAreComplete(t *testing.T) {
+func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
 	for _, e := range advice.Entries() {
@@ -80,7 +80,7 @@ func kinds(references []string) []string {
 }
 
 // The rules of all entries can be active together.
-func TestRulesStandTogether(t *testing.T) {
+func TestEntries_RulesLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for _, e := range advice.Entries() {
@@ -91,7 +91,7 @@ func TestRulesStandTogether(t *testing.T) {
 	compiled(t, all...)
 }
 
-func TestAttacks(t *testing.T) {
+func TestAttacks_MatchEntries(t *testing.T) {
 	t.Parallel()
 	entries, attacks := advice.Entries(), advice.Attacks()
 	if len(entries) != len(attacks) {
@@ -129,7 +129,7 @@ func classifications() []*policyv1.Classification {
 }
 
 // Every tool has at most six attacks, each once. Each attack of the catalog is shown for some tool.
-func TestEveryAttackIsShown(t *testing.T) {
+func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	t.Parallel()
 	shown := make(map[string]bool)
 	for _, c := range append(classifications(), nil) {
@@ -158,7 +158,7 @@ func exploited(c *policyv1.Classification) []string {
 }
 
 // The attacks that need such a tool come first.
-func TestAttacksOfKinds(t *testing.T) {
+func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH
 	of := func(category mcpv1.Category, risk policyv1.Risk, sensitivity, openWorld, blastRadius policyv1.Axis) *policyv1.Classification {

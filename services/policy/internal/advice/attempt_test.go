@@ -23,8 +23,8 @@ type attempt struct {
 	Tool facts `json:"tool"`
 	// Times is how often the call is made at once; absent: once.
 	Times int `json:"times"`
-	// Anew is what differs in each call: "session", "agent" (with its own subject) or nothing.
-	Anew string `json:"anew"`
+	// Varies is what differs in each call: "session", "agent" (with its own subject) or nothing.
+	Varies string `json:"anew"`
 	// Want is the result of the calls: "allowed", "limited" (at some call), "denied", "held" (each needs an approval)
 	// or "covered" (one approval covers many).
 	Want string `json:"want"`
@@ -50,13 +50,13 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// standings are the standings in stories; empty is callable.
-var standings = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
+// statuses are the standings in stories; empty is callable.
+var statuses = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
-// spelled checks the words that would otherwise count as unknown values.
-func (a *attempt) spelled(t *testing.T) {
+// checkValues checks the words that would otherwise count as unknown values.
+func (a *attempt) checkValues(t *testing.T) {
 	t.Helper()
-	if _, known := standings[a.Tool.Standing]; !known {
+	if _, known := statuses[a.Tool.Standing]; !known {
 		t.Errorf("%s: no tool is %q", a.file, a.Tool.Standing)
 	}
 	if c := a.Tool.Category; c != "" && !slices.Contains(engine.Categories(), c) {
@@ -65,8 +65,8 @@ func (a *attempt) spelled(t *testing.T) {
 	if r := a.Tool.Risk; r != "" && !slices.Contains(engine.Risks(), r) {
 		t.Errorf("%s: no risk is %q", a.file, r)
 	}
-	if !slices.Contains([]string{"", "session", "agent"}, a.Anew) {
-		t.Errorf("%s: %q can't be made anew", a.file, a.Anew)
+	if !slices.Contains([]string{"", "session", "agent"}, a.Varies) {
+		t.Errorf("%s: %q can't be made anew", a.file, a.Varies)
 	}
 }
 
@@ -98,7 +98,7 @@ func (a *attempt) outcome(set *engine.Set) (string, int) {
 // call returns call number i of the attempt.
 func (a *attempt) call(i int) engine.Call {
 	caller := a.Subject.engine()
-	switch a.Anew {
+	switch a.Varies {
 	case "session":
 		caller.Session = fmt.Sprintf("%s-%d", caller.Session, i)
 	case "agent":
@@ -107,7 +107,7 @@ func (a *attempt) call(i int) engine.Call {
 	call := engine.Call{
 		Server: a.Call.Server, Tool: a.Call.Name, Subject: engine.Subject{Caller: caller},
 		Facts: engine.Facts{
-			Status: standings[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
+			Status: statuses[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
 			Tags: a.Tool.Tags, Hints: a.Tool.Hints, Believed: a.Tool.Believed, Sure: !a.Tool.Unsure,
 		},
 	}

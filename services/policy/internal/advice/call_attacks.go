@@ -2,7 +2,7 @@ package advice
 
 // callAttacks are the attacks that use the effect of calls: calls that are made too often, change too much, or do
 // something that no person wanted.
-var deeds = []Entry{
+var callAttacks = []Entry{
 	{
 		ID: "AT01", Name: "Runaway loop",
 		Happens: "An agent makes the same call again and again, because an answer is not what it expects or because nothing tells it to stop. " +
@@ -22,7 +22,7 @@ rules:
     rate_limit: {max: 10, window: 60, per: [session, server, tool]}
 `,
 		References: []string{asi02, asi08},
-		about:      []access{{some, []trait{is(read, financial)}}, {much, []trait{is(write, execute)}}},
+		targets:    []target{{relevanceSome, []trait{hasCategory(read, financial)}}, {relevanceMuch, []trait{hasCategory(write, execute)}}},
 	},
 	{
 		ID: "AT02", Name: "Autonomous destruction",
@@ -38,7 +38,7 @@ rules:
     reason: it removes or overwrites for good
 `,
 		References: []string{asi02, asi10},
-		about:      []access{{all, []trait{is(destructive)}}},
+		targets:    []target{{relevanceAll, []trait{hasCategory(destructive)}}},
 	},
 	{
 		ID: "AT03", Name: "Unwanted payment",
@@ -54,7 +54,7 @@ rules:
     reason: it moves money
 `,
 		References: []string{asi02, asi09},
-		about:      []access{{all, []trait{is(financial)}}},
+		targets:    []target{{relevanceAll, []trait{hasCategory(financial)}}},
 	},
 	{
 		ID: "AT04", Name: "Silent overwrite",
@@ -70,7 +70,7 @@ rules:
     reason: it may overwrite what is there
 `,
 		References: []string{asi02},
-		about:      []access{{some, []trait{is(destructive)}}, {much, []trait{is(write)}}, {all, []trait{is(write), risky}}},
+		targets:    []target{{relevanceSome, []trait{hasCategory(destructive)}}, {relevanceMuch, []trait{hasCategory(write)}}, {relevanceAll, []trait{hasCategory(write), isRisky}}},
 	},
 	{
 		ID: "AT05", Name: "Bulk effect",
@@ -92,9 +92,9 @@ rules:
         && args.ids.all(id, id.matches("^[0-9]{1,20}$")) && args.all(k, k in ["ids", "label"])
 `,
 		References: []string{asi02, asi08},
-		about: []access{
-			{some, []trait{is(write, execute, destructive), raised(blastRadius)}},
-			{all, []trait{is(write, execute, destructive, financial), high(blastRadius)}},
+		targets: []target{
+			{relevanceSome, []trait{hasCategory(write, execute, destructive), isRaised(blastRadius)}},
+			{relevanceAll, []trait{hasCategory(write, execute, destructive, financial), isHigh(blastRadius)}},
 		},
 	},
 	{
@@ -116,7 +116,7 @@ rules:
       where: args.action in ["get", "list"]
 `,
 		References: []string{asi02},
-		about:      []access{{all, []trait{chosen}}},
+		targets:    []target{{relevanceAll, []trait{dependsOnArgument}}},
 	},
 	{
 		ID: "AT07", Name: "Cap evasion",
@@ -133,6 +133,6 @@ rules:
       - {max: 300, window: 60, per: [tenant, server, tool]}
 `,
 		References: []string{asi08, asi10},
-		about:      []access{{some, []trait{is(write, execute)}}, {much, []trait{is(financial)}}},
+		targets:    []target{{relevanceSome, []trait{hasCategory(write, execute)}}, {relevanceMuch, []trait{hasCategory(financial)}}},
 	},
 }

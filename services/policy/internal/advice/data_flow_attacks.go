@@ -1,7 +1,7 @@
 package advice
 
 // dataFlowAttacks are the attacks that use the arguments or the results of calls.
-var flows = []Entry{
+var dataFlowAttacks = []Entry{
 	{
 		ID: "AT08", Name: "Exfiltration through arguments",
 		Happens: "An agent that has read something confidential puts it into the arguments of a call that goes outside: the text of a message, an address to be fetched. " +
@@ -30,11 +30,11 @@ rules:
       where: url.under(args.url, "https://docs.example.com/") && args.all(k, k in ["url"])
 `,
 		References: []string{mcp06, asi01, asi02},
-		about: []access{
-			{some, []trait{is(write), raised(openWorld)}},
-			{much, []trait{is(execute), raised(openWorld)}},
-			{much, []trait{is(read), high(openWorld)}},
-			{all, []trait{is(write), high(openWorld)}},
+		targets: []target{
+			{relevanceSome, []trait{hasCategory(write), isRaised(openWorld)}},
+			{relevanceMuch, []trait{hasCategory(execute), isRaised(openWorld)}},
+			{relevanceMuch, []trait{hasCategory(read), isHigh(openWorld)}},
+			{relevanceAll, []trait{hasCategory(write), isHigh(openWorld)}},
 		},
 	},
 	{
@@ -54,11 +54,11 @@ rules:
     rate_limit: {max: 500, window: 1d, per: [principal, server]}
 `,
 		References: []string{mcp01, mcp10, asi02},
-		about: []access{
-			{some, []trait{is(execute)}},
-			{much, []trait{is(read), raised(sensitivity)}},
-			{much, []trait{is(read), high(blastRadius)}},
-			{all, []trait{high(sensitivity)}},
+		targets: []target{
+			{relevanceSome, []trait{hasCategory(execute)}},
+			{relevanceMuch, []trait{hasCategory(read), isRaised(sensitivity)}},
+			{relevanceMuch, []trait{hasCategory(read), isHigh(blastRadius)}},
+			{relevanceAll, []trait{isHigh(sensitivity)}},
 		},
 	},
 	{
@@ -79,7 +79,7 @@ rules:
       where: args.command in ["make lint", "make test"] && args.all(k, k in ["command"])
 `,
 		References: []string{mcp05, asi05},
-		about:      []access{{all, []trait{is(execute)}}},
+		targets:    []target{{relevanceAll, []trait{hasCategory(execute)}}},
 	},
 	{
 		ID: "AT11", Name: "Indirect prompt injection",
@@ -95,11 +95,11 @@ rules:
     reason: agents that read strangers' texts change nothing; hand over to another one
 `,
 		References: []string{mcp06, asi01},
-		about: []access{
-			{some, []trait{is(read)}},
-			{much, []trait{is(read), raised(openWorld), raised(sensitivity)}},
-			{much, []trait{is(execute), high(openWorld)}},
-			{all, []trait{is(read), high(openWorld)}},
+		targets: []target{
+			{relevanceSome, []trait{hasCategory(read)}},
+			{relevanceMuch, []trait{hasCategory(read), isRaised(openWorld), isRaised(sensitivity)}},
+			{relevanceMuch, []trait{hasCategory(execute), isHigh(openWorld)}},
+			{relevanceAll, []trait{hasCategory(read), isHigh(openWorld)}},
 		},
 	},
 	{
@@ -116,6 +116,6 @@ rules:
     reason: what is kept here steers agents later
 `,
 		References: []string{mcp10, asi06},
-		about:      []access{{much, []trait{is(write)}}},
+		targets:    []target{{relevanceMuch, []trait{hasCategory(write)}}},
 	},
 }

@@ -1,7 +1,7 @@
 package advice
 
 // definitionAttacks are the attacks that servers make with the definitions of their tools.
-var definitions = []Entry{
+var definitionAttacks = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",
 		Happens: "The definition of a tool speaks to the model instead of describing the tool, often in invisible characters: read this file first, do not tell the user. " +
@@ -15,7 +15,7 @@ rules:
     action: hide
 `,
 		References: []string{mcp03, asi01, asi04},
-		about:      []access{{seen, []trait{tagged(tagSpeaks, tagHidden)}}},
+		targets:    []target{{relevanceSeen, []trait{hasTag(tagSpeaks, tagHidden)}}},
 	},
 	{
 		ID: "AT14", Name: "Changed definition",
@@ -23,7 +23,7 @@ rules:
 			"This is also called a rug pull.",
 		Stopped:    "No rule is needed: the catalog pins the definitions that were accepted. A tool with another definition is not listed and can't be called until a person has accepted the change, unless pinning is off for the server.",
 		References: []string{mcp03, mcp04, asi04},
-		about:      []access{{some, nil}},
+		targets:    []target{{relevanceSome, nil}},
 	},
 	{
 		ID: "AT15", Name: "Look-alike tool",
@@ -38,7 +38,7 @@ rules:
     action: allow
 `,
 		References: []string{mcp03, asi04},
-		about:      []access{{some, nil}},
+		targets:    []target{{relevanceSome, nil}},
 	},
 	{
 		ID: "AT16", Name: "Understated definition",
@@ -51,6 +51,6 @@ name: AT16-understated-definition
 default: by_risk
 `,
 		References: []string{mcp03, asi04},
-		about:      []access{{some, []trait{is(read)}}, {seen, []trait{unsure}}},
+		targets:    []target{{relevanceSome, []trait{hasCategory(read)}}, {relevanceSeen, []trait{isUncertain}}},
 	},
 }

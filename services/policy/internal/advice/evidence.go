@@ -14,14 +14,14 @@ import (
 
 // Bounds of quotes. The quoted texts come from servers.
 const (
-	// mostEvidence is the largest number of quotes for a category.
-	mostEvidence = 3
-	// longestQuote is the largest length of a quote, in bytes.
-	longestQuote = 80
+	// maxQuotes is the largest number of quotes for a category.
+	maxQuotes = 3
+	// maxQuoteBytes is the largest length of a quote, in bytes.
+	maxQuoteBytes = 80
 )
 
 // evidenceText quotes the evidence for the category of the tool.
-func spoken(c *policyv1.Classification) string {
+func evidenceText(c *policyv1.Classification) string {
 	if pieces := quotes(c, c.GetCategory()); pieces != "" {
 		return "From the tool's definition: " + pieces + "."
 	}
@@ -29,17 +29,17 @@ func spoken(c *policyv1.Classification) string {
 }
 
 // stricterEvidenceText quotes the evidence for categories that are stricter than the category of the tool.
-func stricter(c *policyv1.Classification) string {
+func stricterEvidenceText(c *policyv1.Classification) string {
 	var said []string
 	for _, d := range denials {
-		if d.category > c.GetCategory() && speaksFor(c, d.category) {
-			said = append(said, fmt.Sprintf("Weaker evidence speaks for %s: %s.", named(d.category), quotes(c, d.category)))
+		if d.category > c.GetCategory() && hasEvidence(c, d.category) {
+			said = append(said, fmt.Sprintf("Weaker evidence speaks for %s: %s.", displayName(d.category), quotes(c, d.category)))
 		}
 	}
 	return strings.Join(said, " ")
 }
 
-func speaksFor(c *policyv1.Classification, category mcpv1.Category) bool {
+func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
@@ -47,7 +47,7 @@ func speaksFor(c *policyv1.Classification, category mcpv1.Category) bool {
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
-		if e.GetCategory() == category && len(out) < mostEvidence {
+		if e.GetCategory() == category && len(out) < maxQuotes {
 			out = append(out, fmt.Sprintf("%s (%s)", safetext.Line(e.GetMeaning()), quote(e.GetQuote())))
 		}
 	}
@@ -56,8 +56,8 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 
 // quote returns a server's text in quotes. Long texts are cut, and invisible characters are escaped.
 func quote(text string) string {
-	if len(text) > longestQuote {
-		end := longestQuote
+	if len(text) > maxQuoteBytes {
+		end := maxQuoteBytes
 		for end > 0 && !utf8.RuneStart(text[end]) {
 			end--
 		}

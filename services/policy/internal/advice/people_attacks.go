@@ -1,7 +1,7 @@
 package advice
 
 // peopleAttacks are the attacks that exploit people: principals in a caller's chain, and approvers.
-var people = []Entry{
+var peopleAttacks = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",
 		Happens: "A person with few rights lets an agent with many rights do the work. " +
@@ -16,10 +16,10 @@ rules:
     reason: guests change nothing, whoever acts for them
 `,
 		References: []string{mcp07, asi03},
-		about: []access{
-			{some, []trait{is(read), raised(sensitivity)}},
-			{much, []trait{is(execute, destructive, financial)}},
-			{much, []trait{high(sensitivity)}},
+		targets: []target{
+			{relevanceSome, []trait{hasCategory(read), isRaised(sensitivity)}},
+			{relevanceMuch, []trait{hasCategory(execute, destructive, financial)}},
+			{relevanceMuch, []trait{isHigh(sensitivity)}},
 		},
 	},
 	{
@@ -41,10 +41,10 @@ rules:
     reason: it can't be taken back
 `,
 		References: []string{asi09},
-		about: []access{
-			{some, []trait{unsure}},
-			{much, []trait{is(destructive, financial)}},
-			{much, []trait{worst}},
+		targets: []target{
+			{relevanceSome, []trait{isUncertain}},
+			{relevanceMuch, []trait{hasCategory(destructive, financial)}},
+			{relevanceMuch, []trait{isCritical}},
 		},
 	},
 }

@@ -26,29 +26,29 @@ type measure struct {
 	// rule is the value of an entry under `tools`, as YAML on one line. If there is a limit, it contains %d for the
 	// number of calls.
 	rule string
-	// most is the number of calls that the limit allows in a minute. It is 0 if there is no limit.
-	most int
-	// need explains the recommendation in a sentence.
-	need string
+	// maxCalls is the number of calls that the limit allows in a minute. It is 0 if there is no limit.
+	maxCalls int
+	// text explains the recommendation in a sentence.
+	text string
 }
 
 const (
-	limited = "{action: allow, rate_limit: {max: %d, window: 60}}"
-	limitIt = "A policy should limit how often it is called"
-	askOf   = "A policy should have a person decide on each call."
+	limited      = "{action: allow, rate_limit: {max: %d, window: 60}}"
+	limitText    = "A policy should limit how often it is called"
+	approvalText = "A policy should have a person decide on each call."
 )
 
 // measures are the measures by category.
 var measures = map[mcpv1.Category]measure{
 	read:        {"{action: allow}", 0, "A policy can let it pass."},
-	write:       {limited, 30, limitIt + ": many small changes make a large one."},
-	execute:     {limited, 10, limitIt + ", and a person should check its arguments."},
-	destructive: {"{action: require_approval, reason: it removes or overwrites for good}", 0, askOf},
-	financial:   {"{action: require_approval, reason: it moves money}", 0, askOf},
+	write:       {limited, 30, limitText + ": many small changes make a large one."},
+	execute:     {limited, 10, limitText + ", and a person should check its arguments."},
+	destructive: {"{action: require_approval, reason: it removes or overwrites for good}", 0, approvalText},
+	financial:   {"{action: require_approval, reason: it moves money}", 0, approvalText},
 }
 
 // certainFrom is the smallest confidence of a certain classification.
-const surely = 0.5
+const certainFrom = 0.5
 
 // Rule returns the recommended value of an entry under `tools` for a tool with the classification c, as YAML on one
 // line. It requires approval for a tool with an uncertain class, for a tool with a critical or unknown risk, and for a
@@ -57,36 +57,36 @@ func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
 // RuleFor returns the same as [Rule], except that a limit allows at least busiest calls in a minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
-	m := against(c)
-	if m.most == 0 {
+	m := measureFor(c)
+	if m.maxCalls == 0 {
 		return m.rule
 	}
-	return fmt.Sprintf(m.rule, max(m.most, busiest))
+	return fmt.Sprintf(m.rule, max(m.maxCalls, busiest))
 }
 
 // measureFor returns the measure for a tool with the classification c.
-func against(c *policyv1.Classification) measure {
+func measureFor(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
-	case !known, unsure(c):
-		return measure{"{action: require_approval, reason: its definition leaves open what it does}", 0, askOf}
-	case c.GetCategory() < destructive && worst(c):
-		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", 0, askOf}
+	case !known, isUncertain(c):
+		return measure{"{action: require_approval, reason: its definition leaves open what it does}", 0, approvalText}
+	case c.GetCategory() < destructive && isCritical(c):
+		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", 0, approvalText}
 	case c.GetCategory() == write && c.GetRisk() >= policyv1.Risk_RISK_HIGH:
-		return measure{"{action: require_approval, reason: what it changes can be much or not come back}", 0, askOf}
+		return measure{"{action: require_approval, reason: what it changes can be much or not come back}", 0, approvalText}
 	default:
 		return own
 	}
 }
 
 // isUncertain reports whether the class is uncertain. A class whose confidence is NaN is uncertain.
-func unsure(c *policyv1.Classification) bool {
-	certain := c.GetConfidence() >= surely
+func isUncertain(c *policyv1.Classification) bool {
+	certain := c.GetConfidence() >= certainFrom
 	return !certain
 }
 
 // isCritical reports whether the risk is critical or unknown.
-func worst(c *policyv1.Classification) bool {
+func isCritical(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
@@ -107,13 +107,13 @@ func document(server, tool string, c *policyv1.Classification) string {
 		return ""
 	}
 	return fmt.Sprintf("version: 1\nname: %s\nserver: %s\ntools:\n  %s: %s\n",
-		Quoted(titled(server, tool)), Quoted(server), Quoted(tool), Rule(c))
+		Quoted(documentNameFor(server, tool)), Quoted(server), Quoted(tool), Rule(c))
 }
 
 // documentNameFor returns the name of the document for a tool. Different tools get different names, because a server's
 // name has no `_`. If the names of server and tool together are not a valid document name, the result has a digest of
 // them instead.
-func titled(server, tool string) string {
+func documentNameFor(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
 		return name

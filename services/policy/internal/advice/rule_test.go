@@ -15,7 +15,7 @@ import (
 )
 
 // The recommendation for a tool, tested as a policy: how many calls pass in a minute, or that approval is required.
-func TestRecommendedRule(t *testing.T) {
+func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1
 	for _, tt := range []struct {
@@ -76,7 +76,7 @@ var tricky = []string{
 }
 
 // Documents of all tools can be active together, with any names of tools.
-func TestRecommendedRulesStandTogether(t *testing.T) {
+func TestFor_RulesOfAllToolsLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
 	for _, server := range []string{"a", "a-b", "-", "no", "1e3", "0", "null", strings.Repeat("s", 32)} {
@@ -101,7 +101,7 @@ func TestQuoted(t *testing.T) {
 
 // For every valid name of a server and of a tool there is a rule, which loads without a warning and concerns only that
 // tool. For any other name there is none.
-func FuzzRecommendedRuleLoads(f *testing.F) {
+func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)
 		f.Add("-", tool, int32(4), int32(4), 0.2)

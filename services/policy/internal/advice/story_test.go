@@ -39,7 +39,7 @@ func readStory(t *testing.T, e advice.Entry) story {
 		if err := json.Unmarshal(f.Data, &a, json.RejectUnknownMembers(true)); err != nil {
 			t.Fatalf("%s, %s: %v", e.ID, f.Name, err)
 		}
-		a.spelled(t)
+		a.checkValues(t)
 		switch {
 		case strings.HasSuffix(f.Name, "attack.json"):
 			s.attacks = append(s.attacks, a)
@@ -115,7 +115,7 @@ func (s story) undefended() story {
 
 // Every entry has a story, and its rule stops the story's attacks and nothing ordinary. If it has no rule, the
 // catalog's standing of the definition does.
-func TestStories(t *testing.T) {
+func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
 		t.Run(e.ID, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestStories(t *testing.T) {
 }
 
 // Without the rule, and without the catalog's standing of the definition, every attack passes. So each story can fail.
-func TestStoriesCanFail(t *testing.T) {
+func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
 		t.Run(e.ID, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestStoriesCanFail(t *testing.T) {
 }
 
 // Each archive belongs to an entry.
-func TestNoStoryIsLeftOver(t *testing.T) {
+func TestEntries_EveryArchiveBelongsToAnEntry(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
 	if err != nil {

@@ -8,37 +8,37 @@ import (
 )
 
 // A target is a kind of tool, with the relevance of an attack for that kind.
-type access struct {
-	gain gain
+type target struct {
+	relevance relevance
 	// traits are the properties of these tools. A tool must have all of them. If it is empty, the target is every tool.
 	traits []trait
 }
 
 // relevance orders attacks by how relevant they are for a tool. The zero value means that an attack does not concern
 // the tool.
-type gain int
+type relevance int
 
 const (
-	// some means that the attack can also use the tool.
-	some gain = iota + 1
-	// much means that the tool makes the attack easy.
-	much
-	// all means that the attack needs a tool of this kind.
-	all
-	// seen means that the tool's definition looks like an attack in progress.
-	seen
+	// relevanceSome means that the attack can also use the tool.
+	relevanceSome relevance = iota + 1
+	// relevanceMuch means that the tool makes the attack easy.
+	relevanceMuch
+	// relevanceAll means that the attack needs a tool of this kind.
+	relevanceAll
+	// relevanceSeen means that the tool's definition looks like an attack in progress.
+	relevanceSeen
 )
 
-func (a access) fits(c *policyv1.Classification) bool {
+func (a target) matches(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
 // relevanceFor returns the largest relevance of the attack for a tool with the classification c.
-func (e *Entry) from(c *policyv1.Classification) gain {
-	var best gain
-	for _, a := range e.about {
-		if a.fits(c) {
-			best = max(best, a.gain)
+func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
+	var best relevance
+	for _, a := range e.targets {
+		if a.matches(c) {
+			best = max(best, a.relevance)
 		}
 	}
 	return best
@@ -48,7 +48,7 @@ func (e *Entry) from(c *policyv1.Classification) gain {
 type trait func(*policyv1.Classification) bool
 
 // hasCategory is the trait of tools with one of the categories. Unclassified tools have it too.
-func is(categories ...mcpv1.Category) trait {
+func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
 	}
@@ -65,26 +65,26 @@ var (
 )
 
 // isHigh is the trait of tools whose rating is high. A missing rating counts as high.
-func high(of axis) trait {
+func isHigh(of axis) trait {
 	return func(c *policyv1.Classification) bool {
 		return of(c) == policyv1.Axis_AXIS_HIGH || of(c) == policyv1.Axis_AXIS_UNSPECIFIED
 	}
 }
 
 // isRaised is the trait of tools whose rating is not low. A missing rating counts as raised.
-func raised(of axis) trait {
+func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
 
 // hasTag is the trait of tools with one of the tags.
-func tagged(tags ...string) trait {
+func hasTag(tags ...string) trait {
 	return func(c *policyv1.Classification) bool {
 		return slices.ContainsFunc(c.GetTags(), func(tag string) bool { return slices.Contains(tags, tag) })
 	}
 }
 
 // isRisky is the trait of tools whose risk is high, critical or unknown.
-func risky(c *policyv1.Classification) bool {
+func isRisky(c *policyv1.Classification) bool {
 	return c.GetRisk() >= policyv1.Risk_RISK_HIGH || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
@@ -96,6 +96,6 @@ const (
 )
 
 // dependsOnArgument is the trait of tools for which an argument chooses what a call does.
-func chosen(c *policyv1.Classification) bool {
-	return c.GetDependsOnArgument() != "" || tagged(tagDepends)(c)
+func dependsOnArgument(c *policyv1.Classification) bool {
+	return c.GetDependsOnArgument() != "" || hasTag(tagDepends)(c)
 }

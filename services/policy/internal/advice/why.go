@@ -14,7 +14,7 @@ import (
 )
 
 // categoryTexts says what the tools of a category do.
-var does = map[mcpv1.Category]string{
+var categoryTexts = map[mcpv1.Category]string{
 	read:        "This tool reads: it retrieves something and leaves nothing changed.",
 	write:       "This tool writes: it creates or changes something.",
 	execute:     "This tool executes: it runs code or commands, or starts work whose effect depends on what it is given.",
@@ -23,19 +23,19 @@ var does = map[mcpv1.Category]string{
 }
 
 // whyText explains in sentences why the tool needs a policy.
-func why(c *policyv1.Classification) string {
-	if does[c.GetCategory()] == "" {
-		return "Nothing is known of what this tool does, so it may do any harm. " + askOf
+func whyText(c *policyv1.Classification) string {
+	if categoryTexts[c.GetCategory()] == "" {
+		return "Nothing is known of what this tool does, so it may do any harm. " + approvalText
 	}
 	said := []string{
-		does[c.GetCategory()], spoken(c), doubt(c), denied(c), stricter(c), dependence(c), degrees(c), signs(c), lifted(c), against(c).need,
+		categoryTexts[c.GetCategory()], evidenceText(c), uncertaintyText(c), denialText(c), stricterEvidenceText(c), dependenceText(c), ratingTexts(c), tagTexts(c), raisedRiskText(c), measureFor(c).text,
 	}
 	return strings.Join(slices.DeleteFunc(said, func(sentence string) bool { return sentence == "" }), " ")
 }
 
 // uncertaintyText returns a sentence if the class is uncertain; otherwise "".
-func doubt(c *policyv1.Classification) string {
-	if !unsure(c) {
+func uncertaintyText(c *policyv1.Classification) string {
+	if !isUncertain(c) {
 		return ""
 	}
 	return "That is not sure: the definition leaves it open, and the strictest holds that anything in it speaks for."
@@ -55,14 +55,14 @@ var denials = []struct {
 // denialText says for which stricter categories there is no evidence in the definition. It returns "" if the class is
 // uncertain, if the tool executes, because it may do anything, and if the definition is dishonest. It leaves out the
 // deletion of data if the risk of the tool is raised.
-func denied(c *policyv1.Classification) string {
-	if unsure(c) || c.GetCategory() == execute || dishonest(c) {
+func denialText(c *policyv1.Classification) string {
+	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
 	}
 	var not []string
 	for _, d := range denials {
-		if d.category > c.GetCategory() && !speaksFor(c, d.category) && (d.category != destructive || !raisedRisk(c)) {
-			not = append(not, fmt.Sprintf("%s (not %s)", d.text, named(d.category)))
+		if d.category > c.GetCategory() && !hasEvidence(c, d.category) && (d.category != destructive || !hasRaisedRisk(c)) {
+			not = append(not, fmt.Sprintf("%s (not %s)", d.text, displayName(d.category)))
 		}
 	}
 	switch last := len(not) - 1; {
@@ -76,11 +76,11 @@ func denied(c *policyv1.Classification) string {
 }
 
 // dependenceText returns a sentence if an argument chooses what a call does; otherwise "".
-func dependence(c *policyv1.Classification) string {
+func dependenceText(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
 		return fmt.Sprintf("What a call does depends on its argument %s; the category is that of the worst it can do.", quote(c.GetDependsOnArgument()))
-	case chosen(c):
+	case dependsOnArgument(c):
 		return "What a call does depends on an argument; the category is that of the worst it can do."
 	default:
 		return ""
@@ -88,7 +88,7 @@ func dependence(c *policyv1.Classification) string {
 }
 
 // ratingTexts returns the sentences about the ratings of a tool. A missing rating adds no sentence.
-func degrees(c *policyv1.Classification) string {
+func ratingTexts(c *policyv1.Classification) string {
 	var said []string
 	add := func(is, at policyv1.Axis, sentence string) {
 		if is == at {
@@ -102,7 +102,7 @@ func degrees(c *policyv1.Classification) string {
 		add(c.GetBlastRadius(), policyv1.Axis_AXIS_HIGH, "One call can touch much at once.")
 	}
 	if c.GetCategory() == write || c.GetCategory() == execute {
-		if !raisedRisk(c) {
+		if !hasRaisedRisk(c) {
 			add(c.GetIrreversibility(), policyv1.Axis_AXIS_LOW, "Its effect can be taken back.")
 		}
 		add(c.GetIrreversibility(), policyv1.Axis_AXIS_MEDIUM, "Its effect is hard to take back.")
@@ -112,7 +112,7 @@ func degrees(c *policyv1.Classification) string {
 }
 
 // tagTexts returns the sentences about the tags of a tool.
-func signs(c *policyv1.Classification) string {
+func tagTexts(c *policyv1.Classification) string {
 	var said, others []string
 	for _, tag := range c.GetTags() {
 		switch tag {
@@ -132,7 +132,7 @@ func signs(c *policyv1.Classification) string {
 }
 
 // isDishonest reports whether the definition instructs the model or has hidden text.
-func dishonest(c *policyv1.Classification) bool { return tagged(tagSpeaks, tagHidden)(c) }
+func isDishonest(c *policyv1.Classification) bool { return hasTag(tagSpeaks, tagHidden)(c) }
 
 // usual is the risk of a tool by its category alone.
 var usual = map[mcpv1.Category]policyv1.Risk{
@@ -141,24 +141,24 @@ var usual = map[mcpv1.Category]policyv1.Risk{
 }
 
 // hasRaisedRisk reports whether the risk is unknown or higher than the usual risk of the category.
-func raisedRisk(c *policyv1.Classification) bool {
+func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
 // raisedRiskText returns a sentence if the risk is raised; otherwise "".
-func lifted(c *policyv1.Classification) string {
+func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:
 		return "How bad a wrong call can be is not known, so it counts as the worst."
-	case raisedRisk(c):
-		return fmt.Sprintf("Its risk is %s, and not %s as that of most %s tools.", named(c.GetRisk()), named(usual[c.GetCategory()]), named(c.GetCategory()))
+	case hasRaisedRisk(c):
+		return fmt.Sprintf("Its risk is %s, and not %s as that of most %s tools.", displayName(c.GetRisk()), displayName(usual[c.GetCategory()]), displayName(c.GetCategory()))
 	default:
 		return ""
 	}
 }
 
 // displayName returns the name of an enumeration value with a capital letter, for example "Destructive".
-func named(of protoreflect.Enum) string {
+func displayName(of protoreflect.Enum) string {
 	name := enum.Name(of)
 	return strings.ToUpper(name[:1]) + name[1:]
 }

@@ -50,7 +50,7 @@ func listed(t *testing.T) map[string]*policyv1.Classification {
 }
 
 // The text under the heading "Why it needs a policy" for the three tools of the seeds.
-func TestWhyOfTheSeeds(t *testing.T) {
+func TestFor_WhyForRealTools(t *testing.T) {
 	t.Parallel()
 	tools := listed(t)
 	for tool, want := range map[string]string{
@@ -72,7 +72,7 @@ func TestWhyOfTheSeeds(t *testing.T) {
 }
 
 // Each fact has its sentence, and a denial appears only if the classification supports it.
-func TestWhy(t *testing.T) {
+func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
 		mcpv1.Category_CATEGORY_EXECUTE, mcpv1.Category_CATEGORY_DESTRUCTIVE, mcpv1.Category_CATEGORY_FINANCIAL
@@ -115,7 +115,7 @@ func TestWhy(t *testing.T) {
 }
 
 // With any text of a server, the result is one line, bounded, and steers no reader.
-func TestWhyHoldsHostileWords(t *testing.T) {
+func TestFor_WhyQuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)
 	c := &policyv1.Classification{
@@ -136,7 +136,7 @@ func checkLine(t *testing.T, text string) {
 }
 
 // The advice on real tools is complete and deterministic.
-func TestAdviceOnRealTools(t *testing.T) {
+func TestFor_RealTools(t *testing.T) {
 	t.Parallel()
 	for tool, c := range listed(t) {
 		got := advice.For("server", tool, c)

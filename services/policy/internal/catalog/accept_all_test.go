@@ -9,39 +9,39 @@ import (
 )
 
 // A flagged definition must be accepted by itself, although the digest of the whole server covers it.
-func TestAcceptingAll_LeavesOutWhatIsFlagged(t *testing.T) {
+func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, catalog.Settings{})
+	s := newFixture(t, catalog.Settings{})
 	hidden := tool("hidden", "Reads\u200b a note.")
 	s.report(whole, tool("plain", "Reads."), hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads."))
-	next, n, err := s.server.AcceptAll(s.server.WaitingDigest(), catalog.By{Who: "ana", Why: "read"})
+	next, n, err := s.server.AcceptAll(s.server.WaitingDigest(), catalog.ChangeInfo{Operator: "ana", Reason: "read"})
 	if err != nil || n != 1 {
 		t.Fatalf("accepted %d: %v", n, err)
 	}
 	s.server = next
-	s.want(engine.Callable, tool("plain", "Reads."))
+	s.wantStatus(engine.Callable, tool("plain", "Reads."))
 	for _, text := range []string{hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads.")} {
-		s.want(engine.Changed, text)
+		s.wantStatus(engine.Changed, text)
 		flagged := read(t, text)
-		if s.server.Tools[flagged.Name].Of(flagged.Digest).Flag(flagged.Name, s.server.Looks()) == "" {
+		if s.server.Tools[flagged.Name].FindDefinition(flagged.Digest).Flag(flagged.Name, s.server.NamesBySkeleton()) == "" {
 			t.Errorf("%s has no flag", flagged.Name)
 		}
 	}
-	if again, n, err := next.AcceptAll(next.WaitingDigest(), catalog.By{Who: "ana"}); err != nil || n != 0 || again != next {
+	if again, n, err := next.AcceptAll(next.WaitingDigest(), catalog.ChangeInfo{Operator: "ana"}); err != nil || n != 0 || again != next {
 		t.Errorf("flagged ones alone: %d, %v", n, err)
 	}
-	alone, err := next.Settle("hidden", read(t, hidden).Digest, catalog.Accepted, catalog.By{Who: "ana"})
+	alone, err := next.Decide("hidden", read(t, hidden).Digest, catalog.Accepted, catalog.ChangeInfo{Operator: "ana"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.server = alone
-	s.want(engine.Callable, hidden)
+	s.wantStatus(engine.Callable, hidden)
 }
 
 // A definition newly waits when the gateway first lists it itself, not before, and not again.
 func TestNewlyWaiting(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, first)
+	s := newFixture(t, first)
 	s.report(whole, tool("get", "Gets."), tool("put", "Puts."))
 	steps := []struct {
 		name string

@@ -18,7 +18,7 @@ func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.Encod
 
 // ClassWith returns the classification of a tool with a definition, which may be nil. An operator's override replaces
 // parts of the definition's class.
-func (t *Tool) Held(d *Definition) Class {
+func (t *Tool) ClassWith(d *Definition) Class {
 	var c Class
 	if d != nil {
 		c = d.Class
@@ -40,18 +40,18 @@ func (t *Tool) Held(d *Definition) Class {
 // Facts returns the facts about a tool with the definition that has the digest. s may be nil, for a server without
 // reports.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
-	f := engine.Facts{Status: s.standing(name, digest, set.Mode)}
+	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
 		return f
 	}
 	t := s.Tools[name]
-	d := t.of(digest)
-	c := t.Held(d)
+	d := t.findDefinition(digest)
+	c := t.ClassWith(d)
 	if category, risk := nameOf(engine.Categories(), int(c.Category)), nameOf(engine.Risks(), int(c.Risk)); category != "" && risk != "" {
 		f.Category, f.Risk, f.Tags = category, risk, c.Tags
 	}
 	f.Sure = c.Confidence >= classify.Unsure || t.Override != nil && (t.Override.Category != 0 || t.Override.Risk != 0)
-	f.Believed = set.Trusted || t.Override != nil && t.Override.Risk != 0 || d != nil && d.State == Accepted && d.Settler != ""
+	f.Believed = set.Trusted || t.Override != nil && t.Override.Risk != 0 || d != nil && d.State == Accepted && d.DecidedBy != ""
 	if set.Trusted && d != nil {
 		f.Hints = engine.Annotations()
 		maps.Copy(f.Hints, d.Class.Hints)
@@ -61,8 +61,8 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 
 // ServerFacts returns the facts for a method other than tools/call. They only show whether the server is in quarantine.
 // s may be nil, for a server without reports.
-func (s *Server) OfServer() engine.Facts {
-	if s != nil && s.Stop != nil {
+func (s *Server) ServerFacts() engine.Facts {
+	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}
 	}
 	return engine.Facts{Status: engine.Callable}
@@ -77,27 +77,27 @@ func nameOf(names []string, value int) string {
 	return names[value-1]
 }
 
-func (t *Tool) of(digest []byte) *Definition {
+func (t *Tool) findDefinition(digest []byte) *Definition {
 	if len(digest) != sha256.Size {
 		return nil
 	}
-	return t.Of(Digest(digest))
+	return t.FindDefinition(Digest(digest))
 }
 
-func (s *Server) standing(name string, digest []byte, mode Mode) engine.Status {
+func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
 	var t *Tool
 	if s != nil {
 		t = s.Tools[name]
 	}
 	switch {
-	case s != nil && s.Stop != nil, t != nil && t.Stop != nil:
+	case s != nil && s.Quarantine != nil, t != nil && t.Quarantine != nil:
 		return engine.Quarantined
 	case mode == Off:
 		return engine.Callable
 	case t == nil:
 		return engine.Unlisted
 	}
-	if d := t.of(digest); d == nil || d.State != Accepted || t.Stopped() {
+	if d := t.findDefinition(digest); d == nil || d.State != Accepted || t.StoppedByChange() {
 		return engine.Changed
 	}
 	return engine.Callable
@@ -108,14 +108,14 @@ func (s *Server) standing(name string, digest []byte, mode Mode) engine.Status {
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
-	part(fmt.Sprintf("%s %d %t %d %t", s.Name, set.Mode, set.Trusted, classifier, s.Stop != nil))
+	part(fmt.Sprintf("%s %d %t %d %t", s.Name, set.Mode, set.Trusted, classifier, s.Quarantine != nil))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
-		if t.Override == nil && t.Stop == nil && !t.has(Accepted) {
+		if t.Override == nil && t.Quarantine == nil && !t.has(Accepted) {
 			continue // no call of the tool can be allowed
 		}
 		part(name)
-		part(fmt.Sprintf("%t %t", t.Stop != nil, t.Stopped()))
+		part(fmt.Sprintf("%t %t", t.Quarantine != nil, t.StoppedByChange()))
 		if o := t.Override; o != nil {
 			part(fmt.Sprintf("%d %d %q", o.Category, o.Risk, o.Tags))
 		}
@@ -123,7 +123,7 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 		slices.SortFunc(accepted, func(a, b Definition) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
 		for i := range accepted {
 			c := accepted[i].Class
-			part(fmt.Sprintf("%x %t %d %d %q %v", accepted[i].Digest, accepted[i].Settler != "", c.Category, c.Risk, c.Tags, c.Hints))
+			part(fmt.Sprintf("%x %t %d %d %q %v", accepted[i].Digest, accepted[i].DecidedBy != "", c.Category, c.Risk, c.Tags, c.Hints))
 		}
 	}
 	return sha256.Sum256(b)

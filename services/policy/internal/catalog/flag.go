@@ -15,7 +15,7 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 		return "it tells the model what to do, in addition to what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
 		return "it has characters that are not visible"
-	case len(looks[Look(name)]) > 1:
+	case len(looks[Skeleton(name)]) > 1:
 		return "its name looks like that of another tool of the server"
 	default:
 		return ""
@@ -27,7 +27,7 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 // it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
-		return d != nil && d.State == Waiting && (d.By == "" || len(d.Whole) > 0)
+		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)
 	}
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(later.Tools)) {
@@ -35,7 +35,7 @@ func (s *Server) NewlyWaiting(later *Server) []string {
 		if now == before {
 			continue
 		}
-		if slices.ContainsFunc(now.Waiting(), func(d Digest) bool { return forAll(now.Of(d)) && !forAll(before.Of(d)) }) {
+		if slices.ContainsFunc(now.Waiting(), func(d Digest) bool { return forAll(now.FindDefinition(d)) && !forAll(before.FindDefinition(d)) }) {
 			out = append(out, name)
 		}
 	}

@@ -24,13 +24,13 @@ const (
 
 // forgetAfter is how long after its last listing a tool is removed if the server listed it only to sessions and no
 // decision about it was made.
-const forgotten = 24 * time.Hour
+const forgetAfter = 24 * time.Hour
 
 // maxNotStored is the largest value of Server.NotStored.
-const maxUnkept = 1000
+const maxNotStored = 1000
 
 // refreshAfter is the age at which Definition.LastSeen is updated, so that not every report writes to the store.
-const again = time.Hour
+const refreshAfter = time.Hour
 
 // A Report is a list of tools that a server returned.
 type Report struct {
@@ -41,7 +41,7 @@ type Report struct {
 	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
 	To string
 	// Tools are the entries of the list. Their names are distinct.
-	Tools []Listed
+	Tools []ListedTool
 	// LeftOut has the names of entries that exceed the bounds.
 	LeftOut []string
 }
@@ -59,7 +59,7 @@ type Outcome struct {
 }
 
 // FindDuplicate returns a name that occurs more than once in a list, or "" if there is none.
-func Twice(tools []Listed) string {
+func FindDuplicate(tools []ListedTool) string {
 	seen := make(map[string]bool, len(tools))
 	for _, t := range tools {
 		if seen[t.Name] {
@@ -71,7 +71,7 @@ func Twice(tools []Listed) string {
 }
 
 // reportRun applies one report to a server.
-type reporting struct {
+type reportRun struct {
 	Report
 
 	now  time.Time
@@ -83,9 +83,9 @@ type reporting struct {
 	changed map[string]*Tool
 	// first reports whether the list is the first whole list of the server. era reports whether it is the first whole
 	// list of another protocol version.
-	first, era bool
-	// looks counts the names of tools by their skeletons; see [Skeleton].
-	looks map[string]int
+	first, newVersion bool
+	// skeletonCounts counts the names of tools by their skeletons; see [Skeleton].
+	skeletonCounts map[string]int
 	// waiting is the size of the definitions that wait, in bytes. added is the number of new tools.
 	waiting, added int
 }
@@ -93,35 +93,35 @@ type reporting struct {
 // Report applies a list of the server. text returns the text of a stored definition. The only errors that Report
 // returns are errors of text.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
-	w := &reporting{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
+	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
 	w.first = r.Whole && set.Mode == FirstUse && s.First == "" && len(r.Tools) > 0
-	w.era = r.Whole && set.Mode == FirstUse && s.First != "" && !known
+	w.newVersion = r.Whole && set.Mode == FirstUse && s.First != "" && !known
 	if w.first {
-		w.looks = looksOf(s, r.Tools)
+		w.skeletonCounts = countSkeletons(s, r.Tools)
 	}
 	for i, t := range r.Tools {
-		state, err := w.take(s, i, t, set)
+		state, err := w.applyTool(s, i, t, set)
 		if err != nil {
 			return Outcome{}, err
 		}
 		w.out.States = append(w.out.States, state)
 	}
 	if r.Whole {
-		w.replace(s)
+		w.replaceList(s)
 	}
 	if len(w.changed) > 0 {
-		w.out.Server = w.out.Server.with(w.changed)
+		w.out.Server = w.out.Server.withTools(w.changed)
 	}
-	w.head()
+	w.recordList()
 	return w.out, nil
 }
 
 // recordList records the time of a whole list and the names that were left out of it.
-func (w *reporting) head() {
+func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
-	if !w.Whole || seen && !w.first && w.now.Sub(last) < again && slices.Equal(s.LeftOut, w.LeftOut) {
+	if !w.Whole || seen && !w.first && w.now.Sub(last) < refreshAfter && slices.Equal(s.LeftOut, w.LeftOut) {
 		return
 	}
 	next := *s
@@ -138,7 +138,7 @@ func (w *reporting) head() {
 }
 
 // changedTool returns a copy of a tool, which the caller may change. It returns the same copy each time.
-func (w *reporting) tool(s *Server, name string) *Tool {
+func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
 	}
@@ -148,58 +148,58 @@ func (w *reporting) tool(s *Server, name string) *Tool {
 }
 
 // applyTool applies the definition at an index of the report.
-func (w *reporting) take(s *Server, index int, l Listed, set Settings) (State, error) {
-	known := s.Tools[l.Name].Of(l.Digest)
+func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
+	known := s.Tools[l.Name].FindDefinition(l.Digest)
 	if known == nil {
 		return w.add(s, index, l, set)
 	}
-	listed := (!w.Whole || slices.Contains(known.Whole, w.Version)) && (w.To != "" || known.By == "")
-	if listed && slices.Contains(known.Versions, w.Version) && w.now.Sub(known.Again) < again && (!w.first || known.State != Waiting) {
+	listed := (!w.Whole || slices.Contains(known.WholeVersions, w.Version)) && (w.To != "" || known.ListedTo == "")
+	if listed && slices.Contains(known.Versions, w.Version) && w.now.Sub(known.LastSeen) < refreshAfter && (!w.first || known.State != Waiting) {
 		return known.State, nil
 	}
-	t := w.tool(s, l.Name)
-	d := t.Of(l.Digest)
-	d.Again = w.now
+	t := w.changedTool(s, l.Name)
+	d := t.FindDefinition(l.Digest)
+	d.LastSeen = w.now
 	if w.To == "" {
-		d.By = ""
+		d.ListedTo = ""
 	}
-	d.Versions = including(d.Versions, w.Version)
+	d.Versions = withVersion(d.Versions, w.Version)
 	if w.Whole {
-		d.Whole = including(d.Whole, w.Version)
+		d.WholeVersions = withVersion(d.WholeVersions, w.Version)
 	}
 	if d.State == Waiting && w.first {
-		w.judge(d, l)
+		w.acceptFirst(d, l)
 	}
 	return d.State, nil
 }
 
 // add applies a definition that was not reported before.
-func (w *reporting) add(s *Server, index int, l Listed, set Settings) (State, error) {
-	if !w.room(s, l) {
-		if s.Unkept >= maxUnkept { // the count stays the same, so that nothing is written to the store
+func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State, error) {
+	if !w.reserve(s, l) {
+		if s.NotStored >= maxNotStored { // the count stays the same, so that nothing is written to the store
 			return Waiting, nil
 		}
 		if w.out.Server == s {
 			next := *s
 			w.out.Server = &next
 		}
-		if w.out.Server.Unkept < maxUnkept {
-			w.out.Server.Unkept++
+		if w.out.Server.NotStored < maxNotStored {
+			w.out.Server.NotStored++
 		}
 		return Waiting, nil
 	}
-	t := w.tool(s, l.Name)
+	t := w.changedTool(s, l.Name)
 	d := Definition{
-		Digest: l.Digest, Class: Classify(l.Text, set.Trusted), Bytes: len(l.Text), Seen: w.now, Again: w.now, By: w.To, Versions: []string{w.Version},
+		Digest: l.Digest, Class: Classify(l.Text, set.Trusted), Bytes: len(l.Text), FirstSeen: w.now, LastSeen: w.now, ListedTo: w.To, Versions: []string{w.Version},
 	}
 	if w.Whole {
-		d.Whole = []string{w.Version}
+		d.WholeVersions = []string{w.Version}
 	}
 	switch {
 	case w.first:
-		w.judge(&d, l)
-	case w.era:
-		if err := w.compare(t, &d, l); err != nil {
+		w.acceptFirst(&d, l)
+	case w.newVersion:
+		if err := w.acceptEquivalent(t, &d, l); err != nil {
 			return Waiting, err
 		}
 	case t.has(Accepted):
@@ -217,7 +217,7 @@ func (w *reporting) add(s *Server, index int, l Listed, set Settings) (State, er
 }
 
 // acceptFirst accepts a definition of the first whole list, unless the definition or its name may deceive a reader.
-func (w *reporting) judge(d *Definition, l Listed) {
+func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	switch {
 	case d.Class.Category == 0:
 		d.Reason = "it can't be read as the definition of a tool"
@@ -225,21 +225,21 @@ func (w *reporting) judge(d *Definition, l Listed) {
 		d.Reason = "it tells the model what to do, in addition to what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
 		d.Reason = "it has characters that show nothing, or text in another script than the rest"
-	case w.looks[Look(l.Name)] > 1:
+	case w.skeletonCounts[Skeleton(l.Name)] > 1:
 		d.Reason = "its name looks like that of another tool of the server"
 	default:
-		d.State, d.Settled, d.Reason = Accepted, w.now, "it was on the first list"
+		d.State, d.DecidedAt, d.Reason = Accepted, w.now, "it was on the first list"
 	}
 }
 
 // acceptEquivalent accepts a definition of the first whole list of another protocol version if [isOlderForm] is true
 // for it and an accepted definition.
-func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
+func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
-	if t.waitsForAll() || t.has(Refused) { // an operator must decide, or has refused a definition
+	if t.hasWaitingForAll() || t.has(Refused) { // an operator must decide, or has refused a definition
 		return nil
 	}
 	for i := range t.Definitions {
@@ -250,8 +250,8 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 		if err != nil {
 			return err
 		}
-		if saysLess(l.Text, text) {
-			d.State, d.Settled, d.Reason = Accepted, w.now, "it says what was accepted, in another protocol version"
+		if isOlderForm(l.Text, text) {
+			d.State, d.DecidedAt, d.Reason = Accepted, w.now, "it says what was accepted, in another protocol version"
 			return nil
 		}
 	}
@@ -259,7 +259,7 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 }
 
 // reserve reports whether one more definition may be stored. If so, it counts the definition.
-func (w *reporting) room(s *Server, l Listed) bool {
+func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
 		w.waiting = s.waitingBytes()
@@ -272,11 +272,11 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	if t != nil {
 		waits = len(t.Waiting())
 	}
-	stops := waits == 0 || w.To == "" && !t.Stopped()
+	stops := waits == 0 || w.To == "" && !t.StoppedByChange()
 	switch {
 	case t != nil && t.has(Accepted) && stops: // without this definition the tool would not be stopped, so it is stored in any case
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
-		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldest(t) < 0:
+		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldestRemovable(t) < 0:
 		return false
 	}
 	if !known {
@@ -287,9 +287,9 @@ func (w *reporting) room(s *Server, l Listed) bool {
 }
 
 // trim removes definitions of a tool that has more than [MaxDefinitions].
-func (w *reporting) trim(t *Tool) {
+func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
-		i := oldest(t)
+		i := oldestRemovable(t)
 		if i < 0 {
 			return
 		}
@@ -301,7 +301,7 @@ func (w *reporting) trim(t *Tool) {
 // oldestRemovable returns the index of the definition to remove first, or -1 if none may be removed. Definitions that
 // wait and definitions of the newest whole lists are never removed. Accepted definitions are removed only if more than
 // half of [MaxDefinitions] are accepted.
-func oldest(t *Tool) int {
+func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
 		if t.Definitions[i].State == Accepted {
@@ -311,10 +311,10 @@ func oldest(t *Tool) int {
 	best := -1
 	for i := range t.Definitions {
 		d := &t.Definitions[i]
-		if len(d.Whole) > 0 || d.State == Waiting || d.State == Accepted && accepted <= MaxDefinitions/2 {
+		if len(d.WholeVersions) > 0 || d.State == Waiting || d.State == Accepted && accepted <= MaxDefinitions/2 {
 			continue
 		}
-		if best < 0 || d.Again.Before(t.Definitions[best].Again) {
+		if best < 0 || d.LastSeen.Before(t.Definitions[best].LastSeen) {
 			best = i
 		}
 	}
@@ -323,7 +323,7 @@ func oldest(t *Tool) int {
 
 // replaceList makes the report the newest whole list of its protocol version: definitions that are not in it lose the
 // version in WholeVersions. It also removes tools for which [Tool.idle] is true.
-func (w *reporting) replace(s *Server) {
+func (w *reportRun) replaceList(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
 		listed[l.Digest] = true
@@ -333,11 +333,11 @@ func (w *reporting) replace(s *Server) {
 		t := s.Tools[name]
 		for i := range t.Definitions {
 			d := &t.Definitions[i]
-			if listed[d.Digest] || !slices.Contains(d.Whole, w.Version) {
+			if listed[d.Digest] || !slices.Contains(d.WholeVersions, w.Version) {
 				continue
 			}
-			if left := w.tool(s, name).Of(d.Digest); left != nil { // nil if trim has removed it
-				left.Whole = without(d.Whole, w.Version)
+			if left := w.changedTool(s, name).FindDefinition(d.Digest); left != nil { // nil if trim has removed it
+				left.WholeVersions = withoutVersion(d.WholeVersions, w.Version)
 			}
 		}
 		if changed := w.changed[name]; changed != nil {
@@ -364,11 +364,11 @@ func (w *reporting) replace(s *Server) {
 
 // idle reports whether a tool may be removed: no recent list contains it, and no decision about it was made.
 func (t *Tool) idle(now time.Time) bool {
-	if t.Override != nil || t.Stop != nil {
+	if t.Override != nil || t.Quarantine != nil {
 		return false
 	}
 	return !slices.ContainsFunc(t.Definitions, func(d Definition) bool {
-		return d.State != Waiting || len(d.Whole) > 0 || d.By != "" && now.Sub(d.Again) < forgotten
+		return d.State != Waiting || len(d.WholeVersions) > 0 || d.ListedTo != "" && now.Sub(d.LastSeen) < forgetAfter
 	})
 }
 
@@ -385,7 +385,7 @@ func (s *Server) waitingBytes() int {
 }
 
 // countSkeletons counts the names of the tools of a server and of a list by their [Skeleton].
-func looksOf(s *Server, tools []Listed) map[string]int {
+func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
 		names[name] = true
@@ -395,25 +395,25 @@ func looksOf(s *Server, tools []Listed) map[string]int {
 	}
 	out := make(map[string]int, len(names))
 	for name := range names {
-		out[Look(name)]++
+		out[Skeleton(name)]++
 	}
 	return out
 }
 
 // QuarantineDuplicate returns the server with a quarantine, because a list names a tool twice: it is unknown which of
 // the two definitions a call would use.
-func (s *Server) StopFor(name string, now time.Time) *Server {
-	if s.Stop != nil {
+func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
+	if s.Quarantine != nil {
 		return s
 	}
 	next := *s
-	next.Stop = &Stop{Reason: fmt.Sprintf("a list of it names the tool %s twice", quoteName(name)), Time: now}
+	next.Quarantine = &Quarantine{Reason: fmt.Sprintf("a list of it names the tool %s twice", quoteName(name)), Time: now}
 	return &next
 }
 
 func quoteName(name string) string { return fmt.Sprintf("%q", strings.ToValidUTF8(name, "\uFFFD")) }
 
-func including(versions []string, version string) []string {
+func withVersion(versions []string, version string) []string {
 	if slices.Contains(versions, version) {
 		return versions
 	}
@@ -422,6 +422,6 @@ func including(versions []string, version string) []string {
 	return out
 }
 
-func without(versions []string, version string) []string {
+func withoutVersion(versions []string, version string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return v == version })
 }

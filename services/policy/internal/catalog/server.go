@@ -42,10 +42,10 @@ type Server struct {
 	Trusted bool `json:"trusted,omitzero"`
 	// LeftOut has the names of entries of the newest whole list that exceed the bounds.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Stop is the quarantine of the whole server, or nil if there is none.
-	Stop *Stop `json:"stop,omitempty"`
+	// Quarantine is the quarantine of the whole server, or nil if there is none.
+	Quarantine *Quarantine `json:"stop,omitempty"`
 	// NotStored is the number of definitions that were reported but not stored.
-	Unkept int `json:"unkept,omitempty"`
+	NotStored int `json:"unkept,omitempty"`
 }
 
 // A Tool is the state of a tool.
@@ -54,8 +54,8 @@ type Tool struct {
 	Definitions []Definition `json:"definitions"`
 	// Override is an operator's classification, or nil if there is none.
 	Override *Override `json:"override,omitempty"`
-	// Stop is the quarantine of the tool, whatever its definition is. It is nil if there is none.
-	Stop *Stop `json:"stop,omitempty"`
+	// Quarantine is the quarantine of the tool, whatever its definition is. It is nil if there is none.
+	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
 // A Definition is the state of a reported definition of a tool.
@@ -67,19 +67,19 @@ type Definition struct {
 	// Bytes is the length of the definition's text.
 	Bytes int `json:"bytes"`
 	// FirstSeen is when the definition was first listed. LastSeen is when it was last listed, accurate to the hour.
-	Seen  time.Time `json:"seen"`
-	Again time.Time `json:"again"`
+	FirstSeen time.Time `json:"seen"`
+	LastSeen  time.Time `json:"again"`
 	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has ever
 	// listed the definition.
-	By string `json:"by,omitempty"`
+	ListedTo string `json:"by,omitempty"`
 	// Versions are the protocol versions under which the definition was listed. WholeVersions are the protocol versions
 	// whose newest whole list contains it. Both are sorted.
-	Versions []string `json:"versions,omitempty"`
-	Whole    []string `json:"whole,omitempty"`
+	Versions      []string `json:"versions,omitempty"`
+	WholeVersions []string `json:"whole,omitempty"`
 	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator did.
-	Settler string `json:"settler,omitempty"`
+	DecidedBy string `json:"settler,omitempty"`
 	// DecidedAt is when the definition was accepted or refused. It is zero while State is [Waiting].
-	Settled time.Time `json:"settled,omitzero"`
+	DecidedAt time.Time `json:"settled,omitzero"`
 	// Reason says why the definition was accepted or refused, or why it waits.
 	Reason string `json:"reason,omitempty"`
 }
@@ -119,7 +119,7 @@ type Override struct {
 }
 
 // equal reports whether two overrides are equal. It does not compare the time and the digest.
-func (o *Override) same(p *Override) bool {
+func (o *Override) equal(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p
 	}
@@ -127,7 +127,7 @@ func (o *Override) same(p *Override) bool {
 }
 
 // A Quarantine stops all calls of a tool or of a server.
-type Stop struct {
+type Quarantine struct {
 	Reason string `json:"reason"`
 	// By is the operator who set the quarantine. It is empty if the catalog did.
 	By   string    `json:"by,omitempty"`
@@ -138,7 +138,7 @@ type Stop struct {
 func (s *Server) ListedNow() []string {
 	out := []string{}
 	for name, tool := range s.Tools {
-		if slices.ContainsFunc(tool.Definitions, func(d Definition) bool { return len(d.Whole) > 0 }) {
+		if slices.ContainsFunc(tool.Definitions, func(d Definition) bool { return len(d.WholeVersions) > 0 }) {
 			out = append(out, name)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *Server) ListedNow() []string {
 }
 
 // withTools returns a server in which tools are added or replaced, by name.
-func (s *Server) with(tools map[string]*Tool) *Server {
+func (s *Server) withTools(tools map[string]*Tool) *Server {
 	out := *s
 	out.Tools = maps.Clone(s.Tools)
 	if out.Tools == nil {
@@ -168,7 +168,7 @@ func (t *Tool) clone() *Tool {
 }
 
 // FindDefinition returns the definition with a digest, or nil if none was reported.
-func (t *Tool) Of(digest Digest) *Definition {
+func (t *Tool) FindDefinition(digest Digest) *Definition {
 	if t == nil {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (t *Tool) Newest() *Definition {
 	var best *Definition
 	for i := range t.Definitions {
 		d := &t.Definitions[i]
-		if best == nil || len(d.Whole) > 0 && len(best.Whole) == 0 || (len(d.Whole) > 0) == (len(best.Whole) > 0) && !d.Again.Before(best.Again) {
+		if best == nil || len(d.WholeVersions) > 0 && len(best.WholeVersions) == 0 || (len(d.WholeVersions) > 0) == (len(best.WholeVersions) > 0) && !d.LastSeen.Before(best.LastSeen) {
 			best = d
 		}
 	}
@@ -201,11 +201,11 @@ func (t *Tool) Newest() *Definition {
 //
 // A waiting definition that the server listed only to sessions stops only these sessions, because their calls carry its
 // digest. Otherwise a server could stop a tool for all tenants by listing another definition to one caller.
-func (t *Tool) Stopped() bool { return t.has(Accepted) && t.waitsForAll() }
+func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
 // hasWaitingForAll reports whether a definition that the gateway itself has listed waits.
-func (t *Tool) waitsForAll() bool {
-	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.By == "" || len(d.Whole) > 0) })
+func (t *Tool) hasWaitingForAll() bool {
+	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0) })
 }
 
 func (t *Tool) has(state State) bool {

@@ -82,7 +82,7 @@ func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 
 // The classifier agrees with people who labelled real tools. Its errors are within the alternatives of the labels, and
 // a tool that removes or pays is never called Read.
-func TestAgreement(t *testing.T) {
+func TestClassify_AgreesWithLabels(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
 		lists, labels  string

@@ -20,11 +20,11 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c.byActions()
 	c.byPhrases()
 	c.byParameters()
-	c.byHalves()
-	c.byCuts()
-	c.byTargets()
-	c.byRemovers()
-	c.byWork()
+	c.byParameterPairs()
+	c.byUnreadParts()
+	c.byOutputLocations()
+	c.byRemovalParameters()
+	c.byStartedWork()
 	c.byMoney()
 	c.byRetractions()
 	c.byHints()
@@ -47,13 +47,13 @@ type finding struct {
 
 	// inName is the leading verb of the name, and inText the leading verb of the description. They are nil if there is
 	// none.
-	inName, inText *said
+	inName, inText *foundVerb
 	evidence       []*policyv1.Evidence
 	dependsOn      string
 }
 
 // foundVerb is a verb in a name or a description.
-type said struct {
+type foundVerb struct {
 	word
 
 	base string

@@ -115,7 +115,7 @@ func TestClassify(t *testing.T) {
 }
 
 // Hints make a classification milder only if the server is trusted.
-func TestHints(t *testing.T) {
+func TestClassify_Hints(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		definition         string
@@ -139,7 +139,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-func TestRisk(t *testing.T) {
+func TestClassify_Risk(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		definition string
@@ -167,7 +167,7 @@ func TestRisk(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoDefinition(t *testing.T) {
+func TestRead_FailsForInvalidDefinitions(t *testing.T) {
 	t.Parallel()
 	for _, definition := range []string{``, `null`, `[]`, `"x"`, `{}`, `{"name":""}`, `{"name":1}`, `{"name":"a","name":"b"}`, `{"name":"a","description":[]}`} {
 		if tool, err := classify.Read(jsontext.Value(definition)); err == nil {

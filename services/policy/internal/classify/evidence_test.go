@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// stands reports whether a piece of evidence is at its place in a definition.
-func stands(tool classify.Tool, e *policyv1.Evidence) bool {
+// matchesPath reports whether a piece of evidence is at its place in a definition.
+func matchesPath(tool classify.Tool, e *policyv1.Evidence) bool {
 	if e.GetCategory() == 0 { // it has no category, and can be in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
 			return one.InKey == e.GetInKey() && strings.HasPrefix(one.Value[min(int(e.GetOffset()), len(one.Value)):], e.GetQuote()) && e.GetQuote() != ""
@@ -38,15 +38,15 @@ func stands(tool classify.Tool, e *policyv1.Evidence) bool {
 	return int(e.GetOffset()) <= len(text) && strings.HasPrefix(text[e.GetOffset():], e.GetQuote()) && e.GetQuote() != ""
 }
 
-// well checks the properties of every classification.
-func well(t *testing.T, tool classify.Tool, trusted bool) {
+// checkClassification checks the properties of every classification.
+func checkClassification(t *testing.T, tool classify.Tool, trusted bool) {
 	t.Helper()
 	got := classify.Classify(tool, trusted)
 	if got.GetCategory() == 0 || got.GetRisk() == 0 || got.GetConfidence() < 0 || got.GetConfidence() > 1 {
 		t.Errorf("%q is %v", tool.Name, got)
 	}
 	for _, e := range got.GetEvidence() {
-		if !stands(tool, e) || e.GetMeaning() == "" || e.GetWeight() <= 0 || e.GetWeight() > 1 {
+		if !matchesPath(tool, e) || e.GetMeaning() == "" || e.GetWeight() <= 0 || e.GetWeight() > 1 {
 			t.Errorf("%q: this evidence does not stand there: %v", tool.Name, e)
 		}
 	}
@@ -56,11 +56,11 @@ func well(t *testing.T, tool classify.Tool, trusted bool) {
 }
 
 // Every quote is in the definition, at the place of the evidence.
-func TestEvidenceStandsWhereItSays(t *testing.T) {
+func TestClassify_EvidenceIsAtItsPath(t *testing.T) {
 	t.Parallel()
 	for _, tool := range tools(t, "lists") {
-		well(t, tool, false)
-		well(t, tool, true)
+		checkClassification(t, tool, false)
+		checkClassification(t, tool, true)
 	}
 }
 
@@ -78,7 +78,7 @@ func FuzzClassify(f *testing.F) {
 		if err != nil {
 			return
 		}
-		well(t, tool, false)
-		well(t, tool, true)
+		checkClassification(t, tool, false)
+		checkClassification(t, tool, true)
 	})
 }

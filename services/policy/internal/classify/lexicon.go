@@ -85,8 +85,8 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openers are words that may precede the verb of a description and that say nothing about the tool.
-var openers = set(`
+// openerWords are words that may precede the verb of a description and that say nothing about the tool.
+var openerWords = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important
 	required only directly automatically quickly easily securely safely also first optionally deprecated

@@ -19,9 +19,9 @@ var sources = set("code expression function sourcecode source_code program")
 // byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
 // description say that the tool reads, the evidence makes the class uncertain.
 func (c *finding) byParameters() {
-	lead := c.leads()
+	lead := c.leadCategory()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
-		weight := c.runs(p, lead)
+		weight := c.programWeight(p, lead)
 		if weight == 0 {
 			continue
 		}
@@ -32,13 +32,13 @@ func (c *finding) byParameters() {
 	}
 }
 
-// surely are names of parameters that always contain a program.
-var surely = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
+// certainPrograms are names of parameters that always contain a program.
+var certainPrograms = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// runs returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the parameter does
+// programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the parameter does
 // not contain a program.
-func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
+func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
 	}
@@ -49,25 +49,25 @@ func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 			name = ""
 		}
 	}
-	said := len(p.Description) < maxRuns && saysItRuns(p.Description)
+	said := len(p.Description) < maxRuns && describesProgram(p.Description)
 	switch {
-	case !programs[name] && !sources[name] && (!said || !handsOver[name]):
+	case !programs[name] && !sources[name] && (!said || !possiblePrograms[name]):
 		return 0
-	case lead == read && c.bothRead() && !asks(c.inName) && !asks(c.inText):
-		if surely[name] || surely[strings.ToLower(p.Name)] || said {
+	case lead == read && c.readsByNameAndText() && !isQuery(c.inName) && !isQuery(c.inText):
+		if certainPrograms[name] || certainPrograms[strings.ToLower(p.Name)] || said {
 			return 0.45
 		}
 		return 0
 	case sources[name] && lead != execute && lead != unknown && !said: // "code" is often a number
 		return 0
-	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // the tool may read or change the program instead of running it
+	case (lead == write || lead == read) && !isQuery(c.inName) && !isQuery(c.inText): // the tool may read or change the program instead of running it
 		return 0.3
 	}
 	return 0.6
 }
 
-// handsOver are other names of parameters that contain a program if their description says so.
-var handsOver = set("query queries q input body text content expr filter pipeline args arguments payload source template")
+// possiblePrograms are other names of parameters that contain a program if their description says so.
+var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
 // maxRuns is the largest length in bytes of a parameter's description that is searched for [runnable].
 const maxRuns = 400
@@ -76,33 +76,33 @@ const maxRuns = 400
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
-func saysItRuns(description string) bool { return runnable().MatchString(description) }
+func describesProgram(description string) bool { return runnable().MatchString(description) }
 
-// asks reports whether a verb sends a query. A query may change something although the verb is in Read.
-func asks(s *said) bool { return s != nil && s.base == "query" }
+// isQuery reports whether a verb sends a query. A query may change something although the verb is in Read.
+func isQuery(s *foundVerb) bool { return s != nil && s.base == "query" }
 
-// bothRead reports whether name and description both say that the tool reads.
-func (c *finding) bothRead() bool {
+// readsByNameAndText reports whether name and description both say that the tool reads.
+func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// targets are words in names of parameters for a location to write to. places are words for any location.
-var targets = set("output out destination dest save target")
+// outputWords are words in names of parameters for a location to write to. places are words for any location.
+var outputWords = set("output out destination dest save target")
 
-var places = set("path file filename dir directory folder")
+var locationWords = set("path file filename dir directory folder")
 
-// keeps are verbs that store their result if a parameter names a location.
-var keeps = set("take capture screenshot download export render generate record snapshot print convert extract")
+// storingVerbs are verbs that store their result if a parameter names a location.
+var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// byTargets adds evidence from parameters that say where the tool stores its output.
-func (c *finding) byTargets() {
-	if !slices.ContainsFunc([]*said{c.inName, c.inText}, func(s *said) bool { return s != nil && (keeps[s.base] || keeps[s.text]) }) {
+// byOutputLocations adds evidence from parameters that say where the tool stores its output.
+func (c *finding) byOutputLocations() {
+	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
 		return
 	}
 	for _, p := range c.tool.Parameters {
 		words := nameWords(p.Name)
-		path := near(words, len(words), places)
-		if !path && !near(words, len(words), targets) {
+		path := containsNear(words, len(words), locationWords)
+		if !path && !containsNear(words, len(words), outputWords) {
 			continue
 		}
 		weight := 0.3
@@ -117,21 +117,21 @@ func (c *finding) byTargets() {
 	}
 }
 
-// removers are names of parameters with which a tool that reads or writes removes something.
-var removers = set("delete remove purge wipe clear drop destroy reset prune")
+// removalParameters are names of parameters with which a tool that reads or writes removes something.
+var removalParameters = set("delete remove purge wipe clear drop destroy reset prune")
 
-// switches are names of parameters that confirm an action.
-var switches = set("apply dryrun dry_run confirm commit yes")
+// confirmParameters are names of parameters that confirm an action.
+var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovers adds evidence from parameters in [removers], and from parameters in [switches] if the description mentions
+// byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters] if the description mentions
 // removal. If the leading verb is in Write, only boolean parameters in removers count.
-func (c *finding) byRemovers() {
-	lead := c.leads()
+func (c *finding) byRemovalParameters() {
+	lead := c.leadCategory()
 	if lead > write {
 		return
 	}
 	for _, p := range c.tool.Parameters {
-		if !removers[strings.ToLower(p.Name)] || lead == write && !slices.Contains(p.Types, "boolean") {
+		if !removalParameters[strings.ToLower(p.Name)] || lead == write && !slices.Contains(p.Types, "boolean") {
 			continue
 		}
 		c.dependsOn = pointer(p.Name)
@@ -144,10 +144,10 @@ func (c *finding) byRemovers() {
 	if lead == write {
 		return
 	}
-	meant := slices.IndexFunc(c.tool.Parameters, func(p Parameter) bool { return switches[strings.ToLower(p.Name)] })
+	meant := slices.IndexFunc(c.tool.Parameters, func(p Parameter) bool { return confirmParameters[strings.ToLower(p.Name)] })
 	removes := slices.IndexFunc(c.text, func(w word) bool {
 		_, s, ok := verbOf(w.text)
-		return ok && s.category == destructive && !s.weak && !c.denied(w.offset)
+		return ok && s.category == destructive && !s.weak && !c.isNegated(w.offset)
 	})
 	if meant >= 0 && removes >= 0 {
 		c.dependsOn = pointer(c.tool.Parameters[meant].Name)
@@ -170,7 +170,7 @@ func (c *finding) byHints() {
 	support := c.support()
 	switch {
 	case hasReadOnly && readOnly && c.trusted:
-		c.lessen(func(of mcpv1.Category) bool { return of != read })
+		c.reduceWeights(func(of mcpv1.Category) bool { return of != read })
 		add("readOnlyHint", "true", "a trusted server says that it changes nothing", &policyv1.Evidence{Category: read, Weight: 0.9})
 	case hasReadOnly && !readOnly && support[read] > 0 && support[read] < 0.6:
 		add("readOnlyHint", "false", "the server says that it changes something", &policyv1.Evidence{Category: write, Weight: 0.5})
@@ -179,14 +179,14 @@ func (c *finding) byHints() {
 		add("destructiveHint", "true", "the server says that it may ruin something", &policyv1.Evidence{Category: destructive, Weight: 0.4})
 	}
 	if hasRuins && !ruins && c.trusted && support[destructive] > 0 {
-		c.lessen(func(of mcpv1.Category) bool { return of == destructive })
+		c.reduceWeights(func(of mcpv1.Category) bool { return of == destructive })
 		add("destructiveHint", "false", "a trusted server says that it only adds", &policyv1.Evidence{Category: write, Weight: 0.7})
 	}
 }
 
-// halves are pairs of parameters that a tool which only reads does not need: a content and a location, a message and a
+// parameterPairs are pairs of parameters that a tool which only reads does not need: a content and a location, a message and a
 // recipient, an amount and a payee.
-var halves = []struct {
+var parameterPairs = []struct {
 	one, other map[string]bool
 	category   mcpv1.Category
 	meaning    string
@@ -196,24 +196,24 @@ var halves = []struct {
 	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
 }
 
-// byHalves adds evidence from the pairs in [halves] if name and description say that the tool reads.
-func (c *finding) byHalves() {
-	if c.leads() != read {
+// byParameterPairs adds evidence from the pairs in [parameterPairs] if name and description say that the tool reads.
+func (c *finding) byParameterPairs() {
+	if c.leadCategory() != read {
 		return
 	}
 	all := slices.Concat(c.tool.Parameters, c.tool.Nested)
 	named := func(names map[string]bool) int {
 		return slices.IndexFunc(all, func(p Parameter) bool { return names[strings.ToLower(p.Name)] && len(p.Values) == 0 })
 	}
-	for _, h := range halves {
+	for _, h := range parameterPairs {
 		if at := named(h.one); at >= 0 && named(h.other) >= 0 {
 			c.add(&policyv1.Evidence{Path: all[at].Path, InKey: true, Quote: all[at].Name, Category: h.category, Weight: 0.45, Meaning: h.meaning})
 		}
 	}
 }
 
-// byCuts adds evidence if parts of the definition were not read, because parameters in these parts may do anything.
-func (c *finding) byCuts() {
+// byUnreadParts adds evidence if parts of the definition were not read, because parameters in these parts may do anything.
+func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{
 			Path: cut.Path, InKey: true, Quote: cut.Name, Category: execute, Weight: 0.45, Meaning: "the schema has more than is looked at: this is the first part that was not",

@@ -56,16 +56,16 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// denials are words that negate a verb or phrase among the next four words.
-var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
+// negations are words that negate a verb or phrase among the next four words.
+var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
 
 // byPhrases adds evidence from phrases of the description.
 func (c *finding) byPhrases() {
 	lower := lowered(c.tool.Description)
-	lead := c.leads()
+	lead := c.leadCategory()
 	seen := make(map[string]bool)
 	for _, p := range phrases {
-		at, ok := c.says(lower, p.text)
+		at, ok := c.findPhrase(lower, p.text)
 		if !ok || seen[p.meaning] || !slices.Contains(p.of, lead) {
 			continue
 		}
@@ -79,13 +79,13 @@ func (c *finding) byPhrases() {
 // byRetractions adds evidence from phrases that contradict other evidence. It must run after the evidence was added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
-	c.reversible(lower, c.leads())
-	c.onlyReads(lower, c.leads())
+	c.reversible(lower, c.leadCategory())
+	c.onlyReads(lower, c.leadCategory())
 }
 
-// says returns the offset of the first occurrence of text in lower, which is the description in lower case. It skips
+// findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It skips
 // occurrences that are part of a longer word or negated. It returns false if there is none.
-func (c *finding) says(lower, text string) (int, bool) {
+func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
 		if i < 0 {
@@ -93,7 +93,7 @@ func (c *finding) says(lower, text string) (int, bool) {
 		}
 		at := from + i
 		from = at + len(text)
-		if at > 0 && isLetter(lower[at-1]) || from < len(lower) && isLetter(lower[from]) || !strings.HasPrefix(text, "can") && !strings.HasPrefix(text, "not ") && c.denied(at) {
+		if at > 0 && isLetter(lower[at-1]) || from < len(lower) && isLetter(lower[from]) || !strings.HasPrefix(text, "can") && !strings.HasPrefix(text, "not ") && c.isNegated(at) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
@@ -117,14 +117,14 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// denied reports whether one of the four words before an offset in the description is in [denials].
-func (c *finding) denied(at int) bool {
+// isNegated reports whether one of the four words before an offset in the description is in [negations].
+func (c *finding) isNegated(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {
 			continue
 		}
 		for j := i; j >= max(0, i-3); j-- {
-			if denials[c.text[j].text] || strings.HasPrefix(c.text[j].text, "non-") {
+			if negations[c.text[j].text] || strings.HasPrefix(c.text[j].text, "non-") {
 				return true
 			}
 			if c.text[j].first {
@@ -136,8 +136,8 @@ func (c *finding) denied(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// lessen reduces the weights of the evidence for the selected categories, because stronger evidence contradicts it.
-func (c *finding) lessen(which func(of mcpv1.Category) bool) {
+// reduceWeights reduces the weights of the evidence for the selected categories, because stronger evidence contradicts it.
+func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
 			e.Weight /= 5
@@ -145,8 +145,8 @@ func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// returns are phrases that say that removed things can be restored.
-var returns = []string{
+// restorePhrases are phrases that say that removed things can be restored.
+var restorePhrases = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
@@ -154,15 +154,15 @@ var returns = []string{
 // reversible changes evidence for Destructive to evidence for Write if the description says that removed things can be
 // restored.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
-	if _, gone := c.says(lower, "permanently"); lead != destructive || gone {
+	if _, gone := c.findPhrase(lower, "permanently"); lead != destructive || gone {
 		return
 	}
-	for _, text := range returns {
-		at, ok := c.says(lower, text)
+	for _, text := range restorePhrases {
+		at, ok := c.findPhrase(lower, text)
 		if !ok {
 			continue
 		}
-		c.lessen(func(of mcpv1.Category) bool { return of == destructive })
+		c.reduceWeights(func(of mcpv1.Category) bool { return of == destructive })
 		c.add(&policyv1.Evidence{
 			Path: "/description", Offset: int32(at), Quote: c.tool.Description[at : at+len(text)], Category: write, Weight: 0.7,
 			Meaning: "what it removes can be brought back",
@@ -171,11 +171,11 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// questionsOnly are phrases that say that a query changes nothing.
-var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
+// readOnlyPhrases are phrases that say that a query changes nothing.
+var readOnlyPhrases = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
 
-// languages are query languages that can't change anything.
-var languages = set("soql sosl promql logql jql nrql")
+// readOnlyLanguages are query languages that can't change anything.
+var readOnlyLanguages = set("soql sosl promql logql jql nrql")
 
 // onlyReads changes the evidence about a tool that runs queries to Read if the description says that the queries can't
 // change anything.
@@ -183,26 +183,26 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
 	}
-	if slices.ContainsFunc(c.text, func(w word) bool { return statements[w.text] && !c.denied(w.offset) }) {
+	if slices.ContainsFunc(c.text, func(w word) bool { return changeWords[w.text] && !c.isNegated(w.offset) }) {
 		return // it also mentions queries that change something
 	}
 	asks := false
 	for _, p := range c.tool.Parameters {
-		asks = asks || queries[strings.ToLower(p.Name)]
+		asks = asks || queryWords[strings.ToLower(p.Name)]
 	}
-	said := questionsOnly
+	said := readOnlyPhrases
 	if c.inText != nil {
-		behind := c.behind(c.inText)
-		if i := slices.IndexFunc(behind[:min(len(behind), 2)], func(w word) bool { return languages[w.text] }); i >= 0 {
+		behind := c.wordsAfter(c.inText)
+		if i := slices.IndexFunc(behind[:min(len(behind), 2)], func(w word) bool { return readOnlyLanguages[w.text] }); i >= 0 {
 			said = append(slices.Clip(said), behind[i].text)
 		}
 	}
 	for _, text := range said {
-		at, ok := c.says(lower, text)
+		at, ok := c.findPhrase(lower, text)
 		if !ok || !asks {
 			continue
 		}
-		c.lessen(func(of mcpv1.Category) bool { return of == execute })
+		c.reduceWeights(func(of mcpv1.Category) bool { return of == execute })
 		c.add(&policyv1.Evidence{
 			Path: "/description", Offset: int32(at), Quote: c.tool.Description[at : at+len(text)], Category: read, Weight: 0.8,
 			Meaning: "it says that its queries can't change anything",
@@ -211,7 +211,7 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	}
 }
 
-// statements are words for queries that change something.
-var statements = set("insert inserts update updates delete deletes modify modifies ddl alter")
+// changeWords are words for queries that change something.
+var changeWords = set("insert inserts update updates delete deletes modify modifies ddl alter")
 
-var queries = set("sql query statement aggregation pipeline q expression")
+var queryWords = set("sql query statement aggregation pipeline q expression")

@@ -50,9 +50,9 @@ var (
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
-	case near(words, len(words), secrets), hasKey(c.name), hasKey(c.sentence()):
+	case containsNear(words, len(words), secrets), hasKey(c.name), hasKey(c.sentence()):
 		return policyv1.Axis_AXIS_HIGH
-	case near(words, len(words), private):
+	case containsNear(words, len(words), private):
 		return policyv1.Axis_AXIS_MEDIUM
 	default:
 		return policyv1.Axis_AXIS_LOW
@@ -75,12 +75,12 @@ var opensWith = set("api private access secret ssh signing encryption master")
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
-		if near(nameWords(p.Name), 8, outside) {
+		if containsNear(nameWords(p.Name), 8, outside) {
 			return policyv1.Axis_AXIS_HIGH
 		}
 	}
 	switch {
-	case hint, near(c.sentence(), maxWords, outside):
+	case hint, containsNear(c.sentence(), maxWords, outside):
 		return policyv1.Axis_AXIS_HIGH
 	case hinted && c.trusted:
 		return policyv1.Axis_AXIS_LOW
@@ -96,7 +96,7 @@ func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 		return policyv1.Axis_AXIS_LOW
 	case category == destructive, category == financial:
 		return policyv1.Axis_AXIS_HIGH
-	case category == execute, near(c.name, len(c.name), sends):
+	case category == execute, containsNear(c.name, len(c.name), sends):
 		return policyv1.Axis_AXIS_MEDIUM
 	default:
 		return policyv1.Axis_AXIS_LOW
@@ -105,11 +105,11 @@ func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 
 // blastRadius rates how much one call can affect.
 func (c *finding) blastRadius() policyv1.Axis {
-	if near(c.name, len(c.name), much) {
+	if containsNear(c.name, len(c.name), much) {
 		return policyv1.Axis_AXIS_HIGH
 	}
 	for _, p := range c.tool.Parameters {
-		if near(nameWords(p.Name), 8, much) && slices.Contains(p.Types, "boolean") {
+		if containsNear(nameWords(p.Name), 8, much) && slices.Contains(p.Types, "boolean") {
 			return policyv1.Axis_AXIS_HIGH
 		}
 	}
@@ -124,10 +124,10 @@ func (c *finding) blastRadius() policyv1.Axis {
 // tags returns the tags of the tool, and adds the evidence for them.
 func (c *finding) tags() []string {
 	var out []string
-	if c.steers() {
+	if c.hasSteeringText() {
 		out = append(out, tagSpeaks)
 	}
-	if c.hides() {
+	if c.hasHiddenText() {
 		out = append(out, tagHidden)
 	}
 	if c.dependsOn != "" {

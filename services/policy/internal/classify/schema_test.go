@@ -12,7 +12,7 @@ import (
 )
 
 // Parts that are not read may do anything, so the class is uncertain, and the evidence says where reading ended.
-func TestClassify_WhatIsCutIsSaidAndMakesTheToolUnsure(t *testing.T) {
+func TestClassify_IsUncertainWhenPartsAreNotRead(t *testing.T) {
 	t.Parallel()
 	var many, deep, values strings.Builder
 	for i := range 300 {
@@ -38,7 +38,7 @@ func TestClassify_WhatIsCutIsSaidAndMakesTheToolUnsure(t *testing.T) {
 		if got.GetCategory() == mcpv1.Category_CATEGORY_READ || got.GetConfidence() >= classify.Unsure || !said {
 			t.Errorf("%s: %v", name, got)
 		}
-		well(t, tool, false)
+		checkClassification(t, tool, false)
 	}
 	tool, err := classify.Read([]byte(`{"name":"get_info","description":"Gets information.` + strings.Repeat(" And so on", 200) + `"}`))
 	if err != nil {

@@ -75,11 +75,11 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hides reports whether the definition has text that a person does not see or can't read: invisible characters, a word
+// hasHiddenText reports whether the definition has text that a person does not see or can't read: invisible characters, a word
 // in which Latin letters are mixed with similar letters of another script, or a passage in another script than the
 // rest. Whether a script is rare is determined within each text. For scripts without steering forms it is determined
 // within the whole definition.
-func (c *finding) hides() bool {
+func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
 	for _, text := range c.tool.Texts {
@@ -95,7 +95,7 @@ func (c *finding) hides() bool {
 	for _, text := range c.tool.Texts {
 		var own [scripts]int
 		count(&own, text.Value)
-		from, to, meaning := stranger(text.Value, func(s script) bool {
+		from, to, meaning := findForeignText(text.Value, func(s script) bool {
 			if s == anyOther {
 				return isRare(&whole, s)
 			}
@@ -109,9 +109,9 @@ func (c *finding) hides() bool {
 	return found
 }
 
-// stranger finds a word with letters of two similar scripts, or a passage in a rare script. It returns the bounds and
+// findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the bounds and
 // the meaning of the evidence; the meaning is empty if there is none.
-func stranger(text string, rare func(script) bool) (from, to int, meaning string) {
+func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int
 		in            [scripts]bool

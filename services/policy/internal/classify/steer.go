@@ -12,9 +12,9 @@ import (
 
 // A form is a pattern of texts that instruct the model instead of describing the tool.
 type form struct {
-	// any has words. Every text that the form matches contains one of them, so the expression is tried only near them.
-	any   []string
-	words func() *regexp.Regexp
+	// triggers has words. Every text that the form matches contains one of them, so the expression is tried only near them.
+	triggers []string
+	words    func() *regexp.Regexp
 	// raw reports whether the form matches the text in lower case instead of the folded text.
 	raw     bool
 	meaning string
@@ -27,13 +27,13 @@ const window = 256
 // of bytes on which the expression was tried.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
-		if !slices.ContainsFunc(f.any, func(word string) bool { return strings.Contains(text, word) }) {
+		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
 			return nil, 0
 		}
 		return f.words().FindStringIndex(text), len(text)
 	}
 	var around [][2]int
-	for _, word := range f.any {
+	for _, word := range f.triggers {
 		for from := 0; ; {
 			i := strings.Index(text[from:], word)
 			if i < 0 {
@@ -87,9 +87,9 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// words returns a form for folded texts. any has its words, separated by |.
-func words(meaning, any, expression string) form {
-	return form{any: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
+// newForm returns a form for folded texts. any has its words, separated by |.
+func newForm(meaning, any, expression string) form {
+	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
 // compiled returns a function that compiles an expression when it is first called. Compiling all expressions takes 10
@@ -101,52 +101,52 @@ func compiled(expression string) func() *regexp.Regexp {
 // steering are the forms of English texts and of markup. They do not match sentences of real tools such as "you must
 // call X first" and "use this tool before Y".
 var steering = []form{
-	words(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
+	newForm(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
 			upTo3+`(?:instructions?|rules|guidelines?|directives?|prompts?|messages|guardrails|restrictions|safety|polic(?:y|ies))\b|\b(?:stop following|takes? precedence over|pretend (?:that|to)) (?:[^\s.!?;:]+ ){0,4}(?:instructions?|rules|guidelines|user|system|failed|this tool)\b`),
-	words(overrules, "forget|ignore|disregard",
+	newForm(overrules, "forget|ignore|disregard",
 		`\b(?:forget|ignore|disregard) (?:everything|anything|all|what|the above|the previous) `+upTo3+`(?:you|above|before|said|told|and)\b|\b(?:disregard|ignore) the above\b`),
-	words(overrules, "your |you are now|from now|from here|developer mode|obey",
+	newForm(overrules, "your |you are now|from now|from here|developer mode|obey",
 		`\byour (?:new|real|true|actual|only) (?:tasks?|goal|instructions?|job|purpose|objective|mission|role)\b|\byou are now (?:in|an?|the)\b|`+
 			`\bfrom (?:now|here) on,? `+upTo3+`(?:you|always|every|all|must|obey|follow)\b|\bdeveloper mode\b|\bobey (?:the|this|only|my)\b`),
-	words(conceals, "tell|mention|inform|notify|reveal|disclos|show|alert|explain|discuss|do not let|bring|so that no",
+	newForm(conceals, "tell|mention|inform|notify|reveal|disclos|show|alert|explain|discuss|do not let|bring|so that no",
 		`\bdo not let the (?:user|human|person|operator) |\bnever bring (?:it|this|that) up\b|\bso that (?:nobody|no one) (?:sees|knows|notices|finds)|\bnot mention this\b|`+
 			`\b(?:do not|never|must not|should not|may not|without|not to|avoid|refrain from|nor) (?:[^\s.!?;:]+ ){0,1}?(?:tell|telling|mention|mentioning|inform|informing|notify|notifying|reveal|revealing|disclose|disclosing|show|showing|alert|alerting|explain|explaining|discuss|discussing) `+
 			`(?:[^\s.!?;:]+ ){0,6}(?:users?|humans?|persons?|operators?|anyone|anybody|customers?|owners?|instructions?|answer|reply)\b`),
-	words(conceals, "user|human|person|operator|secret|hide|covert|silently|between us|confidential",
+	newForm(conceals, "user|human|person|operator|secret|hide|covert|silently|between us|confidential",
 		`\b(?:user|human|person|operator)s? (?:must|should|need|needs|may|does|do|will) (?:not|never) (?:[^\s.!?;:]+ ){0,2}(?:know|see|notice|be (?:told|aware|informed|notified|shown))\b|`+
 			`\bkeep (?:this|it|that) (?:a )?(?:secret|hidden|confidential|between us)\b|\bhide `+upTo6+`from (?:the |your )?(?:user|human|person|operator)|\b(?:secretly|covertly)\b|\bcontinue silently\b`),
-	words(goesFirst, "other|another|each|every|server",
+	newForm(goesFirst, "other|another|each|every|server",
 		`\b(?:before|prior to|after|instead of|never use|not use|replaces?) (?:[^\s.!?;:]+ ){0,5}(?:any|every|all|each) (?:other|another) (?:tools?|functions?|servers?|actions?|calls?|answers?)\b|`+
 			`\b(?:tools?|functions?) (?:of|from|on) (?:any |all |the |an)?(?: ?other)? ?(?:mcp )?servers?\b|\b(?:another|any other|all other|every other) (?:mcp )?servers?\b|\b(?:of|from) the [a-z0-9]+ (?:mcp )?server (?:first|and|before|with)\b|\bif (?:the|a) [a-z0-9]+ (?:mcp )?server is (?:present|available|connected|installed|there)\b`),
-	words(wantsKeys, "ssh|id |.aws|.env|/etc/|.netrc|.npmrc|.git|.kube|.docker|.gnupg|.pgpass|wallet|mcp.json|desktop config|history|hosts|keys",
-		`(?:^|[^a-z])(?:`+takes+`)[^a-z].{0,60}(?:`+keptAt+`)|(?:`+keptAt+`).{0,60}(?:`+takes+`)`),
-	words(wantsTalk, "conversation|chat|prompt|messages|environment|private key|password|credential|key|secret|token",
+	newForm(wantsKeys, "ssh|id |.aws|.env|/etc/|.netrc|.npmrc|.git|.kube|.docker|.gnupg|.pgpass|wallet|mcp.json|desktop config|history|hosts|keys",
+		`(?:^|[^a-z])(?:`+accessWords+`)[^a-z].{0,60}(?:`+secretLocations+`)|(?:`+secretLocations+`).{0,60}(?:`+accessWords+`)`),
+	newForm(wantsTalk, "conversation|chat|prompt|messages|environment|private key|password|credential|key|secret|token",
 		`\b(?:pass|include|including|send|provide|append|attach|put|copy|paste|supply|insert) `+upTo6+`(?:conversation (?:so|history|log|context)|chat history|system prompt|previous messages|prior messages|(?:your|all) environment variables|environment variables of your|users? (?:s )?(?:private key|passwords?|credentials|api keys?|secrets?)|(?:all|your) (?:hidden |system )?(?:api keys?|credentials|secrets|passwords|instructions|prompt))\b|`+
 			`\b(?:full|entire|whole|complete) (?:conversation|chat)\b|\b(?:collect|gather|steal|send) (?:all|every|any|each) (?:[a-z]+ ){0,2}(?:api keys?|credentials?|secrets?|passwords?)\b|\btools (?:[^\s.!?;:]+ ){0,4}you have called\b|\ball (?:of the |the )?(?:previous |prior )?messages (?:exchanged|of this|in this|so far)\b`),
-	words(consents, "already|confirmation|approval|permission|consent|asking|ask ",
+	newForm(consents, "already|confirmation|approval|permission|consent|asking|ask ",
 		`\buser (?:has |have )?already (?:approved|consented|authori[sz]ed|agreed|confirmed)\b|\b(?:do not|never|no need to|without) (?:[^\s.!?;:]+ )?(?:ask|asking|wait|waiting) `+upTo3+`for (?:confirmation|approval|permission|consent)\b|`+
 			`\bwithout asking (?:the )?(?:users?|humans?|anyone)\b|\bno need to ask the (?:user|human)\b`),
-	words(redirects, "forwarded|changed|copied|bcc|cc'd|redirected|replaced| go |http|@|blind copy|bcc",
+	newForm(redirects, "forwarded|changed|copied|bcc|cc'd|redirected|replaced| go |http|@|blind copy|bcc",
 		`\b(?:when|whenever|if|every time|each time|all|every) (?:[^\s.!?;:]+ ){0,8}(?:must|should|shall|has to|have to) `+upTo3+`(?:changed|forwarded|copied|bcc|cc|redirected|replaced|go) (?:[^\s.!?;:]+ ){0,2}to\b|`+
 			`\b(?:sent|send|forward|forwarded|copy|upload|post|posted) (?:[a-z]+ ){0,4}to (?:https?://|[^\s@]+@[^\s@]+\.[a-z])|@[^\s@]+\.[a-z]+ (?:as|in) (?:a |the )?(?:blind copy|bcc|cc)\b|\b(?:bcc|blind copy) (?:to )?[^\s@]+@`),
-	words(addresses, " ai|assistant|model|llm|agent|claude|gpt|copilot|gemini",
+	newForm(addresses, " ai|assistant|model|llm|agent|claude|gpt|copilot|gemini",
 		`\b(?:message to|dear|attention,?|tell|tells) (?:the |all |any )?(?:ai|assistant|model|llm|agent|claude|chatgpt|gpt|copilot|gemini)\b|\bif you are an? (?:ai|llm|assistant|model)[a-z ]{0,20},? (?:you must|you have to|always|first|immediately|silently)\b|\b(?:model|assistant|agent|ai) (?:that is |which is )?reading this\b|`+
 			`\b(?:ai|assistant|model|llm|agent|claude|chatgpt|copilot|gemini)s? (?:must|shall|has to|have to|should) (?:always|first|never|also|immediately|silently) (?:[a-z]+ )`),
-	words(addresses, "whenever the user", `\bwhenever the user `+upTo6+`(?:call|use|run|invoke|execute) [a-z ]{0,20}[a-z0-9]+(?: of the| from the| tool| first)`),
+	newForm(addresses, "whenever the user", `\bwhenever the user `+upTo6+`(?:call|use|run|invoke|execute) [a-z ]{0,20}[a-z0-9]+(?: of the| from the| tool| first)`),
 	{
-		any: []string{"<", "[", "system", "assistant", "admin", "developer"}, raw: true, meaning: addresses,
+		triggers: []string{"<", "[", "system", "assistant", "admin", "developer"}, raw: true, meaning: addresses,
 		words: compiled(`<\s*/?\s*(?:important|system|secret|admin|assistant|hidden|override|critical)\s*>|\[/?(?:inst|system|admin|hidden)\]|<\|[a-z_]+\|>|` +
 			`(?:^|\n|[.!?] +)(?:system|assistant|admin|developer) ?: `),
 	},
 }
 
-// keptAt matches locations of secrets in folded texts.
-const keptAt = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
+// secretLocations matches locations of secrets in folded texts.
+const secretLocations = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// takes matches words for reading or sending something.
-const takes = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
+// accessWords matches words for reading or sending something.
+const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
@@ -159,9 +159,9 @@ const (
 	maxTried  = 1 << 20
 )
 
-// steers reports whether a text of the definition matches a form. It adds one piece of evidence for each meaning of a
+// hasSteeringText reports whether a text of the definition matches a form. It adds one piece of evidence for each meaning of a
 // form that matches.
-func (c *finding) steers() bool {
+func (c *finding) hasSteeringText() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0
 	for _, text := range c.tool.Texts {

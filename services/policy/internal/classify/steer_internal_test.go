@@ -7,7 +7,7 @@ func TestForms_EachExpressionCompiles(t *testing.T) {
 	t.Parallel()
 	for _, f := range forms {
 		if f.words() == nil {
-			t.Errorf("the form of %q has no expression", f.any)
+			t.Errorf("the form of %q has no expression", f.triggers)
 		}
 	}
 	runnable()

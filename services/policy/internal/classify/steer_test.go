@@ -70,7 +70,7 @@ func waits(c *policyv1.Classification) bool {
 }
 
 // Texts that steer the model are found at any place of the definition, in ten languages.
-func TestT7TextsThatSteerTheModelWait(t *testing.T) {
+func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering.tsv")
 	for _, one := range all {
@@ -80,7 +80,7 @@ func TestT7TextsThatSteerTheModelWait(t *testing.T) {
 			if !waits(c) {
 				t.Errorf("%s, in the %s: %s", one[0], at, one[2])
 			}
-			if !slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == 0 && stands(tool, e) }) {
+			if !slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == 0 && matchesPath(tool, e) }) {
 				t.Errorf("%s, in the %s: no evidence says why: %s", one[0], at, one[2])
 			}
 		}
@@ -92,7 +92,7 @@ func TestT7TextsThatSteerTheModelWait(t *testing.T) {
 
 // Texts that were written after the forms, without knowledge of them. The forms find most of these; the figure is in
 // docs/catalog.md.
-func TestSteering_TextsThatTheFormsWereNotMadeWith(t *testing.T) {
+func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")
 	found := 0
@@ -111,7 +111,7 @@ func TestSteering_TextsThatTheFormsWereNotMadeWith(t *testing.T) {
 
 // At most 0.5 % of the labelled real tools wait because of their texts. Many of them say "you must call X first" or
 // "before using this tool".
-func TestSteering_RealToolsDoNotWait(t *testing.T) {
+func TestClassify_RealToolsAreRarelyTagged(t *testing.T) {
 	t.Parallel()
 	all, waiting := 0, 0
 	for _, set := range []string{"lists", "heldout", "third", "fourth", "fifth", "sixth"} {
@@ -134,7 +134,7 @@ func TestSteering_RealToolsDoNotWait(t *testing.T) {
 }
 
 // A definition with more text than is read waits, and the evidence says where reading ended.
-func TestSteering_LongDefinitionWaitsAndCostsLittle(t *testing.T) {
+func TestClassify_LongDefinitionIsTaggedAndBounded(t *testing.T) {
 	t.Parallel()
 	examples := make([]any, 4000)
 	for i := range examples {
@@ -150,7 +150,7 @@ func TestSteering_LongDefinitionWaitsAndCostsLittle(t *testing.T) {
 	}
 	c := classify.Classify(tool, true)
 	said := slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool {
-		return strings.Contains(e.GetMeaning(), "not looked at") && stands(tool, e)
+		return strings.Contains(e.GetMeaning(), "not looked at") && matchesPath(tool, e)
 	})
 	if !waits(c) || !said {
 		t.Errorf("it is %v", c)

@@ -49,15 +49,15 @@ func (c *finding) byVerbs() {
 		c.addVerb("/name", "name", s)
 	}
 	if len(name) > 0 {
-		c.inName = &name[0].said
+		c.inName = &name[0].foundVerb
 	}
 	for _, s := range text {
 		c.addVerb("/description", "description", s)
 	}
 	if len(text) > 0 {
-		c.inText = &text[0].said
+		c.inText = &text[0].foundVerb
 	}
-	if len(text) == 0 && len(name) > 0 && c.speaksUnknown() {
+	if len(text) == 0 && len(name) > 0 && c.isUnknownLanguage() {
 		first := c.text[0]
 		c.add(&policyv1.Evidence{
 			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
@@ -66,7 +66,7 @@ func (c *finding) byVerbs() {
 	}
 	if len(name)+len(text) == 0 && len(c.text) > 0 {
 		first := c.text[0]
-		if len(c.text) > 1 && determiners[c.text[1].text] && !openers[first.text] {
+		if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
 			c.add(&policyv1.Evidence{
 				Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
 				Meaning: "it does something to a thing, and the verb is not known",
@@ -84,7 +84,7 @@ var determiners = set("a an the all your this that these one each every any some
 
 // weighed is a verb and its weight.
 type weighed struct {
-	said
+	foundVerb
 
 	weight float64
 }
@@ -92,18 +92,18 @@ type weighed struct {
 // addVerb adds a verb as evidence. path is the location of the verb, and what describes the location.
 func (c *finding) addVerb(path, what string, s weighed) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
-	if whether[s.base] {
+	if questionVerbs[s.base] {
 		meaning = fmt.Sprintf("the %s asks whether something is so", what)
 	}
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
 
-// whether are verbs at the beginning of names that ask a question, for example is_stopped.
-var whether = set("is has can")
+// questionVerbs are verbs at the beginning of names that ask a question, for example is_stopped.
+var questionVerbs = set("is has can")
 
-// states are words that mean reading if they are the last word of a name, for example deploy_status. After a verb that
+// stateNouns are words that mean reading if they are the last word of a name, for example deploy_status. After a verb that
 // changes something, they can be the thing that is changed, for example set_status.
-var states = set("status info list search count stats health history metrics logs report")
+var stateNouns = set("status info list search count stats health history metrics logs report")
 
 // verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
 // first word (delete_file) or the last word (file_delete).
@@ -115,7 +115,7 @@ func (c *finding) verbsOfName() []weighed {
 		if !ok {
 			continue
 		}
-		said := said{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
+		said := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
 		weight := weightMiddle
 		switch {
 		case said.weak:
@@ -129,7 +129,7 @@ func (c *finding) verbsOfName() []weighed {
 		return nil
 	}
 	first, end := found[0], found[len(found)-1]
-	if first.offset == c.name[0].offset && !first.weak && end.offset != first.offset && states[end.text] && first.category != end.category {
+	if first.offset == c.name[0].offset && !first.weak && end.offset != first.offset && stateNouns[end.text] && first.category != end.category {
 		first.weight, end.weight = 0.45, 0.45
 		return []weighed{first, end}
 	}
@@ -154,7 +154,7 @@ func (c *finding) verbsOfName() []weighed {
 		return place(a) > place(b)
 	}
 	for _, one := range found[1:] {
-		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
+		thing := possibleMovements[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
 		if !thing && better(one, best) {
 			best = one
 		}
@@ -183,13 +183,13 @@ func (c *finding) joined(found []weighed) []weighed {
 	return nil
 }
 
-// firm are words that are usually nouns in names, but verbs at the beginning of a description.
-var firm = set("report monitor profile filter classify sample gather")
+// textVerbs are words that are usually nouns in names, but verbs at the beginning of a description.
+var textVerbs = set("report monitor profile filter classify sample gather")
 
-var joins = set("and or then to by with")
+var conjunctionWords = set("and or then to by with")
 
-// light are verbs whose object names the action, as in "perform a search".
-var light = set("perform make do conduct carry execute run handle issue take start process")
+// lightVerbs are verbs whose object names the action, as in "perform a search".
+var lightVerbs = set("perform make do conduct carry execute run handle issue take start process")
 
 // verbsOfText returns the leading verb of the description, and stricter verbs that the first sentence joins to it.
 func (c *finding) verbsOfText() []weighed {
@@ -197,16 +197,16 @@ func (c *finding) verbsOfText() []weighed {
 	if len(words) == 0 {
 		return nil
 	}
-	lead := weighed{said{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
-	lead.weak = lead.weak && !firm[base]
-	if light[base] {
+	lead := weighed{foundVerb{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
+	lead.weak = lead.weak && !textVerbs[base]
+	if lightVerbs[base] {
 		for i, w := range words[1:min(len(words), 5)] {
-			if joins[w.text] || strings.ContainsAny(w.after, ",:") { // another action follows
+			if conjunctionWords[w.text] || strings.ContainsAny(w.after, ",:") { // another action follows
 				break
 			}
 			ofThings := i+2 < len(words) && words[i+2].text == "of" // for example a list of commands
-			if done, s, ok := doneBy(w.text); ok && (s.category != read || !ofThings) && !s.weak && !light[done] && done != "query" && (s.category == read || s.category == destructive) {
-				lead.said = said{word: w, base: done, sense: s}
+			if done, s, ok := verbOfNoun(w.text); ok && (s.category != read || !ofThings) && !s.weak && !lightVerbs[done] && done != "query" && (s.category == read || s.category == destructive) {
+				lead.foundVerb = foundVerb{word: w, base: done, sense: s}
 				break
 			}
 		}
@@ -222,7 +222,7 @@ func (c *finding) verbsOfText() []weighed {
 		}
 		before := words[i]
 		_, _, isVerb := verbOf(w.text)
-		list = list && (isVerb || joins[w.text])
+		list = list && (isVerb || conjunctionWords[w.text])
 		conjunction := before.text == "and" || before.text == "or" || before.text == "then"
 		if !conjunction && !strings.ContainsAny(w.after, ",/") {
 			continue
@@ -242,7 +242,7 @@ func (c *finding) verbsOfText() []weighed {
 			weight = weightMiddle
 		}
 		if s.category > lead.category {
-			out = append(out, weighed{said{word: w, base: base, sense: s}, weight})
+			out = append(out, weighed{foundVerb{word: w, base: base, sense: s}, weight})
 		}
 	}
 	return out
@@ -257,8 +257,8 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 			continue
 		}
 		rest := sentence[i:]
-		from := slices.IndexFunc(rest, func(w word) bool { return !openers[w.text] && !openers[strings.TrimSuffix(w.text, "s")] })
-		if len(rest) > 1 && whom[rest[0].text] && !openers[rest[1].text] { // "Enable monitoring", but not "Enable you to"
+		from := slices.IndexFunc(rest, func(w word) bool { return !openerWords[w.text] && !openerWords[strings.TrimSuffix(w.text, "s")] })
+		if len(rest) > 1 && enablers[rest[0].text] && !openerWords[rest[1].text] { // "Enable monitoring", but not "Enable you to"
 			from = 0
 		}
 		if from < 0 || from > maxHeading {
@@ -280,8 +280,8 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// whom are openers that are verbs unless a person follows, as in "enables you to".
-var whom = set("enable allow enables allows")
+// enablers are openers that are verbs unless a person follows, as in "enables you to".
+var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
@@ -306,8 +306,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// near reports whether one of the first words of a list is in a set.
-func near(words []word, within int, any map[string]bool) bool {
+// containsNear reports whether one of the first words of a list is in a set.
+func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
 
@@ -317,25 +317,25 @@ var (
 	questions = set("search report analysis scan check audit lint diagnostic lookup comparison")
 	relations = set(`label tag member user users assignee reaction permission role watcher participant attendee collaborator
 		relation link association follower subscriber favorite star bookmark relationship dependency contact reviewer agent item`)
-	given     = set("tag label skill access permission member role")
-	parts     = set("project task subtask story epic issue card song track contact page channel")
-	marks     = set("tag label reaction assignee watcher favorite star bookmark")
-	moments   = set("snapshot backup checkpoint image")
-	sites     = set("live website site deploy deployment production pipeline app application")
-	guides    = set("guidance guideline documentation instruction practice checklist reference overview information insight detail tutorial explanation list")
-	spans     = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
-	stores    = set("database db system crm account server registry storage disk filesystem inventory directory")
-	dropped   = set("file files onto target drag element option dropdown checkbox coordinate dialog")
-	batteries = set("vehicle car battery ev scooter device phone robot charging")
-	stages    = set("lead quote estimate opportunity draft prospect")
-	terminals = set("terminal shell console pane stdin tty repl")
-	cells     = set("cell range column row document sheet table")
-	disks     = set("disk drive card volume partition")
-	keys      = set("key token credential certificate password secret")
-	pages     = set("url link website page browser app application tab")
-	fromIt    = set("from")
-	onScreen  = set("element option dropdown checkbox coordinate dialog")
-	code      = set("javascript script expression function code js snippet")
+	grantWords = set("tag label skill access permission member role")
+	parts      = set("project task subtask story epic issue card song track contact page channel")
+	marks      = set("tag label reaction assignee watcher favorite star bookmark")
+	moments    = set("snapshot backup checkpoint image")
+	sites      = set("live website site deploy deployment production pipeline app application")
+	guides     = set("guidance guideline documentation instruction practice checklist reference overview information insight detail tutorial explanation list")
+	spans      = set("session recording trace timer trajectory conversation transaction tracking profiling thread screencast video log")
+	stores     = set("database db system crm account server registry storage disk filesystem inventory directory")
+	dropped    = set("file files onto target drag element option dropdown checkbox coordinate dialog")
+	batteries  = set("vehicle car battery ev scooter device phone robot charging")
+	stages     = set("lead quote estimate opportunity draft prospect")
+	terminals  = set("terminal shell console pane stdin tty repl")
+	cells      = set("cell range column row document sheet table")
+	disks      = set("disk drive card volume partition")
+	keys       = set("key token credential certificate password secret")
+	pages      = set("url link website page browser app application tab")
+	fromIt     = set("from")
+	onScreen   = set("element option dropdown checkbox coordinate dialog")
+	code       = set("javascript script expression function code js snippet")
 )
 
 // context changes the sense of a verb if the next few words contain one of words and none of unless.
@@ -373,25 +373,25 @@ var contexts = []context{
 // inContext returns the sense of a verb. The words after the verb can change it; see [contexts].
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
-		if c.verbs[base] && near(next, c.within, c.words) && !near(next, 10, c.unless) && (c.unless == nil || near(next, 8, fromIt)) {
+		if c.verbs[base] && containsNear(next, c.within, c.words) && !containsNear(next, 10, c.unless) && (c.unless == nil || containsNear(next, 8, fromIt)) {
 			return c.sense
 		}
 	}
 	return s
 }
 
-// work are words for things that run as soon as they are created.
-var work = set("run job execution deployment build migration rollout")
+// workNouns are words for things that run as soon as they are created.
+var workNouns = set("run job execution deployment build migration rollout")
 
-// starters are verbs that start the work that they create.
-var starters = set("create add submit schedule make queue")
+// startVerbs are verbs that start the work that they create.
+var startVerbs = set("create add submit schedule make queue")
 
-// byWork adds evidence if the tool starts work by creating it, for example create_deployment.
-func (c *finding) byWork() {
-	if c.leads() != write || !starters[verbText(c.inName)] && !starters[verbText(c.inText)] {
+// byStartedWork adds evidence if the tool starts work by creating it, for example create_deployment.
+func (c *finding) byStartedWork() {
+	if c.leadCategory() != write || !startVerbs[verbText(c.inName)] && !startVerbs[verbText(c.inText)] {
 		return
 	}
-	if at := c.object(); work[singular(at.text)] {
+	if at := c.object(); workNouns[singular(at.text)] {
 		c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: execute, Weight: 0.6, Meaning: "what it makes or changes is work that runs"})
 	}
 }
@@ -399,7 +399,7 @@ func (c *finding) byWork() {
 // byActions adds evidence from the values of a parameter that chooses the action. Only the strictest value counts.
 func (c *finding) byActions() {
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
-		if !choosers[strings.ToLower(p.Name)] || len(p.Values) < 2 {
+		if !actionParameters[strings.ToLower(p.Name)] || len(p.Values) < 2 {
 			continue
 		}
 		known := 0
@@ -409,13 +409,13 @@ func (c *finding) byActions() {
 				Meaning: fmt.Sprintf("what it does depends on this argument, of whose values the first %d were looked at", maxValues),
 			})
 		}
-		furthest := said{}
+		furthest := foundVerb{}
 		for _, value := range p.Values {
 			s, ok := actionOf(value)
 			if !ok {
 				continue
 			}
-			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // then "remove" reverts "add"
+			if value == "remove" && slices.Contains(p.Values, "add") && containsNear(c.name, len(c.name), grantWords) { // then "remove" reverts "add"
 				s.category = write
 			}
 			known++
@@ -423,7 +423,7 @@ func (c *finding) byActions() {
 				furthest = s
 			}
 		}
-		if furthest.weak && c.bothRead() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // otherwise the value may be a search term
+		if furthest.weak && c.readsByNameAndText() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.readsByNameAndText()) { // otherwise the value may be a search term
 			continue
 		}
 		weight := 0.8
@@ -441,12 +441,12 @@ func (c *finding) byActions() {
 	}
 }
 
-var choosers = set("action operation op command method actiontype action_type mode")
+var actionParameters = set("action operation op command method actiontype action_type mode")
 
 // actionOf returns the verb in a value such as "delete" or "file_delete".
-func actionOf(value string) (said, bool) {
+func actionOf(value string) (foundVerb, bool) {
 	words := nameWords(value)
-	best, ok := said{}, false
+	best, ok := foundVerb{}, false
 	for i, w := range words {
 		s, is := verbs[w.text]
 		if !is {
@@ -454,7 +454,7 @@ func actionOf(value string) (said, bool) {
 		}
 		s = inContext(w.text, s, words[i+1:])
 		if !ok || best.weak && !s.weak {
-			best, ok = said{word: word{text: w.text, raw: value}, base: w.text, sense: s}, true
+			best, ok = foundVerb{word: word{text: w.text, raw: value}, base: w.text, sense: s}, true
 		}
 	}
 	return best, ok
@@ -465,16 +465,16 @@ func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// leads returns the strictest category of the leading verbs of name and description, or unknown if there are none.
-func (c *finding) leads() mcpv1.Category {
+// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if there are none.
+func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
-	for _, s := range []*said{c.inName, c.inText} {
+	for _, s := range []*foundVerb{c.inName, c.inText} {
 		if s != nil && !s.weak {
 			out = max(out, s.category)
 		}
 	}
 	if out == unknown {
-		for _, s := range []*said{c.inName, c.inText} {
+		for _, s := range []*foundVerb{c.inName, c.inText} {
 			if s != nil {
 				out = max(out, s.category)
 			}

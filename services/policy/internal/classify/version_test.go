@@ -16,7 +16,7 @@ import (
 )
 
 // Stored results are computed again if Version changes, so it must increase with every changed result for a real tool.
-func TestTheVersionRisesWithTheAnswers(t *testing.T) {
+func TestVersion_RisesWithTheResults(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()
 	for _, folder := range []string{"lists", "heldout", "third", "fourth", "fifth", "sixth"} {

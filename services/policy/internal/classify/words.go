@@ -137,8 +137,8 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// doneBy returns the verb from which a noun is made: "delete" for "deletion".
-func doneBy(noun string) (base string, s sense, ok bool) {
+// verbOfNoun returns the verb from which a noun is made: "delete" for "deletion".
+func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {
 		return verbOf(noun)

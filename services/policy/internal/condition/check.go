@@ -12,7 +12,7 @@ import (
 // check returns what an expression reads. It returns an error for expressions that CEL allows but that users could
 // misread: expressions that are not boolean, numbers that would be rounded, comparisons that can never be true,
 // patterns that are not constant, and string tests of paths or URLs.
-func check(checked *cel.Ast, text string) (*place, *TextError) {
+func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
 	refuse := func(e ast.Expr, message, suggestion string) {
@@ -45,10 +45,10 @@ func check(checked *cel.Ast, text string) (*place, *TextError) {
 	return trace(tree.Expr(), checkTexts(refuse)), found
 }
 
-// refusing records a problem of an expression, with a suggestion how to fix it. Only the first problem counts.
-type refusing func(e ast.Expr, message, suggestion string)
+// refuseFunc records a problem of an expression, with a suggestion how to fix it. Only the first problem counts.
+type refuseFunc func(e ast.Expr, message, suggestion string)
 
-func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
+func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
 	call := e.AsCall()
 	switch name := call.FunctionName(); name {
 	case operators.Equals, operators.NotEquals, operators.In:
@@ -71,13 +71,13 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
 	default:
 		if f, ok := locatorFunctions()[name]; ok {
 			checkLocator(f, call.Args(), refuse)
-		} else if !slices.Contains(known, name) {
+		} else if !slices.Contains(allowedFunctions, name) {
 			refuse(e, "conditions do not have "+name, "")
 		}
 	}
 }
 
-func checkPattern(pattern ast.Expr, refuse refusing) {
+func checkPattern(pattern ast.Expr, refuse refuseFunc) {
 	if pattern.Kind() != ast.LiteralKind {
 		refuse(pattern, "the pattern is not a constant", "write the pattern out")
 		return
@@ -87,7 +87,7 @@ func checkPattern(pattern ast.Expr, refuse refusing) {
 	}
 }
 
-func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
+func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	var values []ast.Expr
 	for _, entry := range m.Entries() {
 		e := entry.AsMapEntry()
@@ -103,7 +103,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
 }
 
 // checkMixed refuses parts if some are decimals and others are not, because no comparison would accept all of them.
-func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
+func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {
 			refuse(part, "can be a decimal or a value of another type", "make all of them decimals")

@@ -36,7 +36,7 @@ func Compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, &TextError{Message: "the environment of conditions can't be created: " + err.Error()}
 	}
-	ast, issues := env.Compile(readable(text))
+	ast, issues := env.Compile(encodeIPIn(text))
 	if issues != nil && len(issues.Errors()) > 0 {
 		first := issues.Errors()[0]
 		return nil, problemAt(first.Location, text, first.Message, "")
@@ -45,7 +45,7 @@ func Compile(text string) (*Condition, error) {
 	if problem != nil {
 		return nil, problem
 	}
-	cost, err := env.EstimateCost(ast, sizes{})
+	cost, err := env.EstimateCost(ast, sizeEstimator{})
 	if err != nil {
 		return nil, &TextError{Message: "its cost can't be estimated: " + err.Error()}
 	}
@@ -53,7 +53,7 @@ func Compile(text string) (*Condition, error) {
 		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
 	}
 	// OptOptimize is not used, because its optimized form of `in` has no cost.
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(append(comparing(), matching)...))
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}), cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}

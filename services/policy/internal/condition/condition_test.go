@@ -29,7 +29,7 @@ func compile(t testing.TB, text string) *condition.Condition {
 	return c
 }
 
-func TestConditions(t *testing.T) {
+func TestHolds(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("0", 260) + "1"
 	for _, tt := range []struct {
@@ -113,7 +113,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func TestConditionsThatDoNotCompile(t *testing.T) {
+func TestCompile_FailsForInvalidConditions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		" \n":                                          "is empty",
@@ -165,7 +165,7 @@ func TestConditionsThatDoNotCompile(t *testing.T) {
 }
 
 // The same arguments have the same result, although Go iterates maps in random order.
-func TestMapsAreGoneThroughInOrder(t *testing.T) {
+func TestHolds_IteratesMapsInOrder(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
 	for n := range 8000 {
@@ -186,7 +186,7 @@ func TestMapsAreGoneThroughInOrder(t *testing.T) {
 
 // The exact values of numbers are compared, however they are written. A decimal on the right of a whole number is an
 // error.
-func TestNumbersAreComparedExactly(t *testing.T) {
+func TestHolds_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	less, same := compile(t, `decimal(args.a) < decimal(args.b)`), compile(t, `decimal(args.a) == decimal(args.b)`)
 	plainLess, plainSame := compile(t, `args.a < args.b`), compile(t, `args.a == args.b`)
@@ -247,17 +247,17 @@ func FuzzHolds(f *testing.F) {
 
 // A condition that is fast for ordinary arguments is stopped for others before it takes long. BenchmarkWorst measures
 // how long.
-func TestAConditionThatTakesTooLongDoesNotHold(t *testing.T) {
+func TestHolds_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	t.Parallel()
-	for _, tt := range worst() {
+	for _, tt := range slowConditions() {
 		if held, err := compile(t, tt.text).Holds(arguments(t, tt.args)); held || err == nil || !strings.Contains(err.Error(), "cost limit exceeded") {
 			t.Errorf("%s: %v, %v", tt.text, held, err)
 		}
 	}
 }
 
-// worst are conditions with arguments that make them slow.
-func worst() []struct{ text, args string } {
+// slowConditions are conditions with arguments that make them slow.
+func slowConditions() []struct{ text, args string } {
 	numbers := "[" + strings.Repeat("1,", 60_000) + "1]"
 	texts := "[" + strings.Repeat(`"a",`, 50_000) + `"a"]`
 	return []struct{ text, args string }{
@@ -286,7 +286,7 @@ func keys(n int) string {
 	return strings.Join(out, ",")
 }
 
-func TestWhatAreNoArguments(t *testing.T) {
+func TestParseArguments_FailsForInvalidParams(t *testing.T) {
 	t.Parallel()
 	for _, params := range []string{`[]`, `1`, `{`, `{} {}`, `{"arguments":1}`, `{"arguments":[]}`, `{"arguments":{"a":1,"\u0061":2}}`, `{"arguments":{},"arguments":{}}`, "{\"arguments\":{\"a\":\"\xff\"}}"} {
 		if _, err := condition.ParseArguments(params); err == nil {
@@ -331,7 +331,7 @@ func BenchmarkHolds(b *testing.B) {
 
 // BenchmarkWorst measures the longest time that arguments can make a condition take.
 func BenchmarkWorst(b *testing.B) {
-	for _, tt := range worst() {
+	for _, tt := range slowConditions() {
 		b.Run(tt.text, func(b *testing.B) {
 			c, args := compile(b, tt.text), arguments(b, tt.args)
 			b.ReportAllocs()

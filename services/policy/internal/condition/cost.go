@@ -22,33 +22,33 @@ const (
 	assumedSize = 30
 )
 
-// sizes assumes [assumedSize] for all arguments.
-type sizes struct{}
+// sizeEstimator assumes [assumedSize] for all arguments.
+type sizeEstimator struct{}
 
 // EstimateSize implements checker.CostEstimator.
-func (sizes) EstimateSize(checker.AstNode) *checker.SizeEstimate {
+func (sizeEstimator) EstimateSize(checker.AstNode) *checker.SizeEstimate {
 	return &checker.SizeEstimate{Max: assumedSize}
 }
 
 // EstimateCallCost implements checker.CostEstimator.
-func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
 	return nil
 }
 
-// prices returns the actual cost of function calls. CEL's cost tracking can't, because it needs types that are known at
+// costEstimator returns the actual cost of function calls. CEL's cost tracking can't, because it needs types that are known at
 // compile time, and the types of arguments are not.
-type prices struct{}
+type costEstimator struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
-func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
+func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 	cost := uint64(1)
 	switch function {
 	case operators.Equals, operators.NotEquals, operators.In, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
 		"contains", "startsWith", "endsWith", "decimal":
 		for _, a := range args {
-			cost += weigh(a, 10*maxCost) / 10
+			cost += sizeOf(a, 10*maxCost) / 10
 		}
-	case "path.within", "path.base", "path.ext", "url.scheme", "url.host", "url.port", "url.path", "url.under", ipInRead, "email.domain":
+	case "path.within", "path.base", "path.ext", "url.scheme", "url.host", "url.port", "url.path", "url.under", ipInEncoded, "email.domain":
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
@@ -64,26 +64,26 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 	return &cost
 }
 
-// weigh returns the size of a value. A string has its length in bytes. Any other value has ten, plus the sizes of its
+// sizeOf returns the size of a value. A string has its length in bytes. Any other value has ten, plus the sizes of its
 // elements. weigh stops when the size reaches most.
-func weigh(v ref.Val, most uint64) uint64 {
+func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {
 	case types.String:
 		return uint64(len(v))
 	case *types.Optional:
 		if v.HasValue() {
-			total += weigh(v.GetValue(), most)
+			total += sizeOf(v.GetValue(), most)
 		}
 	case traits.Mapper:
 		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
 			key := it.Next()
-			total += weigh(key, most-total)
-			total += weigh(v.Get(key), most)
+			total += sizeOf(key, most-total)
+			total += sizeOf(v.Get(key), most)
 		}
 	case traits.Lister:
 		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
-			total += weigh(it.Next(), most-total)
+			total += sizeOf(it.Next(), most-total)
 		}
 	}
 	return total

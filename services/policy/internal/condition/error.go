@@ -42,7 +42,7 @@ var suggestions = []struct{ part, suggestion string }{
 
 // problemAt returns the error for a location in a text. It adds a suggestion if there is none.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
-	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
+	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
 	for _, s := range suggestions {
 		if p.Suggestion == "" && strings.Contains(message, s.part) {

@@ -14,9 +14,9 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// known lists the functions of CEL's standard library that conditions may use. None of them returns a value larger than
+// allowedFunctions lists the functions of CEL's standard library that conditions may use. None of them returns a value larger than
 // its arguments. Their results depend only on their arguments.
-var known = []string{
+var allowedFunctions = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
 	operators.In, operators.Index, operators.NotStrictlyFalse, operators.Negate,
@@ -26,7 +26,7 @@ var known = []string{
 // environment returns the CEL environment. It is created once, because that takes milliseconds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
-	for _, name := range known {
+	for _, name := range allowedFunctions {
 		subset.IncludeFunctions = append(subset.IncludeFunctions, env.NewFunction(name))
 	}
 	return cel.NewCustomEnv(append(append(decimals(), locators()...),
@@ -46,8 +46,8 @@ const (
 	maxMatched = 8 << 10
 )
 
-// matching compiles each constant regular expression (RE2 syntax) of a condition once.
-var matching = &interpreter.RegexOptimization{
+// matchOptimization compiles each constant regular expression (RE2 syntax) of a condition once.
+var matchOptimization = &interpreter.RegexOptimization{
 	Function:   "matches",
 	RegexIndex: 1,
 	Factory: func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {

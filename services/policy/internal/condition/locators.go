@@ -17,33 +17,33 @@ import (
 // does. It returns an error if the string can't be read.
 type locatorFunction struct {
 	result *cel.Type
-	// one implements a function of one string. It is nil if the function has two strings.
-	one func(text string) (ref.Val, error)
-	// with implements a function of two strings. It parses the second string, which is a constant, and returns the
+	// unary implements a function of one string. It is nil if the function has two strings.
+	unary func(text string) (ref.Val, error)
+	// binary implements a function of two strings. It parses the second string, which is a constant, and returns the
 	// function that compares the first string with it. It is nil if the function has one string.
-	with func(constant string) (func(text string) (bool, error), error)
+	binary func(constant string) (func(text string) (bool, error), error)
 }
 
 // locatorFunctions returns the functions by name.
 func locatorFunctions() map[string]locatorFunction {
 	return map[string]locatorFunction{
-		"path.within": {result: cel.BoolType, with: pathWithin},
-		"path.base":   {result: cel.StringType, one: ofPath(locator.Path.Base)},
-		"path.ext":    {result: cel.StringType, one: ofPath(locator.Path.Ext)},
-		"url.scheme":  {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Scheme) })},
-		"url.host":    {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Host) })},
-		"url.port":    {result: cel.IntType, one: ofURL(urlPort)},
-		"url.path":    {result: cel.StringType, one: ofURL(func(u locator.URL) ref.Val { return types.String(u.Path) })},
-		"url.under":   {result: cel.BoolType, with: urlUnder},
-		ipInRead:      {result: cel.BoolType, with: ipIn},
-		"email.domain": {result: cel.StringType, one: func(text string) (ref.Val, error) {
+		"path.within": {result: cel.BoolType, binary: pathWithin},
+		"path.base":   {result: cel.StringType, unary: pathFunction(locator.Path.Base)},
+		"path.ext":    {result: cel.StringType, unary: pathFunction(locator.Path.Ext)},
+		"url.scheme":  {result: cel.StringType, unary: urlFunction(func(u locator.URL) ref.Val { return types.String(u.Scheme) })},
+		"url.host":    {result: cel.StringType, unary: urlFunction(func(u locator.URL) ref.Val { return types.String(u.Host) })},
+		"url.port":    {result: cel.IntType, unary: urlFunction(urlPort)},
+		"url.path":    {result: cel.StringType, unary: urlFunction(func(u locator.URL) ref.Val { return types.String(u.Path) })},
+		"url.under":   {result: cel.BoolType, binary: urlUnder},
+		ipInEncoded:   {result: cel.BoolType, binary: ipIn},
+		"email.domain": {result: cel.StringType, unary: func(text string) (ref.Val, error) {
 			domain, err := locator.EmailDomain(text)
 			return types.String(domain), err
 		}},
 	}
 }
 
-func ofPath(part func(locator.Path) (string, error)) func(string) (ref.Val, error) {
+func pathFunction(part func(locator.Path) (string, error)) func(string) (ref.Val, error) {
 	return func(text string) (ref.Val, error) {
 		p, err := locator.ParsePath(text)
 		if err != nil {
@@ -54,7 +54,7 @@ func ofPath(part func(locator.Path) (string, error)) func(string) (ref.Val, erro
 	}
 }
 
-func ofURL(part func(locator.URL) ref.Val) func(string) (ref.Val, error) {
+func urlFunction(part func(locator.URL) ref.Val) func(string) (ref.Val, error) {
 	return func(text string) (ref.Val, error) {
 		u, err := locator.ParseURL(text)
 		if err != nil {
@@ -100,11 +100,11 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 }
 
 // locators returns the CEL options for the functions. The options of functions with a constant have no implementation;
-// [comparing] adds it when a condition is compiled.
+// [locatorOptimizations] adds it when a condition is compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
-		if f.with != nil {
+		if f.binary != nil {
 			options = append(options, cel.Function(name, cel.Overload(name, []*cel.Type{cel.StringType, cel.StringType}, f.result)))
 			continue
 		}
@@ -120,25 +120,25 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 		if !ok {
 			return types.MaybeNoSuchOverloadErr(arg)
 		}
-		value, err := f.one(string(text))
+		value, err := f.unary(string(text))
 		if err != nil {
-			return types.NewErr("%s: the text %w", asWritten(name), err)
+			return types.NewErr("%s: the text %w", decodeIPIn(name), err)
 		}
 		return value
 	}
 }
 
-// comparing returns the implementations of the functions with a constant, which is parsed once for each condition. It
+// locatorOptimizations returns the implementations of the functions with a constant, which is parsed once for each condition. It
 // uses the library's optimization for regular expressions, which accepts any constant.
-func comparing() []*interpreter.RegexOptimization {
+func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
-		if f.with == nil {
+		if f.binary == nil {
 			continue
 		}
 		out = append(out, &interpreter.RegexOptimization{Function: name, RegexIndex: 1,
 			Factory: func(call interpreter.InterpretableCall, constant string) (interpreter.InterpretableCall, error) {
-				compare, err := f.with(constant)
+				compare, err := f.binary(constant)
 				if err != nil {
 					return nil, err
 				}
@@ -157,14 +157,14 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	}
 	held, err := compare(string(text))
 	if err != nil {
-		return types.NewErr("%s: the text %w", asWritten(name), err)
+		return types.NewErr("%s: the text %w", decodeIPIn(name), err)
 	}
 	return types.Bool(held)
 }
 
 // checkLocator refuses a second string that is not a constant or can't be parsed.
-func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
-	if f.with == nil {
+func checkLocator(f locatorFunction, args []ast.Expr, refuse refuseFunc) {
+	if f.binary == nil {
 		return
 	}
 	constant := args[1]
@@ -172,7 +172,7 @@ func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
 		refuse(constant, "the second argument is not a constant", "write a constant string; for several strings, join several tests with ||")
 		return
 	}
-	if _, err := f.with(string(constant.AsLiteral().(types.String))); err != nil {
+	if _, err := f.binary(string(constant.AsLiteral().(types.String))); err != nil {
 		refuse(constant, fmt.Sprintf("%q %v", constant.AsLiteral(), err), "")
 	}
 }

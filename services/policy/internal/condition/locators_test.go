@@ -8,7 +8,7 @@ import (
 )
 
 // Package locator tests what each function reads. This tests that conditions have the functions, and their results.
-func TestP14LocatorsInConditions(t *testing.T) {
+func TestHolds_LocatorFunctions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
 		{`path.within(args.path, "/srv")`, `{"path":"/srv/a/../b"}`, "true"},
@@ -56,7 +56,7 @@ func answer(held bool, err error) string {
 
 // A path or URL with tricks can't be read, and a part of it says little. A condition that tests a part does not load,
 // and the message says what to use.
-func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
+func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	t.Parallel()
 	const (
 		usePath = `use path.within(x, "/srv")`
@@ -160,7 +160,7 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 }
 
 // The second string of a function is a valid constant.
-func TestP14WhatTextsAreComparedWith(t *testing.T) {
+func TestCompile_RequiresValidConstants(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		`path.within(args.path, args.root)`:                 "is not a constant; write a constant string",

@@ -8,24 +8,24 @@ import (
 // anchored reports whether a pattern matches only whole strings, because each of its alternatives is anchored at both
 // ends. A pattern with `(?m)` is not anchored, because its anchors match at the ends of lines.
 func anchored(pattern *syntax.Regexp) bool {
-	return pinned(pattern, syntax.OpBeginText, 0) && pinned(pattern, syntax.OpEndText, -1)
+	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
 }
 
 // hasAnchor reports whether a pattern has an anchor at its first position (end is 0) or its last position (end is -1).
-func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
+func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:
 		return true
 	case syntax.OpCapture, syntax.OpPlus:
-		return pinned(pattern.Sub[0], anchor, end)
+		return hasAnchor(pattern.Sub[0], anchor, end)
 	case syntax.OpAlternate:
-		return !slices.ContainsFunc(pattern.Sub, func(sub *syntax.Regexp) bool { return !pinned(sub, anchor, end) })
+		return !slices.ContainsFunc(pattern.Sub, func(sub *syntax.Regexp) bool { return !hasAnchor(sub, anchor, end) })
 	case syntax.OpConcat:
 		at := 0
 		if end < 0 {
 			at = len(pattern.Sub) - 1
 		}
-		return len(pattern.Sub) > 0 && pinned(pattern.Sub[at], anchor, end)
+		return len(pattern.Sub) > 0 && hasAnchor(pattern.Sub[at], anchor, end)
 	}
 	return false
 }
@@ -85,13 +85,13 @@ func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
 		return nil, true
 	case syntax.InstRune, syntax.InstRune1:
-		return takes(inst, state)
+		return walkRune(inst, state)
 	}
 	return steps, false
 }
 
 // walkRune does the work of [walk] for an instruction that consumes a character.
-func takes(inst *syntax.Inst, state int) (steps []int, trick bool) {
+func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
 	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]
 	for _, r := range tricks {

@@ -120,7 +120,7 @@ func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.
 	d := r.document(&f)
 	if people != nil && len(r.problems) == 0 {
 		for _, fault := range people.Check(&d) {
-			r.fault(fault, &f)
+			r.addParseError(fault, &f)
 		}
 	}
 	if err := r.problems.Err(); err != nil {
@@ -134,8 +134,8 @@ type reader struct {
 	source   *strictyaml.Source
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
-	// places has the YAML paths of the document's rules.
-	places []string
+	// rulePaths has the YAML paths of the document's rules.
+	rulePaths []string
 }
 
 // add reports a problem at a path, unless a problem is already known at the path or below it. Otherwise a value that
@@ -159,25 +159,25 @@ func (r *reader) document(f *form) engine.Document {
 		r.add("", "has no content", "add default, tools or rules")
 	}
 	r.version(f.Version)
-	d := engine.Document{Name: nameOf(r.source.File()), Default: r.fallback(f.Default)}
+	d := engine.Document{Name: nameOf(r.source.File()), Default: r.defaultAction(f.Default)}
 	if f.Name != nil {
 		d.Name = *f.Name
 	}
 	if f.Server != nil {
 		d.Server = *f.Server
-		r.filled("server", d.Server != "", "remove it if the document applies to every server")
+		r.checkFilled("server", d.Server != "", "remove it if the document applies to every server")
 	}
-	r.filled("tools", f.Tools == nil || len(f.Tools) > 0, "remove it")
-	r.filled("rules", f.Rules == nil || len(f.Rules) > 0, "remove it")
-	r.rules(f, &d)
+	r.checkFilled("tools", f.Tools == nil || len(f.Tools) > 0, "remove it")
+	r.checkFilled("rules", f.Rules == nil || len(f.Rules) > 0, "remove it")
+	r.addRules(f, &d)
 	for _, fault := range d.Check() {
-		r.fault(fault, f)
+		r.addParseError(fault, f)
 	}
 	return d
 }
 
 // addParseError reports a problem that package engine found in the document.
-func (r *reader) fault(fault engine.ParseError, f *form) {
+func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
 			fault.Suggestion = "the document can't have the file's name: add name"
@@ -185,7 +185,7 @@ func (r *reader) fault(fault engine.ParseError, f *form) {
 		r.add(fault.Field, fault.Message, fault.Suggestion)
 		return
 	}
-	at := r.places[fault.Rule]
+	at := r.rulePaths[fault.Rule]
 	if fault.Field != "" {
 		at += "." + fault.Field
 	}
@@ -197,7 +197,7 @@ func (r *reader) fault(fault engine.ParseError, f *form) {
 }
 
 // checkFilled reports a value that is present but empty. ok is false if it is.
-func (r *reader) filled(at string, ok bool, suggestion string) {
+func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
 	}
@@ -212,7 +212,7 @@ func (r *reader) version(version *int) {
 	}
 }
 
-func (r *reader) fallback(text *string) engine.Default {
+func (r *reader) defaultAction(text *string) engine.Default {
 	switch {
 	case text == nil:
 		return engine.DefaultNone

@@ -20,7 +20,7 @@ func parse(file string, text []byte) (engine.Document, error) {
 	return set.Documents[0], nil
 }
 
-func TestParseReadsEveryKey(t *testing.T) {
+func TestParse_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	const text = `
 version: 1
@@ -100,7 +100,7 @@ rules:
 	}
 }
 
-func TestParseNamesADocumentAfterItsFile(t *testing.T) {
+func TestParse_NamesTheDocumentAfterItsFile(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{
 		"claude-flow.yaml": "claude-flow", "/etc/sluice/policies/a.b.yml": "a.b", "base": "base",
@@ -112,7 +112,7 @@ func TestParseNamesADocumentAfterItsFile(t *testing.T) {
 	}
 }
 
-func TestParseReadsEveryFormOfAWindow(t *testing.T) {
+func TestParse_ReadsEveryFormOfAWindow(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{
 		"60": time.Minute, "60s": time.Minute, `"1h"`: time.Hour, "1d": 24 * time.Hour, "366d": engine.MaxWindow,
@@ -129,7 +129,7 @@ func TestParseReadsEveryFormOfAWindow(t *testing.T) {
 	}
 }
 
-func TestParseRefusesANameThatTheFileCannotGive(t *testing.T) {
+func TestParse_FailsWhenTheFileNameIsNoDocumentName(t *testing.T) {
 	t.Parallel()
 	_, err := parse("my policy.yaml", []byte("version: 1\ndefault: deny"))
 	const want = "my policy.yaml:1:1: name: is not a name; the document can't have the file's name: add name"
@@ -138,7 +138,7 @@ func TestParseRefusesANameThatTheFileCannotGive(t *testing.T) {
 	}
 }
 
-func TestParseSetNamesTheProblemsOfEveryFile(t *testing.T) {
+func TestParseSet_ReportsTheProblemsOfEveryFile(t *testing.T) {
 	t.Parallel()
 	good := "version: 1\ndefault: deny"
 	_, err := document.ParseSet([]document.File{
@@ -162,7 +162,7 @@ d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each docum
 	}
 }
 
-func TestParseBoundsWhatItSays(t *testing.T) {
+func TestParse_LimitsTheNumberOfProblems(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	text.WriteString("version: 1\nrules:\n")

@@ -118,33 +118,37 @@ func saturate(number int64, unit time.Duration) time.Duration {
 }
 
 // ExplainKey implements strictyaml.Explainer.
-func (*form) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*form) ExplainKey(key string) (message, suggestion string, ok bool) { return explainKey(key) }
 
 // ExplainKey implements strictyaml.Explainer.
-func (*namedRule) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*namedRule) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainKey(key)
+}
 
 // ExplainKey implements strictyaml.Explainer.
-func (*match) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*match) ExplainKey(key string) (message, suggestion string, ok bool) { return explainKey(key) }
 
 // ExplainKey implements strictyaml.Explainer.
-func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) { return explain(key) }
+func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainKey(key)
+}
 
 // ExplainKey implements strictyaml.Explainer.
 func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	if key == "match" || key == "name" {
 		return fmt.Sprintf("an entry under tools has no %q", key), "an entry applies to the tool that it names; use rules for other conditions", true
 	}
-	return explain(key)
+	return explainKey(key)
 }
 
-// explain returns a message for a key of the policy language that this version does not support. ok is false for any
+// explainKey returns a message for a key of the policy language that this version does not support. ok is false for any
 // other key.
-func explain(key string) (message, suggestion string, ok bool) {
-	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notOffered, key)
+func explainKey(key string) (message, suggestion string, ok bool) {
+	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notSupported, key)
 }
 
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
-var notOffered = []string{
+var notSupported = []string{
 	"tests", "mode", // of documents
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits

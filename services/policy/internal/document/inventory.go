@@ -17,7 +17,7 @@ func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 		for _, fault := range inventory.Check(&d) {
 			at := fault.Field
 			if fault.Rule >= 0 {
-				at = r.places[fault.Rule]
+				at = r.rulePaths[fault.Rule]
 				if fault.Field != "" {
 					at += "." + fault.Field
 				}

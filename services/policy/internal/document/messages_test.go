@@ -42,18 +42,18 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// some are people of whom few may decide.
-var some = &engine.Approvers{
+// testApprovers are people of whom few may decide.
+var testApprovers = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
-// said returns the messages of loading a document: errors or warnings.
-func said(t *testing.T, m message) string {
+// loadMessages returns the messages of loading a document: errors or warnings.
+func loadMessages(t *testing.T, m message) string {
 	t.Helper()
 	var people *engine.Approvers
 	if strings.HasPrefix(m.name, "people: ") {
-		people = some
+		people = testApprovers
 	}
 	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: m.text}}, people)
 	problems, ok := errors.AsType[strictyaml.Errors](err)
@@ -73,7 +73,7 @@ func TestMessages(t *testing.T) {
 	all := messages(t)
 	golden := new(txtar.Archive)
 	for _, m := range all {
-		got := said(t, m)
+		got := loadMessages(t, m)
 		if strings.TrimSpace(got) == "" {
 			t.Errorf("of %s nothing is said", m.name)
 		}
@@ -89,14 +89,14 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// speaking are the sources of the loader whose strings are messages. elsewhere are strings in them that are not
+// messageSources are the sources of the loader whose strings are messages. elsewhere are strings in them that are not
 // messages, or that no document of the archive can cause.
 var (
-	speaking = []string{
+	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
-		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/traps.go",
+		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
 	}
-	elsewhere = map[string]string{
+	untestedMessages = map[string]string{
 		"an entry under tools has no name":                  "the form has no such key",
 		"an entry under tools matches only its tool":        "the form has no such key",
 		"another document has the name":                     "TestParseSetNamesTheProblemsOfEveryFile",
@@ -113,13 +113,13 @@ var (
 
 var verb = regexp.MustCompile(`%[+#]?[a-zA-Z]`)
 
-func TestNoMessageIsMissing(t *testing.T) {
+func TestMessages_AreComplete(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
 	for _, m := range messages(t) {
 		all.WriteString(m.want)
 	}
-	for _, place := range speaking {
+	for _, place := range messageSources {
 		files := []string{place}
 		if !strings.HasSuffix(place, ".go") {
 			files, _ = filepath.Glob(filepath.Join(place, "*.go")) // the pattern is a constant
@@ -139,7 +139,7 @@ func TestNoMessageIsMissing(t *testing.T) {
 				}
 				text, _ := strconv.Unquote(literal.Value) // the parser has read it
 				for _, part := range verb.Split(text, -1) {
-					if part = strings.Trim(part, ` ;,:"`); strings.Contains(part, " ") && elsewhere[part] == "" && !strings.Contains(all.String(), part) {
+					if part = strings.Trim(part, ` ;,:"`); strings.Contains(part, " ") && untestedMessages[part] == "" && !strings.Contains(all.String(), part) {
 						t.Errorf("%s: nothing has %q said", file, part)
 					}
 				}

@@ -12,7 +12,7 @@ import (
 )
 
 // addRules adds the rules of the form to the document. The entries under `tools` come first.
-func (r *reader) rules(f *form, d *engine.Document) {
+func (r *reader) addRules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
 		if tool == "" { // the engine would report a rule without a name
@@ -25,7 +25,7 @@ func (r *reader) rules(f *form, d *engine.Document) {
 		if entry.Action == nil && len(rule.Limits) > 0 {
 			rule.Action = engine.ActionAllow
 		}
-		r.put(d, at, rule)
+		r.addRule(d, at, rule)
 	}
 	for i := range f.Rules {
 		named := &f.Rules[i]
@@ -33,21 +33,21 @@ func (r *reader) rules(f *form, d *engine.Document) {
 		rule := r.rule(at, &named.terms, []engine.Dimension{engine.PerSession})
 		rule.Name = named.Name
 		rule.Match = r.match(at+".match", &named.Match)
-		r.put(d, at, rule)
+		r.addRule(d, at, rule)
 	}
 }
 
-func (r *reader) put(d *engine.Document, at string, rule engine.Rule) {
+func (r *reader) addRule(d *engine.Document, at string, rule engine.Rule) {
 	d.Rules = append(d.Rules, rule)
-	r.places = append(r.places, at)
+	r.rulePaths = append(r.rulePaths, at)
 }
 
 func (r *reader) match(at string, m *match) engine.Match {
 	list := func(key string, patterns []string) []string {
-		r.filled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: remove it, or add a pattern")
+		r.checkFilled(at+"."+key, patterns == nil || len(patterns) > 0, "it would match nothing: remove it, or add a pattern")
 		return patterns
 	}
-	r.filled(at+".annotations", m.Annotations == nil || len(m.Annotations) > 0, "remove it, or name an annotation")
+	r.checkFilled(at+".annotations", m.Annotations == nil || len(m.Annotations) > 0, "remove it, or name an annotation")
 	return engine.Match{
 		Category:    list("category", m.Category),
 		Risk:        list("risk", m.Risk),
@@ -69,8 +69,8 @@ func (r *reader) match(at string, m *match) engine.Match {
 // rule converts the keys that entries and rules have in common. per has the dimensions of limits that name none.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
-	r.filled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
-	r.filled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "remove it: then any approver may decide")
+	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
+	r.checkFilled(at+".approvers", t.Approvers == nil || len(t.Approvers) > 0, "remove it: then any approver may decide")
 	for i := range t.RateLimit {
 		rule.Limits = append(rule.Limits, r.limit(strictyaml.Index(at+".rate_limit", i), &t.RateLimit[i], per))
 	}
@@ -114,7 +114,7 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 	}
 	if g.Where != nil {
 		grant.Where = *g.Where
-		r.filled(at+".where", grant.Where != "", "remove it if the grant covers all calls of the tool")
+		r.checkFilled(at+".where", grant.Where != "", "remove it if the grant covers all calls of the tool")
 	}
 	if g.ExtraArgs != nil {
 		grant.ExtraArgs = true

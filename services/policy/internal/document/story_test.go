@@ -45,8 +45,8 @@ type storyFacts struct {
 	Unsure   bool            `json:"unsure"`
 }
 
-// standings are the standings in stories; empty is callable.
-var standings = map[string]engine.Status{
+// statuses are the standings in stories; empty is callable.
+var statuses = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
 
@@ -60,8 +60,8 @@ type storyPrincipal struct {
 	Chain   []storyPrincipal `json:"chain"`
 }
 
-// storyAnswer is a want.json: the decision, with the names of Decision, whether the tool is listed, and why.
-type storyAnswer struct {
+// storyDecision is a want.json: the decision, with the names of Decision, whether the tool is listed, and why.
+type storyDecision struct {
 	Effect     string         `json:"effect"`
 	Code       string         `json:"code,omitzero"`
 	Message    string         `json:"message,omitzero"`
@@ -84,9 +84,9 @@ type storyApproval struct {
 	Grant         string   `json:"grant,omitzero"`
 }
 
-// TestStories runs each archive of testdata/decide: every .yaml is a policy, and each NAME.call.json has its
+// TestDecide_Stories runs each archive of testdata/decide: every .yaml is a policy, and each NAME.call.json has its
 // NAME.want.json. -update rewrites the latter.
-func TestStories(t *testing.T) {
+func TestDecide_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -118,7 +118,7 @@ func runStory(t *testing.T, file string) {
 			continue
 		}
 		told = true
-		got := answer(set, parseCall(t, f.Data))
+		got := decide(set, parseCall(t, f.Data))
 		want := content[name+"want.json"]
 		if want == nil {
 			t.Fatalf("%s has no %swant.json", f.Name, name)
@@ -127,7 +127,7 @@ func runStory(t *testing.T, file string) {
 			want.Data = format(t, got)
 			continue
 		}
-		var wanted storyAnswer
+		var wanted storyDecision
 		decodeJSON(t, want.Data, &wanted)
 		if diff := cmp.Diff(wanted, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", f.Name, diff)
@@ -171,7 +171,7 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 		Subject: engine.Subject{Caller: c.Subject.principal()}, Facts: engine.Facts{Status: engine.Callable},
 	}
 	if f := c.Tool; f != nil {
-		standing, known := standings[f.Standing]
+		standing, known := statuses[f.Standing]
 		if !known {
 			t.Fatalf("no tool is %q", f.Standing)
 		}
@@ -193,10 +193,10 @@ func (p *storyPrincipal) principal() engine.Principal {
 	}
 }
 
-func answer(set *engine.Set, call engine.Call) storyAnswer {
+func decide(set *engine.Set, call engine.Call) storyDecision {
 	e := set.Explain(call)
 	d := e.Decision
-	a := storyAnswer{
+	a := storyDecision{
 		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden, Idempotent: d.Idempotent,
 		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool, call.Facts).Visible,
 	}
@@ -253,7 +253,7 @@ func decodeJSON(t *testing.T, text []byte, into any) {
 	}
 }
 
-func format(t *testing.T, a storyAnswer) []byte {
+func format(t *testing.T, a storyDecision) []byte {
 	t.Helper()
 	text, err := json.Marshal(a, jsontext.WithIndent("  "), jsontext.EscapeForHTML(false))
 	if err != nil {

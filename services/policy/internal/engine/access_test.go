@@ -11,7 +11,7 @@ import (
 
 // X4: if any call is allowed or waits for approval, Reach says so. If anything is hidden, Reach does not say that
 // nothing is.
-func TestX4ReachMissesNothing(t *testing.T) {
+func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
@@ -42,7 +42,7 @@ func TestX4ReachMissesNothing(t *testing.T) {
 
 // X4: if documents name tools one by one, Reach says no if and only if every tool is denied, also to a caller with
 // others behind it.
-func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
+func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
@@ -72,7 +72,7 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 	})
 }
 
-func TestX4WhatIsOutOfReach(t *testing.T) {
+func TestAccess_CouldAllow(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, tools ...string) engine.Rule {
 		return engine.Rule{Action: action, Match: engine.Match{Tool: tools}}
@@ -153,7 +153,7 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 	})
 }
 
-func BenchmarkReach(b *testing.B) {
+func BenchmarkAccess(b *testing.B) {
 	d := engine.Document{Name: "d", Default: engine.DefaultDeny}
 	for i := range 10_000 {
 		action := engine.ActionAllow
@@ -177,7 +177,7 @@ func BenchmarkReach(b *testing.B) {
 }
 
 // X9: what a list could show is distinguished from what could be called.
-func TestReach_Lists(t *testing.T) {
+func TestAccess_CouldList(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {
 		return engine.Rule{Action: action, Reason: reason, Match: engine.Match{Tool: tools}}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-func somebody(tenant, name string, groups ...string) engine.Principal {
+func newPrincipal(tenant, name string, groups ...string) engine.Principal {
 	return engine.Principal{Tenant: tenant, Name: name, Groups: groups}
 }
 
@@ -18,7 +18,7 @@ const (
 )
 
 // What a rule requires is compared with the people who exist.
-func TestPeople(t *testing.T) {
+func TestApprovers_Check(t *testing.T) {
 	t.Parallel()
 	ask := func(change ...func(*engine.Rule)) engine.Rule {
 		r := engine.Rule{Name: "r", Action: engine.ActionRequireApproval}
@@ -34,11 +34,11 @@ func TestPeople(t *testing.T) {
 		return func(r *engine.Rule) { r.Match.Tenant = names }
 	}
 	confirmed := func(r *engine.Rule) { r.SelfConfirm = true }
-	ana, ben, twin := somebody("default", "ana", "finance"), somebody("default", "ben", "finance", "legal"), somebody("acme", "ana", "finance")
+	ana, ben, twin := newPrincipal("default", "ana", "finance"), newPrincipal("default", "ben", "finance", "legal"), newPrincipal("acme", "ana", "finance")
 	bot := func(owner string, of engine.Principal) engine.OwnedAgent {
 		return engine.OwnedAgent{Principal: of, Owner: owner}
 	}
-	laptop := somebody("default", "laptop", "developers")
+	laptop := newPrincipal("default", "laptop", "developers")
 	tests := []struct {
 		name   string
 		people engine.Approvers
@@ -49,7 +49,7 @@ func TestPeople(t *testing.T) {
 		{"two tokens of one person", engine.Approvers{Deciders: []engine.Principal{ana, ana}}, ask(quorum(2, "finance")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers of finance, and there is 1", Suggestion: "that is ana: " + noGroup,
 		}}},
-		{"members of either group", engine.Approvers{Deciders: []engine.Principal{ana, somebody("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
+		{"members of either group", engine.Approvers{Deciders: []engine.Principal{ana, newPrincipal("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
 		{"members of other groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers of legal, and there is 1", Suggestion: "that is ben: " + noGroup,
 		}}},
@@ -59,7 +59,7 @@ func TestPeople(t *testing.T) {
 		{"too few without groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.ParseError{{
 			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, ben: " + noPeople,
 		}}},
-		{"people of two tenants", engine.Approvers{Deciders: []engine.Principal{ana, twin, somebody("acme", "zoe")}}, ask(quorum(3)), []engine.ParseError{{
+		{"people of two tenants", engine.Approvers{Deciders: []engine.Principal{ana, twin, newPrincipal("acme", "zoe")}}, ask(quorum(3)), []engine.ParseError{{
 			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, zoe: " + noPeople,
 		}}},
 		{"a tenant that the rule is not about", engine.Approvers{Deciders: []engine.Principal{ana, ben, twin}}, ask(quorum(2), tenant("ac*")), []engine.ParseError{{
@@ -78,7 +78,7 @@ func TestPeople(t *testing.T) {
 		}}},
 		{"an owner whose agent the rule is not about", engine.Approvers{Deciders: []engine.Principal{ana}, Callers: []engine.OwnedAgent{bot("ana", laptop)}},
 			ask(func(r *engine.Rule) { r.Match.Groups = []string{"contractors"} }), nil},
-		{"a caller of a tenant without people", engine.Approvers{Deciders: []engine.Principal{ana, ben}, Callers: []engine.OwnedAgent{bot("", somebody("acme", "bot"))}}, ask(quorum(2)), []engine.ParseError{{
+		{"a caller of a tenant without people", engine.Approvers{Deciders: []engine.Principal{ana, ben}, Callers: []engine.OwnedAgent{bot("", newPrincipal("acme", "bot"))}}, ask(quorum(2)), []engine.ParseError{{
 			Warning: true, Message: "calls of bot can't be approved: it asks for 2 operators or approvers of their tenant, who are neither the caller nor its owner",
 			Suggestion: noPeople,
 		}}},
@@ -96,11 +96,11 @@ func TestPeople(t *testing.T) {
 }
 
 // The place of a fault is that of its rule, and long lists are cut.
-func TestPeopleNamesTheRule(t *testing.T) {
+func TestApprovers_CheckNamesTheRule(t *testing.T) {
 	t.Parallel()
 	var p engine.Approvers
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
-		p.Deciders = append(p.Deciders, somebody("default", name))
+		p.Deciders = append(p.Deciders, newPrincipal("default", name))
 	}
 	d := engine.Document{Name: "d", Rules: []engine.Rule{
 		{Tool: "t", Action: engine.ActionRequireApproval}, {Tool: "u", Action: engine.ActionRequireApproval, Quorum: 8},

@@ -51,7 +51,7 @@ func BenchmarkDecide(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		call := engine.Call{Facts: known, Server: "claude-flow", Tool: bb.tool, Subject: agent}
+		call := engine.Call{Facts: callable, Server: "claude-flow", Tool: bb.tool, Subject: agent}
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// counted is a call and the limit that it meets.
-type counted struct {
+// bucketCase is a call and the limit that it meets.
+type bucketCase struct {
 	Document, Rule      string
 	Window              time.Duration
 	Per                 []engine.Dimension
@@ -22,7 +22,7 @@ type counted struct {
 	defaults            engine.Default // part of no bucket
 }
 
-func (c counted) bucket(t rapid.TB) (own, capped string) {
+func (c bucketCase) bucket(t rapid.TB) (own, capped string) {
 	d := engine.Document{Name: c.Document, Default: c.defaults, Rules: []engine.Rule{{
 		Name: c.Rule, Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: c.max, Window: c.Window, Per: c.Per}},
 	}}}
@@ -30,7 +30,7 @@ func (c counted) bucket(t rapid.TB) (own, capped string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := set.Decide(engine.Call{Facts: known, Server: c.Server, Tool: c.Tool, Subject: engine.Subject{Caller: engine.Principal{
+	limits := set.Decide(engine.Call{Facts: callable, Server: c.Server, Tool: c.Tool, Subject: engine.Subject{Caller: engine.Principal{
 		Tenant: c.Tenant, Name: c.Name, Agent: c.Agent, Session: c.Session, Run: c.Run,
 	}}}).Limits
 	if len(limits) > 1 {
@@ -39,9 +39,9 @@ func (c counted) bucket(t rapid.TB) (own, capped string) {
 	return limits[0].Bucket, capped
 }
 
-// base is a limit by all dimensions, so that every part of a call is part of its bucket.
-func base() counted {
-	return counted{
+// baseCase is a limit by all dimensions, so that every part of a call is part of its bucket.
+func baseCase() bucketCase {
+	return bucketCase{
 		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",
 		Agent: "dev", Session: "s1",
 		Per: []engine.Dimension{
@@ -50,10 +50,10 @@ func base() counted {
 	}
 }
 
-// TestBucketsStayWhatTheyAre fixes identities, because a changed identity makes a limit start empty after an upgrade.
-func TestBucketsStayWhatTheyAre(t *testing.T) {
+// TestBucket_IdentityIsStable fixes identities, because a changed identity makes a limit start empty after an upgrade.
+func TestBucket_IdentityIsStable(t *testing.T) {
 	t.Parallel()
-	own, capped := base().bucket(t)
+	own, capped := baseCase().bucket(t)
 	if want := "EYz0Im8L0Ma5YKsDKzJakDDW1-iJlg9NKTOpD_OZpqg"; own != want {
 		t.Errorf("bucket = %s, want %s", own, want)
 	}
@@ -62,26 +62,26 @@ func TestBucketsStayWhatTheyAre(t *testing.T) {
 	}
 }
 
-func TestBucketsAreOfEveryPart(t *testing.T) {
+func TestBucket_ChangesWithEveryPart(t *testing.T) {
 	t.Parallel()
-	changes := map[string]func(*counted){
-		"nothing":  func(*counted) {},
-		"document": func(c *counted) { c.Document = "e" },
-		"rule":     func(c *counted) { c.Rule = "q" },
-		"window":   func(c *counted) { c.Window++ },
-		"per":      func(c *counted) { c.Per = c.Per[1:] },
-		"server":   func(c *counted) { c.Server = "z" },
-		"tool":     func(c *counted) { c.Tool = "z" },
-		"tenant":   func(c *counted) { c.Tenant = "acme" },
-		"subject":  func(c *counted) { c.Name = "ben" },
-		"agent":    func(c *counted) { c.Agent = "ci" },
-		"session":  func(c *counted) { c.Session = "s2" },
-		"run":      func(c *counted) { c.Run = "s1" }, // a run with the name of the session
-		"neither":  func(c *counted) { c.Session = "" },
+	changes := map[string]func(*bucketCase){
+		"nothing":  func(*bucketCase) {},
+		"document": func(c *bucketCase) { c.Document = "e" },
+		"rule":     func(c *bucketCase) { c.Rule = "q" },
+		"window":   func(c *bucketCase) { c.Window++ },
+		"per":      func(c *bucketCase) { c.Per = c.Per[1:] },
+		"server":   func(c *bucketCase) { c.Server = "z" },
+		"tool":     func(c *bucketCase) { c.Tool = "z" },
+		"tenant":   func(c *bucketCase) { c.Tenant = "acme" },
+		"subject":  func(c *bucketCase) { c.Name = "ben" },
+		"agent":    func(c *bucketCase) { c.Agent = "ci" },
+		"session":  func(c *bucketCase) { c.Session = "s2" },
+		"run":      func(c *bucketCase) { c.Run = "s1" }, // a run with the name of the session
+		"neither":  func(c *bucketCase) { c.Session = "" },
 	}
 	seen := make(map[string]string)
 	for name, change := range changes {
-		c := base()
+		c := baseCase()
 		change(&c)
 		own, capped := c.bucket(t)
 		if len(own) != 43 || own == capped {
@@ -92,13 +92,13 @@ func TestBucketsAreOfEveryPart(t *testing.T) {
 		}
 		seen[own] = name
 	}
-	same := map[string]func(*counted){
-		"max":              func(c *counted) { c.max = 999 },
-		"default":          func(c *counted) { c.defaults = engine.DefaultAllow },
-		"the order of per": func(c *counted) { c.Per = []engine.Dimension{6, 5, 4, 3, 2, 1} },
+	same := map[string]func(*bucketCase){
+		"max":              func(c *bucketCase) { c.max = 999 },
+		"default":          func(c *bucketCase) { c.defaults = engine.DefaultAllow },
+		"the order of per": func(c *bucketCase) { c.Per = []engine.Dimension{6, 5, 4, 3, 2, 1} },
 	}
 	for name, change := range same {
-		c := base()
+		c := baseCase()
 		change(&c)
 		if own, _ := c.bucket(t); seen[own] != "nothing" {
 			t.Errorf("changing %s refills the limit", name)
@@ -106,29 +106,29 @@ func TestBucketsAreOfEveryPart(t *testing.T) {
 	}
 }
 
-func TestBucketsOfCapsAreSharedBySessionsAlone(t *testing.T) {
+func TestBucket_CapIsSharedOnlyByTheSessionsOfAPrincipal(t *testing.T) {
 	t.Parallel()
-	_, want := base().bucket(t)
-	for _, c := range []counted{base(), base(), base()} {
+	_, want := baseCase().bucket(t)
+	for _, c := range []bucketCase{baseCase(), baseCase(), baseCase()} {
 		c.Session, c.Run = "", "r"
 		if _, got := c.bucket(t); got != want {
 			t.Error("a new run escapes the cap")
 		}
 	}
-	c := base()
+	c := baseCase()
 	c.Name = "ben"
 	if _, got := c.bucket(t); got == want {
 		t.Error("two principals share a cap")
 	}
 }
 
-// TestBucketsAreInjective checks that equal buckets mean equal parts: a:b and c never equal a and b:c.
-func TestBucketsAreInjective(t *testing.T) {
+// TestBucket_DiffersWhenAPartDiffers checks that equal buckets mean equal parts: a:b and c never equal a and b:c.
+func TestBucket_DiffersWhenAPartDiffers(t *testing.T) {
 	t.Parallel()
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 0, 3, -1)
 	some := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 1, 3, -1)
-	draw := func(t *rapid.T) counted {
-		c := base()
+	draw := func(t *rapid.T) bucketCase {
+		c := baseCase()
 		c.Document = rapid.SampledFrom([]string{"a", "aa", "a.a"}).Draw(t, "document")
 		c.Rule = rapid.SampledFrom([]string{"a", "aa", "a.a"}).Draw(t, "rule")
 		c.Server = rapid.SampledFrom([]string{"a", "aa", "-"}).Draw(t, "server")
@@ -137,7 +137,7 @@ func TestBucketsAreInjective(t *testing.T) {
 		c.Agent, c.Session, c.Run = text.Draw(t, "agent"), text.Draw(t, "session"), text.Draw(t, "run")
 		return c
 	}
-	identity := func(c counted) [8]string {
+	identity := func(c bucketCase) [8]string {
 		key := "run"
 		value := c.Run
 		if value == "" {
@@ -161,14 +161,14 @@ func TestBucketsAreInjective(t *testing.T) {
 	})
 }
 
-// TestSessionsAreInjective checks the same for a limit by session only, whose bucket has the principal and the
+// TestBucket_DiffersWhenTheSessionDiffers checks the same for a limit by session only, whose bucket has the principal and the
 // session.
-func TestSessionsAreInjective(t *testing.T) {
+func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		joined := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01\x02")), 2, 5, -1).Draw(t, "principal and session")
-		draw := func() counted {
-			c := base()
+		draw := func() bucketCase {
+			c := baseCase()
 			c.Per = []engine.Dimension{engine.PerSession}
 			cut := rapid.IntRange(1, len(joined)).Draw(t, "cut")
 			c.Name, c.Session, c.Run = joined[:cut], joined[cut:], ""
@@ -190,7 +190,7 @@ func TestSessionsAreInjective(t *testing.T) {
 
 // I6: everything that works for one person shares the bucket of a limit per owner: agents with or without a chain,
 // agents that those made, tokens with that owner, and the person.
-func TestBuckets_PerOwnerAreSharedByAllThatWorkForAPerson(t *testing.T) {
+func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{{
 		Name: "r", Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: 3, Window: time.Minute, Per: []engine.Dimension{engine.PerOwner, engine.PerTool}}},
@@ -199,7 +199,7 @@ func TestBuckets_PerOwnerAreSharedByAllThatWorkForAPerson(t *testing.T) {
 		t.Fatal(err)
 	}
 	buckets := func(tool string, who ...engine.Principal) (out []string) {
-		for _, l := range set.Decide(engine.Call{Facts: known, Server: "s", Tool: tool, Subject: engine.Subject{Caller: who[0], Chain: who[1:]}}).Limits {
+		for _, l := range set.Decide(engine.Call{Facts: callable, Server: "s", Tool: tool, Subject: engine.Subject{Caller: who[0], Chain: who[1:]}}).Limits {
 			out = append(out, l.Bucket)
 		}
 		return out

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestADecisionHoldsWhereItIsSaidTo compares the decision on a call with those on calls that differ in what the
+// TestCacheability_DecisionHoldsForAlikeCalls compares the decision on a call with those on calls that differ in what the
 // decision does not depend on.
-func TestADecisionHoldsWhereItIsSaidTo(t *testing.T) {
+func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		set, err := engine.Compile(drawDocuments(t, "d"), options)
@@ -48,7 +48,7 @@ func TestADecisionHoldsWhereItIsSaidTo(t *testing.T) {
 	})
 }
 
-func TestAgain(t *testing.T) {
+func TestCacheability(t *testing.T) {
 	t.Parallel()
 	rules := func(rules ...engine.Rule) []engine.Document {
 		return []engine.Document{{Name: "d", Server: "s", Default: engine.DefaultDeny, Rules: rules}}

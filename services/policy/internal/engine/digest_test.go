@@ -11,12 +11,12 @@ import (
 // oldDigest is the digest that a version without the newer keys computed for a rule.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
-func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
+func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 	t.Parallel()
 	held := engine.Rule{Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}}
 	digest := func(rule engine.Rule, more ...engine.Rule) [32]byte {
 		set := compile(t, engine.Document{Name: "d", Rules: append([]engine.Rule{rule}, more...)})
-		return set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+		return set.Decide(engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
 	}
 	base := digest(held)
 	if base == ([32]byte{}) {
@@ -48,12 +48,12 @@ func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
 }
 
 // A rule without newer keys keeps its digest, so that approvals survive an upgrade.
-func TestTheDigestOfAnOldRuleStays(t *testing.T) {
+func TestRuleDigest_IsStableForRulesWithoutNewerKeys(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{
 		Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}, Quorum: 2, Reason: "why",
 	}}})
-	got := set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
+	got := set.Decide(engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
 	if text := hex.EncodeToString(got[:]); text != oldDigest {
 		t.Errorf("the digest is %s, and was %s", text, oldDigest)
 	}

@@ -23,14 +23,14 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
-// known are the facts of a callable tool without a class.
-var known = engine.Facts{Status: engine.Callable}
+// callable are the facts of a callable tool without a class.
+var callable = engine.Facts{Status: engine.Callable}
 
 func person(name string) engine.Subject {
 	return engine.Subject{Caller: engine.Principal{Tenant: "default", Name: name}}
 }
 
-func TestZeroValuesDeny(t *testing.T) {
+func TestZeroValues_Deny(t *testing.T) {
 	t.Parallel()
 	all := compile(t, engine.Document{Name: "all", Default: engine.DefaultAllow})
 	tests := []struct {
@@ -39,17 +39,17 @@ func TestZeroValuesDeny(t *testing.T) {
 		call engine.Call
 		want engine.Code
 	}{
-		{"no documents", compile(t), engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}, engine.DeniedByDefault},
+		{"no documents", compile(t), engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}, engine.DeniedByDefault},
 		{"no call", all, engine.Call{}, engine.Unauthenticated},
-		{"no caller", all, engine.Call{Facts: known, Server: "s", Tool: "t"}, engine.Unauthenticated},
-		{"no tenant", all, engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Name: "x"}}}, engine.Unauthenticated},
-		{"no server", all, engine.Call{Facts: known, Tool: "t", Subject: person("x")}, engine.ToolUnknown},
-		{"no tool", all, engine.Call{Facts: known, Server: "s", Subject: person("x")}, engine.ToolNameInvalid},
-		{"a tool of 129 letters", all, engine.Call{Facts: known, Server: "s", Tool: strings.Repeat("t", 129), Subject: person("x")}, engine.ToolNameInvalid},
-		{"a server of 33 letters", all, engine.Call{Facts: known, Server: strings.Repeat("s", 33), Tool: "t", Subject: person("x")}, engine.ToolUnknown},
+		{"no caller", all, engine.Call{Facts: callable, Server: "s", Tool: "t"}, engine.Unauthenticated},
+		{"no tenant", all, engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: engine.Subject{Caller: engine.Principal{Name: "x"}}}, engine.Unauthenticated},
+		{"no server", all, engine.Call{Facts: callable, Tool: "t", Subject: person("x")}, engine.ToolUnknown},
+		{"no tool", all, engine.Call{Facts: callable, Server: "s", Subject: person("x")}, engine.ToolNameInvalid},
+		{"a tool of 129 letters", all, engine.Call{Facts: callable, Server: "s", Tool: strings.Repeat("t", 129), Subject: person("x")}, engine.ToolNameInvalid},
+		{"a server of 33 letters", all, engine.Call{Facts: callable, Server: strings.Repeat("s", 33), Tool: "t", Subject: person("x")}, engine.ToolUnknown},
 		{
 			"a chain of five", all,
-			engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{Caller: person("x").Caller, Chain: []engine.Principal{
+			engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: engine.Subject{Caller: person("x").Caller, Chain: []engine.Principal{
 				person("a").Caller, person("b").Caller, person("c").Caller, person("d").Caller, person("e").Caller,
 			}}},
 			engine.Unauthenticated,
@@ -61,7 +61,7 @@ func TestZeroValuesDeny(t *testing.T) {
 			if diff := cmp.Diff(engine.Decision{Code: tt.want}, tt.set.Decide(tt.call)); diff != "" {
 				t.Errorf("Decide (-want +got):\n%s", diff)
 			}
-			if got := tt.set.Visible(tt.call.Subject, tt.call.Server, tt.call.Tool, known); got != (engine.Visibility{Code: tt.want}) {
+			if got := tt.set.Visible(tt.call.Subject, tt.call.Server, tt.call.Tool, callable); got != (engine.Visibility{Code: tt.want}) {
 				t.Errorf("Visible = %+v, want hidden with %s", got, tt.want)
 			}
 		})
@@ -71,7 +71,7 @@ func TestZeroValuesDeny(t *testing.T) {
 	}
 }
 
-func TestCompileRefuses(t *testing.T) {
+func TestCompile_FailsForInvalidDocuments(t *testing.T) {
 	t.Parallel()
 	rule := engine.Rule{Name: "r", Action: engine.ActionDeny}
 	tests := []struct {
@@ -133,7 +133,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-func TestRevisionIsOfTheContent(t *testing.T) {
+func TestRevision_DependsOnlyOnTheContent(t *testing.T) {
 	t.Parallel()
 	build := func(change func(*engine.Document)) string {
 		d := engine.Document{Name: "d", Server: "s", Default: engine.DefaultDeny, Rules: []engine.Rule{
@@ -212,7 +212,7 @@ func TestRevisionIsOfTheContent(t *testing.T) {
 	}
 }
 
-func TestExplainNamesEveryCheck(t *testing.T) {
+func TestExplain_ListsEveryCheck(t *testing.T) {
 	t.Parallel()
 	set := compile(t,
 		engine.Document{Name: "b", Server: "s*", Rules: []engine.Rule{
@@ -228,7 +228,7 @@ func TestExplainNamesEveryCheck(t *testing.T) {
 			},
 		}}},
 	)
-	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: engine.Subject{
+	call := engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: engine.Subject{
 		Caller: engine.Principal{Tenant: "default", Name: "bot", Agent: "dev", Groups: []string{"one", "two"}},
 		Chain:  []engine.Principal{{Tenant: "acme", Name: "ana", Groups: []string{"ops"}}},
 	}}
@@ -260,7 +260,7 @@ func TestExplainNamesEveryCheck(t *testing.T) {
 	}
 }
 
-func TestDecideRefusesMoreLimitsThanCanBeReserved(t *testing.T) {
+func TestDecide_DeniesWhenTooManyLimitsApply(t *testing.T) {
 	t.Parallel()
 	d := engine.Document{Name: "d", Default: engine.DefaultAllow}
 	for i := range engine.MaxLimits / 2 {
@@ -268,7 +268,7 @@ func TestDecideRefusesMoreLimitsThanCanBeReserved(t *testing.T) {
 			{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerSession}},
 		}})
 	}
-	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}
+	call := engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}
 	if got := compile(t, d).Decide(call); got.Effect != engine.Allow || len(got.Limits) != engine.MaxLimits {
 		t.Errorf("Decide with %d limits = %+v, want all of them", engine.MaxLimits, got)
 	}
@@ -281,14 +281,14 @@ func TestDecideRefusesMoreLimitsThanCanBeReserved(t *testing.T) {
 	}
 }
 
-func TestSetIsIndependentOfWhatItWasMadeFrom(t *testing.T) {
+func TestSet_DoesNotChangeWithItsInputs(t *testing.T) {
 	t.Parallel()
 	d := engine.Document{Name: "d", Rules: []engine.Rule{{
 		Name: "r", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionRequireApproval, Approvers: []string{"a"},
 		Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerTool}}},
 	}}}
 	set := compile(t, d)
-	call := engine.Call{Facts: known, Server: "s", Tool: "t", Subject: person("x")}
+	call := engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}
 	before := set.Explain(call)
 	d.Rules[0].Match.Tool[0], d.Rules[0].Approvers[0] = "z", "z"
 	d.Rules[0].Limits[0].Per[0], d.Rules[0].Action = engine.PerServer, engine.ActionDeny
@@ -300,10 +300,10 @@ func TestSetIsIndependentOfWhatItWasMadeFrom(t *testing.T) {
 	}
 }
 
-func TestSetIsSafeForConcurrentUse(t *testing.T) {
+func TestSet_IsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	set := compile(t, entries(100)...)
-	call := engine.Call{Facts: known, Server: "claude-flow", Tool: "wasm_agent_tool_0", Subject: person("x")}
+	call := engine.Call{Facts: callable, Server: "claude-flow", Tool: "wasm_agent_tool_0", Subject: person("x")}
 	want := set.Decide(call)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -313,14 +313,14 @@ func TestSetIsSafeForConcurrentUse(t *testing.T) {
 					t.Errorf("Decide changed (-want +got):\n%s", diff)
 				}
 				set.Explain(call)
-				set.Visible(call.Subject, call.Server, call.Tool, known)
+				set.Visible(call.Subject, call.Server, call.Tool, callable)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func TestNamesOfValues(t *testing.T) {
+func TestNames_AreParsedAndPrinted(t *testing.T) {
 	t.Parallel()
 	for _, name := range engine.Actions() {
 		if a, ok := engine.ParseAction(name); !ok || a.String() != name {

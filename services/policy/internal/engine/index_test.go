@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestDecideFindsEveryRuleThatMatches uses a set with a rule for each pair of patterns, so that every path through the
+// TestDecide_FindsEveryMatchingRule uses a set with a rule for each pair of patterns, so that every path through the
 // index is taken, and compares with trying the patterns one by one.
-func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
+func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 	t.Parallel()
 	servers := [][]string{nil, {"s"}, {"s", "t"}, {"s*"}, {"t", "?"}, {"*"}}
 	tools := [][]string{nil, {"t"}, {"t*"}, {"tu"}, {"tu*"}, {"*"}, {"*u"}, {"t?"}, {"t*", "*u", "tu"}, {"x", "t"}, {"tuv*", "t"}}
@@ -31,7 +31,7 @@ func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
 	}
 	for _, server := range []string{"s", "t", "su", "z"} {
 		for _, tool := range []string{"t", "tu", "tuv", "u", "x", "tx"} {
-			call := engine.Call{Facts: known, Server: server, Tool: tool, Subject: person("x")}
+			call := engine.Call{Facts: callable, Server: server, Tool: tool, Subject: person("x")}
 			for _, d := range documents {
 				for _, r := range d.Rules {
 					// Among rules that match nothing, the rule must be found if and only if it matches.
@@ -53,13 +53,13 @@ func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
 	}
 }
 
-func TestDecideAppliesALimitOnceWhereManyPatternsMatch(t *testing.T) {
+func TestDecide_AppliesALimitOnceWhenSeveralPatternsMatch(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Default: engine.DefaultAllow, Rules: []engine.Rule{{
 		Name: "r", Match: engine.Match{Tool: []string{"tu", "t*", "*u", "tu*"}, Server: []string{"s", "*"}},
 		Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{engine.PerTool}}},
 	}}})
-	if got := set.Decide(engine.Call{Facts: known, Server: "s", Tool: "tu", Subject: person("x")}).Limits; len(got) != 1 {
+	if got := set.Decide(engine.Call{Facts: callable, Server: "s", Tool: "tu", Subject: person("x")}).Limits; len(got) != 1 {
 		t.Errorf("%d limits, want 1: %+v", len(got), got)
 	}
 }

@@ -43,8 +43,8 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
-// modelAbout reports whether a match concerns calls of tools, and whether it concerns other methods.
-func modelAbout(m engine.Match) (tools, methods bool) {
+// modelScope reports whether a match concerns calls of tools, and whether it concerns other methods.
+func modelScope(m engine.Match) (tools, methods bool) {
 	if m.Prompt != nil || m.URI != nil {
 		return false, true
 	}
@@ -55,8 +55,8 @@ func modelAbout(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
-// modelNames reports whether a call names what a rule requires.
-func modelNames(r engine.Rule, call engine.Call) bool {
+// modelMatchesName reports whether a call names what a rule requires.
+func modelMatchesName(r engine.Rule, call engine.Call) bool {
 	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
 	if call.Method == "completion/complete" {
 		prompt, uri = call.Ref == engine.RefPrompt, call.Ref == engine.RefResource
@@ -85,7 +85,7 @@ func modelNames(r engine.Rule, call engine.Call) bool {
 
 func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
 	methods := r.Match.Method
-	if named := r.Match.Prompt != nil || r.Match.URI != nil; named && !modelNames(r, call) {
+	if named := r.Match.Prompt != nil || r.Match.URI != nil; named && !modelMatchesName(r, call) {
 		return false
 	} else if methods == nil && named {
 		methods = []string{"prompts/get", "resources/*", "completion/complete"}
@@ -103,7 +103,7 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		return modelApplies(d, call.Server) && r.Tool == call.Tool
 	}
 	m := r.Match
-	if method == "tools/call" && (!modelIs(r, call.Facts) || !modelMatches(m.Tool, call.Tool)) {
+	if method == "tools/call" && (!modelMatchesProperties(r, call.Facts) || !modelMatches(m.Tool, call.Tool)) {
 		return false
 	}
 	return modelApplies(d, call.Server) && modelMatches(m.Server, call.Server) &&
@@ -111,9 +111,9 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		modelMatches(m.Tenant, p.Tenant)
 }
 
-// modelIs reports whether a tool has the properties that a rule names. An unknown property matches unless the rule
+// modelMatchesProperties reports whether a tool has the properties that a rule names. An unknown property matches unless the rule
 // allows.
-func modelIs(r engine.Rule, f engine.Facts) bool {
+func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow
 	one := func(wanted []string, known bool, has ...string) bool {
 		if len(wanted) == 0 || !known && doubt {
@@ -132,8 +132,8 @@ func modelIs(r engine.Rule, f engine.Facts) bool {
 
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
-// modelAdvised adds the rule of by_risk, if that is the strictest default and some principal has no other rule.
-func modelAdvised(documents []engine.Document, call engine.Call) []engine.Document {
+// modelAddByRisk adds the rule of by_risk, if that is the strictest default and some principal has no other rule.
+func modelAddByRisk(documents []engine.Document, call engine.Call) []engine.Document {
 	var strictest engine.Document
 	for _, d := range documents {
 		if modelApplies(d, call.Server) && (d.Default > strictest.Default || d.Default == strictest.Default && d.Name < strictest.Name) {
@@ -380,13 +380,13 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 		fmt.Sprintf(" max=%d", total)
 }
 
-func TestDecideAgreesWithTheModel(t *testing.T) {
+func TestDecide_AgreesWithTheModel(t *testing.T) {
 	t.Parallel()
 	buckets := make(map[string]string) // what each bucket was counted by, over all runs
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
 		got := decide(t, documents, call)
-		documents = modelAdvised(documents, call)
+		documents = modelAddByRisk(documents, call)
 		winner := modelVotes(documents, call)[0]
 		terms, possible := modelTerms(documents, call)
 		want := engine.Decision{Message: winner.reason, ChainIndex: winner.chain, Rule: engine.RuleRef{Document: winner.document, Rule: winner.name}}
@@ -423,7 +423,7 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 }
 
 // Rules that require approval for every call meet on each call, so that their terms are combined.
-func TestPooledTermsAgreeWithTheModel(t *testing.T) {
+func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		d := engine.Document{Name: "d"}

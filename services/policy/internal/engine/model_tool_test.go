@@ -10,7 +10,7 @@ import (
 
 // wasm_model_ask is for agents of the mesh: no default, pattern or rule for every caller opens it to others, but a
 // rule that names the tool and its caller does.
-func TestModelAsk_IsForAgentsOfTheMesh(t *testing.T) {
+func TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed(t *testing.T) {
 	t.Parallel()
 	allow := func(tool string, match engine.Match) []engine.Rule {
 		r := engine.Rule{Name: "r", Action: engine.ActionAllow, Match: match}

@@ -13,7 +13,7 @@ import (
 
 // T4: a rule that allows matches only plain URIs, and a rule that denies every spelling. A rule that requires approval
 // opens what it would allow.
-func TestT4WhichURIsARuleIsAbout(t *testing.T) {
+func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		pattern, uri    string
@@ -54,7 +54,7 @@ func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 			} else if action != engine.ActionAllow {
 				rules = append(rules, engine.Rule{Name: "all", Match: engine.Match{Method: []string{"resources/*"}}, Action: engine.ActionAllow})
 			}
-			return compile(t, engine.Document{Name: "d", Rules: rules}).Decide(engine.Call{Method: "resources/read", Server: "s", Tool: tt.uri, Subject: person("x"), Facts: known})
+			return compile(t, engine.Document{Name: "d", Rules: rules}).Decide(engine.Call{Method: "resources/read", Server: "s", Tool: tt.uri, Subject: person("x"), Facts: callable})
 		}
 		if got := of(engine.ActionAllow); (got.Effect == engine.Allow) != tt.allows {
 			t.Errorf("allow %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
@@ -71,7 +71,7 @@ func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 }
 
 // The explanation has what was compared, and why a URI is not plain.
-func TestNamesAreExplained(t *testing.T) {
+func TestExplain_ComparesNames(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
 		{Name: "a", Match: engine.Match{Prompt: []string{"p*", "q"}}, Action: engine.ActionAllow},
@@ -86,7 +86,7 @@ func TestNamesAreExplained(t *testing.T) {
 		{engine.Call{Method: "completion/complete", Tool: "x:{y}", Ref: engine.RefResource}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "x:{y}"}, {Name: "uri", Want: "x:*", Got: "x:{y}", Held: true}}},
 		{engine.Call{Method: "completion/complete"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "unknown"}, {Name: "uri", Want: "x:*", Got: "unknown"}}},
 	} {
-		tt.call.Server, tt.call.Subject, tt.call.Facts = "s", person("x"), known
+		tt.call.Server, tt.call.Subject, tt.call.Facts = "s", person("x"), callable
 		var got []engine.Check
 		for _, r := range set.Explain(tt.call).Rules {
 			for _, c := range r.Checks {
@@ -102,7 +102,7 @@ func TestNamesAreExplained(t *testing.T) {
 }
 
 // A template is shown unless its start shows that every URI of it is denied.
-func TestWhichTemplatesAreShown(t *testing.T) {
+func TestShowsEntry_Templates(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
 		{Name: "pub", Match: engine.Match{URI: []string{"file:///pub/*", "note://a/b"}}, Action: engine.ActionAllow},
@@ -129,7 +129,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		"file:///pub/x":               false,
 		"file:///pub/../etc/{passwd}": true, // no URI of it can be read, so showing it is harmless
 	} {
-		if got := set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, known); got != want {
+		if got := set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, callable); got != want {
 			t.Errorf("%s is shown: %t", template, got)
 		}
 		if set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, engine.Facts{Status: engine.Quarantined}) {
@@ -139,7 +139,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 }
 
 // What is shown of a list may be called. If no rule distinguishes names, all names get the same result.
-func TestNamesThatAreShownMayBeCalled(t *testing.T) {
+func TestShowsEntry_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		set, err := engine.Compile(drawDocuments(t, "d"), options)
@@ -147,7 +147,7 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := drawCall(t)
-		call.Ref, call.Facts = "", known
+		call.Ref, call.Facts = "", callable
 		alike := set.Access(call.Subject, call.Server)
 		for _, kind := range []struct {
 			method string
@@ -160,12 +160,12 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 			{"resources/subscribe", engine.EntryUpdate, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
 		} {
 			call.Method = kind.method
-			could := set.CouldAllow(call.Subject, call.Server, kind.method, known)
+			could := set.CouldAllow(call.Subject, call.Server, kind.method, callable)
 			seen := make(map[bool]bool)
 			for _, name := range kind.names {
 				call.Tool = name
 				allowed := set.Decide(call).Effect != engine.Deny
-				if shown := set.ShowsEntry(call.Subject, call.Server, kind.listed, name, known); shown != allowed {
+				if shown := set.ShowsEntry(call.Subject, call.Server, kind.listed, name, callable); shown != allowed {
 					t.Fatalf("%s of %q is allowed: %t, and shown: %t", kind.method, name, allowed, shown)
 				}
 				if allowed && !could {
@@ -181,7 +181,7 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 		for uri := range someURIs {
 			call.Tool = uri
 			for _, start := range []string{"", "a:", "a:x/", "a:x/y"} {
-				shown := set.ShowsEntry(call.Subject, call.Server, engine.EntryTemplate, start+"{x}", known)
+				shown := set.ShowsEntry(call.Subject, call.Server, engine.EntryTemplate, start+"{x}", callable)
 				if strings.HasPrefix(uri, start) && set.Decide(call).Effect != engine.Deny && !shown {
 					t.Fatalf("%s may be read, and the template %s{x} is not shown", uri, start)
 				}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// patterned allows the agents whose names match.
-func patterned(pattern string) engine.Document {
+// patternDocument allows the agents whose names match.
+func patternDocument(pattern string) engine.Document {
 	return engine.Document{Name: "p", Rules: []engine.Rule{
 		{Name: "r", Match: engine.Match{Agent: []string{pattern}}, Action: engine.ActionAllow},
 	}}
@@ -20,10 +20,10 @@ func patterned(pattern string) engine.Document {
 func matches(set *engine.Set, agent string) bool {
 	subject := person("x")
 	subject.Caller.Agent = agent
-	return set.Decide(engine.Call{Facts: known, Server: "s", Tool: "t", Subject: subject}).Effect == engine.Allow
+	return set.Decide(engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: subject}).Effect == engine.Allow
 }
 
-func TestPatterns(t *testing.T) {
+func TestPattern_Match(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		pattern    string
@@ -45,7 +45,7 @@ func TestPatterns(t *testing.T) {
 		{strings.Repeat("*a", 100) + "b", nil, []string{strings.Repeat("a", 256)}},
 	}
 	for _, tt := range tests {
-		set := compile(t, patterned(tt.pattern))
+		set := compile(t, patternDocument(tt.pattern))
 		for _, text := range tt.match {
 			if !matches(set, text) {
 				t.Errorf("%q does not match %q", tt.pattern, text)
@@ -59,8 +59,8 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestPatternsAgreeWithRegularExpressions translates patterns character by character.
-func TestPatternsAgreeWithRegularExpressions(t *testing.T) {
+// TestPattern_AgreesWithRegularExpressions translates patterns character by character.
+func TestPattern_AgreesWithRegularExpressions(t *testing.T) {
 	t.Parallel()
 	pattern := rapid.StringOfN(rapid.SampledFrom([]rune(`abé**?\\`)), 1, 8, -1)
 	text := rapid.StringOfN(rapid.SampledFrom([]rune(`abé*?\\`)), 0, 8, -1)
@@ -82,7 +82,7 @@ func TestPatternsAgreeWithRegularExpressions(t *testing.T) {
 			}
 			escaped = false
 		}
-		set, err := engine.Compile([]engine.Document{patterned(p)}, options)
+		set, err := engine.Compile([]engine.Document{patternDocument(p)}, options)
 		if (err != nil) != escaped {
 			t.Fatalf("Compile with %q: %v", p, err)
 		}

@@ -74,7 +74,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3, engine.PerOwner}, 2), engine.PerTool),
 		})
 	}
-	_, methods := modelAbout(r.Match)
+	_, methods := modelScope(r.Match)
 	if methods && r.Action == engine.ActionRequireApproval { // approval is possible only for some of them
 		switch {
 		case r.Match.Prompt != nil:
@@ -267,8 +267,8 @@ func strictness(d engine.Decision) int {
 	}
 }
 
-// looser returns what is easier under the terms of b than under those of a; empty if nothing is.
-func looser(a, b *engine.ApprovalTerms) string {
+// easierTerm returns what is easier under the terms of b than under those of a; empty if nothing is.
+func easierTerm(a, b *engine.ApprovalTerms) string {
 	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
 	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
 	foreign := func(g string) bool { return !slices.Contains(a.Approvers, g) }
@@ -290,8 +290,8 @@ func looser(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// ruled reports whether rules, and no default, decide for every principal of the chain.
-func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
+// decidedByRules reports whether rules, and no default, decide for every principal of the chain.
+func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
 		alone.Subject = engine.Subject{Caller: p}
@@ -306,7 +306,7 @@ func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 // default decided before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
-		if easier := looser(before.Approval, after.Approval); easier != "" {
+		if easier := easierTerm(before.Approval, after.Approval); easier != "" {
 			t.Fatalf("%s is easier:\n%+v\n%+v", easier, before.Approval, after.Approval)
 		}
 	}
@@ -315,7 +315,7 @@ func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	}
 }
 
-func TestOrderNeverMatters(t *testing.T) {
+func TestDecide_IsIndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
@@ -340,9 +340,9 @@ func TestOrderNeverMatters(t *testing.T) {
 	})
 }
 
-// TestAddedRulesOnlyTighten checks for rules of every kind that a set with more rules never decides more leniently
+// TestDecide_AddedRulesOnlyTighten checks for rules of every kind that a set with more rules never decides more leniently
 // than a rule did, and that no limit is lost. Only if a default decided may a rule that allows permit more.
-func TestAddedRulesOnlyTighten(t *testing.T) {
+func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
@@ -363,7 +363,7 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 		if rule.Action >= engine.ActionDeny && strictness(after) < strictness(before) {
 			t.Fatalf("adding a denial lets more through:\n%+v\n%+v", before, after)
 		}
-		checkTerms(t, before, after, ruled(t, documents, call))
+		checkTerms(t, before, after, decidedByRules(t, documents, call))
 		if before.Effect != engine.Deny && after.Effect != engine.Deny {
 			for _, l := range before.Limits {
 				if l.Rule.Rule != "default:by_risk" && !slices.ContainsFunc(after.Limits, func(o engine.Limit) bool { return o.Bucket == l.Bucket }) {
@@ -374,8 +374,8 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 	})
 }
 
-// TestMergedSetsRefuseWhatARuleOfEitherRefuses checks the property by which policies can be merged unread.
-func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
+// TestDecide_MergedSetsDenyWhatEitherDenies checks the property by which policies can be merged unread.
+func TestDecide_MergedSetsDenyWhatEitherDenies(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		one, two, call := drawDocuments(t, "a"), drawDocuments(t, "b"), drawCall(t)
@@ -385,12 +385,12 @@ func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
 			if !byDefault(own) && strictness(merged) < strictness(own) {
 				t.Fatalf("merging turns\n%+v into\n%+v", own, merged)
 			}
-			checkTerms(t, own, merged, ruled(t, documents, call))
+			checkTerms(t, own, merged, decidedByRules(t, documents, call))
 		}
 	})
 }
 
-func TestPrincipalsBehindTheCallerOnlyTighten(t *testing.T) {
+func TestDecide_ChainsOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
@@ -412,7 +412,7 @@ func TestPrincipalsBehindTheCallerOnlyTighten(t *testing.T) {
 	})
 }
 
-func TestListsAgreeWithCalls(t *testing.T) {
+func TestVisible_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Longest is the longest lease.
-const Longest = time.Second
+// MaxDuration is the longest lease.
+const MaxDuration = time.Second
 
 // ErrDisorder means that a holder acknowledged a response that was not sent.
 var ErrDisorder = errors.New("the gateway acknowledged a response that was not sent")
@@ -76,7 +76,7 @@ func (h *Holder) Leave() {
 //
 // The lock orders Record and [Register.OlderUntil]: if the active epoch changes before OlderUntil is called, either
 // this response has the new epoch, or OlderUntil returns the end of this lease.
-func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
+func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.last++
@@ -98,7 +98,7 @@ func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Tim
 
 // Acknowledge records that the holder has processed a response, and from then on uses only decisions of the response's
 // epoch. It returns [ErrDisorder] if the response was not sent.
-func (h *Holder) Took(response uint64) error {
+func (h *Holder) Acknowledge(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	if response > h.last {
@@ -125,7 +125,7 @@ func (h *Holder) Took(response uint64) error {
 // OlderUntil returns the latest end of a lease on an epoch before the given one. It returns the zero time if there is
 // no such lease at the time now. The channel freed is closed when a holder gives up a lease, so that until may be
 // earlier.
-func (r *Register) Before(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
+func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for h := range r.holders {

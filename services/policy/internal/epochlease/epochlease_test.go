@@ -28,8 +28,8 @@ type response struct {
 	until         time.Time
 }
 
-// take takes the next response, as a gateway does.
-func (g *gateway) take() {
+// receive takes the next response, as a gateway does.
+func (g *gateway) receive() {
 	r := g.queue[0]
 	g.queue = g.queue[1:]
 	if r.epoch != g.epoch {
@@ -41,10 +41,10 @@ func (g *gateway) take() {
 	g.taken = r.number
 }
 
-// TestNobodyUsesWhatTheRegisterHasGivenUp models gateways that get responses late, take them late and report that
+// TestOlderUntil_NoGatewayUsesAnEndedEpoch models gateways that get responses late, take them late and report that
 // late, or leave, while epochs change. When the register says that no gateway can use an older epoch, none does, then
 // or later. The register says so at the latest when the longest lease is over.
-func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
+func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		register, now, active, free := epochlease.New(), time.Unix(1_800_000_000, 0), uint64(1), uint64(0)
@@ -53,10 +53,10 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 		some := func() *gateway { return rapid.SampledFrom(gateways).Draw(t, "gateway") }
 		tell := func(g *gateway, leased bool) {
 			var r response
-			r.number = g.Tell(now, func() (uint64, time.Time) {
+			r.number = g.Record(now, func() (uint64, time.Time) {
 				r.epoch = active
 				if leased {
-					r.until = now.Add(epochlease.Longest)
+					r.until = now.Add(epochlease.MaxDuration)
 				}
 				return r.epoch, r.until
 			})
@@ -77,7 +77,7 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 					if g.gone {
 						return
 					}
-					if err := g.Took(g.taken); err != nil {
+					if err := g.Acknowledge(g.taken); err != nil {
 						t.Fatal(err)
 					}
 					tell(g, rapid.Bool().Draw(t, "leased"))
@@ -86,7 +86,7 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 			"take": func(t *rapid.T) {
 				if len(gateways) > 0 {
 					if g := some(); len(g.queue) > 0 {
-						g.take()
+						g.receive()
 					}
 				}
 			},
@@ -102,10 +102,10 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 				now = now.Add(time.Duration(rapid.IntRange(1, 700).Draw(t, "ms")) * time.Millisecond)
 			},
 			"": func(t *rapid.T) {
-				until, _ := register.Before(active, now)
+				until, _ := register.OlderUntil(active, now)
 				if until.IsZero() {
 					free = active
-				} else if until.After(changed.Add(epochlease.Longest)) {
+				} else if until.After(changed.Add(epochlease.MaxDuration)) {
 					t.Fatalf("an older epoch may be used until %v after the change", until.Sub(changed))
 				}
 				for i, g := range gateways {
@@ -118,20 +118,20 @@ func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 	})
 }
 
-func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
+func TestAcknowledge_EndsTheLeasesOnOlderEpochs(t *testing.T) {
 	t.Parallel()
 	register, now, active := epochlease.New(), time.Unix(1_800_000_000, 0), uint64(1)
 	h := register.Enter(now)
 	say := func(until time.Time) uint64 {
-		return h.Tell(now, func() (uint64, time.Time) { return active, until })
+		return h.Record(now, func() (uint64, time.Time) { return active, until })
 	}
-	first := say(now.Add(epochlease.Longest))
-	if err := h.Took(first); err != nil {
+	first := say(now.Add(epochlease.MaxDuration))
+	if err := h.Acknowledge(first); err != nil {
 		t.Fatal(err)
 	}
 	active = 2
-	until, freed := register.Before(2, now)
-	if !until.Equal(now.Add(epochlease.Longest)) {
+	until, freed := register.OlderUntil(2, now)
+	if !until.Equal(now.Add(epochlease.MaxDuration)) {
 		t.Fatalf("epoch 1 may be used until %v", until)
 	}
 	news := say(time.Time{})
@@ -140,7 +140,7 @@ func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
 		t.Fatal("somebody gave up a lease who has only been told")
 	default:
 	}
-	if err := h.Took(news); err != nil {
+	if err := h.Acknowledge(news); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -148,10 +148,10 @@ func TestWhoTakesAChangeIsNotWaitedFor(t *testing.T) {
 	default:
 		t.Error("nobody is told that the lease was given up")
 	}
-	if until, _ := register.Before(2, now); !until.IsZero() {
+	if until, _ := register.OlderUntil(2, now); !until.IsZero() {
 		t.Errorf("epoch 1 may still be used until %v", until)
 	}
-	if err := h.Took(news + 1); !errors.Is(err, epochlease.ErrDisorder) {
+	if err := h.Acknowledge(news + 1); !errors.Is(err, epochlease.ErrDisorder) {
 		t.Errorf("a response that was not sent is taken with %v", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-func TestP14AddressesInANetwork(t *testing.T) {
+func TestParsePrefix_ContainsAddresses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, cidr, want string }{
 		{"10.1.2.3", "10.0.0.0/8", "true"},
@@ -45,7 +45,7 @@ func TestP14AddressesInANetwork(t *testing.T) {
 	}
 }
 
-func TestP14TheDomainOfAnAddress(t *testing.T) {
+func TestEmailDomain(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, want string }{
 		{"ana@Example.COM", "example.com"},

@@ -95,14 +95,14 @@ func checkSegment(segment string) error {
 		return errBlanked
 	}
 	plain := norm.NFKC.String(segment)
-	if plain != segment && (strings.Trim(plain, ". ") == "" || strings.ContainsAny(norm.NFKC.String(foreign(segment)), `/\%~:`)) {
+	if plain != segment && (strings.Trim(plain, ". ") == "" || strings.ContainsAny(norm.NFKC.String(nonASCII(segment)), `/\%~:`)) {
 		return errAlike
 	}
 	return nil
 }
 
 // nonASCII returns the characters of a text that are not ASCII.
-func foreign(text string) string {
+func nonASCII(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < utf8.RuneSelf {
 			return -1

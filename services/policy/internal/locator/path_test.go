@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-func TestP14PathsWithinARoot(t *testing.T) {
+func TestPath_Within(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, root, want string }{
 		{"/srv/a.txt", "/srv", "true"},
@@ -76,7 +76,7 @@ func TestP14PathsWithinARoot(t *testing.T) {
 	}
 }
 
-func TestP14TheNameAtTheEndOfAPath(t *testing.T) {
+func TestPath_BaseAndExt(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, base, ext string }{
 		{"/srv/a.txt", "a.txt", ".txt"},

@@ -31,7 +31,7 @@ var pieces = [][]string{
 
 // A URL that is read is read as the same URL by the WHATWG standard, as in Node, and by RFC 3986, as in the standard
 // library.
-func TestP14URLsAreReadAsOthersReadThem(t *testing.T) {
+func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	t.Parallel()
 	texts := make([]string, 0, 30_000)
 	for _, tt := range urls {

@@ -50,7 +50,7 @@ func CheckResource(uri string) error {
 	case strings.Contains(rest, "#"):
 		return errFragment
 	}
-	path, err := behindAuthority(uri, scheme, rest)
+	path, err := pathAndQuery(uri, scheme, rest)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func CheckResource(uri string) error {
 
 // pathAndQuery checks the part between the scheme and the path. It returns the path, which begins with a slash, and the
 // query.
-func behindAuthority(uri, scheme, rest string) (string, error) {
+func pathAndQuery(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
 	switch {
@@ -205,7 +205,7 @@ func CheckTemplate(template string) error {
 // segments, the names of file streams, or a fragment, even if the character before them is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
-	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, otherEnd} {
+	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
 		for _, text := range slices.Clone(out) {
 			if other := change(text); !slices.Contains(out, other) {
 				out = append(out, other)
@@ -215,23 +215,23 @@ func Readings(uri string) []string {
 	return out
 }
 
-// upTo returns the text before the first occurrence of any of ends.
-func upTo(text string, ends ...string) string {
+// cutAt returns the text before the first occurrence of any of ends.
+func cutAt(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
 	}
 	return text
 }
 
-func withoutFragment(uri string) string { return upTo(uri, "%23") }
+func withoutFragment(uri string) string { return cutAt(uri, "%23") }
 
-func withoutQuery(uri string) string { return upTo(uri, "?", "%3F", "%3f") }
+func withoutQuery(uri string) string { return cutAt(uri, "?", "%3F", "%3f") }
 
 func withoutParameters(uri string) string {
 	path, query, asks := strings.Cut(uri, "?")
 	var out []string
 	for segment := range strings.SplitSeq(path, "/") {
-		out = append(out, upTo(segment, ";", "%3B", "%3b"))
+		out = append(out, cutAt(segment, ";", "%3B", "%3b"))
 	}
 	if path = strings.Join(out, "/"); asks {
 		path += "?" + query
@@ -253,7 +253,7 @@ func withoutStreams(uri string) string {
 		if i == 0 && len(segment) > 1 && isLetter(segment[0]) && segment[1] == ':' {
 			drive, segment = segment[:2], segment[2:]
 		}
-		segments[i] = drive + upTo(segment, ":", "%3A", "%3a")
+		segments[i] = drive + cutAt(segment, ":", "%3A", "%3a")
 	}
 	uri = "file:///" + strings.Join(segments, "/")
 	if asks {
@@ -262,8 +262,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// inAuthority returns a URI in which change was applied to the authority. A URI without an authority does not change.
-func inAuthority(uri string, change func(string) string) string {
+// mapAuthority returns a URI in which change was applied to the authority. A URI without an authority does not change.
+func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {
 		return uri
@@ -273,18 +273,18 @@ func inAuthority(uri string, change func(string) string) string {
 }
 
 func withoutUser(uri string) string {
-	return inAuthority(uri, func(authority string) string { return authority[strings.LastIndexByte(authority, '@')+1:] })
+	return mapAuthority(uri, func(authority string) string { return authority[strings.LastIndexByte(authority, '@')+1:] })
 }
 
 func withoutPort(uri string) string {
-	return inAuthority(uri, func(authority string) string {
+	return mapAuthority(uri, func(authority string) string {
 		user := authority[:strings.LastIndexByte(authority, '@')+1]
 		host, _ := cutPort(authority[len(user):])
 		return user + host
 	})
 }
 
-func otherEnd(uri string) string {
+func toggleFinalSlash(uri string) string {
 	if strings.Contains(uri, "?") {
 		return uri
 	}

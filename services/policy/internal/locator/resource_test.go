@@ -90,7 +90,7 @@ var resources = []struct{ text, want string }{
 	{"x:" + strings.Repeat("a", 4096), "longer"},
 }
 
-func TestResourcesThatArePlain(t *testing.T) {
+func TestCheckResource(t *testing.T) {
 	t.Parallel()
 	for _, tt := range resources {
 		err := locator.CheckResource(tt.text)
@@ -137,8 +137,8 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respelt writes a URI in another way that some server takes for the same.
-func respelt(t *rapid.T, uri string) string {
+// respell writes a URI in another way that some server takes for the same.
+func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
 	slash := strings.LastIndexByte(rest, '/') + 1
@@ -184,13 +184,13 @@ func respelt(t *rapid.T, uri string) string {
 }
 
 // No other spelling passes a rule that denies: a plain spelling is read as the URI that it was made from.
-func TestNoSpellingOfAResourceIsPlain(t *testing.T) {
+func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		uri := rapid.SampledFrom([]string{"file:///etc/passwd", "note://host/a/b", "config:app/x", "http://host/v1/x", "pg://host/orders"}).Draw(t, "uri")
 		other := uri
 		for range rapid.IntRange(1, 3).Draw(t, "times") {
-			other = respelt(t, other)
+			other = respell(t, other)
 		}
 		if locator.CheckResource(other) != nil {
 			return

@@ -135,7 +135,7 @@ var urls = []struct{ text, want string }{
 	{"https://ok/" + strings.Repeat("a", locator.MaxBytes), "longer than"},
 }
 
-func TestP14URLs(t *testing.T) {
+func TestParseURL(t *testing.T) {
 	t.Parallel()
 	for _, tt := range urls {
 		u, err := locator.ParseURL(tt.text)
@@ -151,7 +151,7 @@ func TestP14URLs(t *testing.T) {
 	}
 }
 
-func TestP14URLsUnderABase(t *testing.T) {
+func TestURL_Under(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, base, want string }{
 		{"https://api.example.com/v1/x", "https://api.example.com/v1", "true"},

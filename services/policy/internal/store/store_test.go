@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// each runs a test on every kind of store. open opens it, each time with the same tables.
-func each(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
+// eachStore runs a test on every kind of store. open opens it, each time with the same tables.
+func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()
 	run := func(cfg store.Config) func(*testing.T) {
@@ -47,12 +47,12 @@ func each(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 
 func untrusted(string) bool { return false }
 
-// list lets a server list definitions, and returns it and the version.
-func list(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
+// listDefinitions lets a server list definitions, and returns it and the version.
+func listDefinitions(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
 	t.Helper()
 	r := catalog.Report{Version: "2025-11-25", Whole: true}
 	for tool, text := range definitions {
-		l, err := catalog.Read(tool, text)
+		l, err := catalog.ParseListed(tool, text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,19 +72,19 @@ func list(t *testing.T, s *store.Store, name string, definitions map[string]stri
 	return server, version
 }
 
-func TestWhatIsKeptComesBack(t *testing.T) {
-	each(t, func(t *testing.T, open func() *store.Store) {
+func TestStore_ReturnsStoredServers(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()
-		if version, servers, err := s.Since(t.Context(), 0, untrusted); err != nil || version != 0 || servers != nil {
+		if version, servers, err := s.ChangedSince(t.Context(), 0, untrusted); err != nil || version != 0 || servers != nil {
 			t.Fatalf("a new store has %v at %d: %v", servers, version, err)
 		}
 		text := `{"name":"get","description":"Reads ё.","inputSchema":{}}`
-		server, version := list(t, s, "files", map[string]string{"get": text})
-		list(t, s, "notes", map[string]string{"put": `{"name":"put"}`})
+		server, version := listDefinitions(t, s, "files", map[string]string{"get": text})
+		listDefinitions(t, s, "notes", map[string]string{"put": `{"name":"put"}`})
 		digest := server.Tools["get"].Definitions[0].Digest
 
 		again := open()
-		now, servers, err := again.Since(t.Context(), 0, untrusted)
+		now, servers, err := again.ChangedSince(t.Context(), 0, untrusted)
 		if err != nil || len(servers) != 2 || now != version+1 {
 			t.Fatalf("%d servers at %d: %v", len(servers), now, err)
 		}
@@ -95,13 +95,13 @@ func TestWhatIsKeptComesBack(t *testing.T) {
 				}
 			}
 		}
-		if _, servers, err := again.Since(t.Context(), version, untrusted); err != nil || len(servers) != 1 || servers[0].Name != "notes" {
+		if _, servers, err := again.ChangedSince(t.Context(), version, untrusted); err != nil || len(servers) != 1 || servers[0].Name != "notes" {
 			t.Errorf("since %d: %v, %v", version, servers, err)
 		}
 		if got, err := again.Text(t.Context(), "files", digest); err != nil || got != text {
 			t.Errorf("text: %q, %v", got, err)
 		}
-		if _, err := again.Text(t.Context(), "notes", digest); !errors.Is(err, store.ErrNotKept) {
+		if _, err := again.Text(t.Context(), "notes", digest); !errors.Is(err, store.ErrNotStored) {
 			t.Errorf("another server's text: %v", err)
 		}
 		if all, err := again.Texts(t.Context(), "files"); err != nil || len(all) != 1 || all[digest] != text {
@@ -110,15 +110,15 @@ func TestWhatIsKeptComesBack(t *testing.T) {
 	})
 }
 
-func TestNothingChangesNothing(t *testing.T) {
-	each(t, func(t *testing.T, open func() *store.Store) {
+func TestChange_VersionStaysWhenNothingChanges(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()
 		definitions := map[string]string{"get": `{"name":"get"}`}
-		_, first := list(t, s, "files", definitions)
-		if _, second := list(t, s, "files", definitions); first == 0 || second != 0 {
+		_, first := listDefinitions(t, s, "files", definitions)
+		if _, second := listDefinitions(t, s, "files", definitions); first == 0 || second != 0 {
 			t.Errorf("versions %d and %d", first, second)
 		}
-		server, _ := list(t, s, "files", map[string]string{"put": `{"name":"put"}`})
+		server, _ := listDefinitions(t, s, "files", map[string]string{"put": `{"name":"put"}`})
 		for name, tool := range server.Tools {
 			for _, d := range tool.Definitions {
 				if _, err := s.Text(t.Context(), "files", d.Digest); err != nil {
@@ -137,10 +137,10 @@ func TestNothingChangesNothing(t *testing.T) {
 }
 
 // Two processes change one server at once, and no change is lost.
-func TestReplicasChangeOneServer(t *testing.T) {
-	each(t, func(t *testing.T, open func() *store.Store) {
+func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
-		list(t, one, "files", map[string]string{"get": `{"name":"get"}`})
+		listDefinitions(t, one, "files", map[string]string{"get": `{"name":"get"}`})
 		done := make(chan error)
 		const each = 20
 		for _, s := range []*store.Store{one, two} {
@@ -149,7 +149,7 @@ func TestReplicasChangeOneServer(t *testing.T) {
 				for range each {
 					_, _, changed := s.Change(t.Context(), "files", false, func(_ *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
 						next := *before
-						next.Unkept++
+						next.NotStored++
 						return store.Change{Server: &next}, nil
 					})
 					err = errors.Join(err, changed)
@@ -162,8 +162,8 @@ func TestReplicasChangeOneServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, servers, err := one.Since(t.Context(), 0, untrusted)
-		if err != nil || len(servers) != 1 || servers[0].Unkept != 2*each {
+		_, servers, err := one.ChangedSince(t.Context(), 0, untrusted)
+		if err != nil || len(servers) != 1 || servers[0].NotStored != 2*each {
 			t.Errorf("%+v, %v", servers, err)
 		}
 	})
@@ -171,33 +171,33 @@ func TestReplicasChangeOneServer(t *testing.T) {
 
 // Classes that were computed while a server was trusted, or by another version of the classifier, are computed again
 // when they are read, and when anything of the server changes.
-func TestClassesAreMadeAnew(t *testing.T) {
-	each(t, func(t *testing.T, open func() *store.Store) {
+func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()
 		text := `{"name":"get","description":"Gets it.","annotations":{"destructiveHint":true,"readOnlyHint":true}}`
-		list(t, s, "files", map[string]string{"get": text})
-		_, servers, err := s.Since(t.Context(), 0, func(string) bool { return true })
+		listDefinitions(t, s, "files", map[string]string{"get": text})
+		_, servers, err := s.ChangedSince(t.Context(), 0, func(string) bool { return true })
 		if err != nil || len(servers) != 1 || !servers[0].Trusted {
 			t.Fatalf("%+v, %v", servers, err)
 		}
 		after, _, err := s.Change(t.Context(), "files", true, func(_ *sqlstore.Tx, before *catalog.Server, _ func(catalog.Digest) (string, error)) (store.Change, error) {
 			next := *before
-			next.Unkept++
+			next.NotStored++
 			return store.Change{Server: &next}, nil
 		})
 		if err != nil || !after.Trusted {
 			t.Fatalf("%+v, %v", after, err)
 		}
-		l, err := catalog.Read("get", text)
+		l, err := catalog.ParseListed("get", text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for trusted, server := range map[bool]*catalog.Server{true: after, false: servers[0]} {
-			if diff := cmp.Diff(catalog.Classify(text, true), server.Tools["get"].Of(l.Digest).Class); diff != "" {
+			if diff := cmp.Diff(catalog.Classify(text, true), server.Tools["get"].FindDefinition(l.Digest).Class); diff != "" {
 				t.Errorf("after a change %t (-want +got):\n%s", trusted, diff)
 			}
 		}
-		if _, servers, err = s.Since(t.Context(), 0, untrusted); err != nil || servers[0].Trusted {
+		if _, servers, err = s.ChangedSince(t.Context(), 0, untrusted); err != nil || servers[0].Trusted {
 			t.Errorf("%+v, %v", servers, err)
 		}
 	})

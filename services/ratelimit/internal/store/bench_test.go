@@ -13,7 +13,7 @@ import (
 // benchStore returns a store in which one owner can begin a million buckets.
 func benchStore(b *testing.B) *store.Memory {
 	b.Helper()
-	m, err := store.NewMemory(store.Bounds{Buckets: 20_000_000, Leases: 1_000_000})
+	m, err := store.NewMemory(store.Bounds{Buckets: 20_000_000, Reservations: 1_000_000})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,12 +31,12 @@ func names(n int) []string {
 
 // reserveAndSettle does what a gateway does for one call.
 func reserveAndSettle(b *testing.B, m *store.Memory, key string, limits []store.Limit) {
-	answer, err := m.Reserve(b.Context(), store.Reservation{Key: key, Owner: "acme/ana", Limits: limits, Lease: time.Minute})
+	answer, err := m.Reserve(b.Context(), store.ReserveRequest{Key: key, Owner: "acme/ana", Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}
 	if answer.Granted {
-		if _, err := m.Settle(b.Context(), answer.Lease.ID, store.Sent); err != nil {
+		if _, err := m.Settle(b.Context(), answer.Reservation.ID, store.Sent); err != nil {
 			b.Fatal(err)
 		}
 	}

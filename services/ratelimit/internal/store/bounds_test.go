@@ -16,47 +16,47 @@ import (
 // wantSize checks how many buckets and leases are stored.
 func wantSize(t *testing.T, m *store.Memory, buckets, leases int) {
 	t.Helper()
-	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Leases: leases}); got != want {
+	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Reservations: leases}); got != want {
 		t.Errorf("size %+v, want %+v", got, want)
 	}
 }
 
-func TestNewMemoryRefusesNoRoom(t *testing.T) {
+func TestNewMemory_FailsWithoutCapacity(t *testing.T) {
 	t.Parallel()
-	for _, most := range []store.Bounds{{}, {Buckets: 1}, {Leases: 1}, {Buckets: -1, Leases: 1}} {
+	for _, most := range []store.Bounds{{}, {Buckets: 1}, {Reservations: 1}, {Buckets: -1, Reservations: 1}} {
 		if _, err := store.NewMemory(most); err == nil {
 			t.Errorf("%+v is accepted as a capacity", most)
 		}
 	}
 }
 
-func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
+func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.Bounds{Buckets: 100, Leases: 1000})
+		m := newMemory(t, store.Bounds{Buckets: 100, Reservations: 1000})
 		for i := range 99 {
-			mustReserve(t, m, true, fmt.Sprint("k", i), minutely(fmt.Sprint("b", i), 2))
+			mustReserve(t, m, true, fmt.Sprint("k", i), limitPerMinute(fmt.Sprint("b", i), 2))
 		}
 		// The capacity does not suffice for two more. Nothing is taken from any bucket, also not from the existing one.
-		_, err := reserve(t, m, "two", minutely("b0", 2), minutely("x", 2), minutely("y", 2))
+		_, err := reserve(t, m, "two", limitPerMinute("b0", 2), limitPerMinute("x", 2), limitPerMinute("y", 2))
 		if !errors.Is(err, store.ErrFull) {
 			t.Fatalf("two more: %v", err)
 		}
 		wantSize(t, m, 99, 99)
-		mustReserve(t, m, true, "one", minutely("x", 2))
-		if _, err = reserve(t, m, "another", minutely("y", 2)); !errors.Is(err, store.ErrFull) {
+		mustReserve(t, m, true, "one", limitPerMinute("x", 2))
+		if _, err = reserve(t, m, "another", limitPerMinute("y", 2)); !errors.Is(err, store.ErrFull) {
 			t.Errorf("another: %v", err)
 		}
-		mustReserve(t, m, true, "old", minutely("b0", 2))
-		mustReserve(t, m, false, "older", minutely("b0", 2))
-		mustReserve(t, m, true, "k7", minutely("b7", 2)) // a repeat
-		if left, err := m.Peek(t.Context(), []store.Limit{minutely("y", 2), minutely("b7", 2)}); err != nil || left[0] != 2 || left[1] != 1 {
+		mustReserve(t, m, true, "old", limitPerMinute("b0", 2))
+		mustReserve(t, m, false, "older", limitPerMinute("b0", 2))
+		mustReserve(t, m, true, "k7", limitPerMinute("b7", 2)) // a repeat
+		if left, err := m.Peek(t.Context(), []store.Limit{limitPerMinute("y", 2), limitPerMinute("b7", 2)}); err != nil || left[0] != 2 || left[1] != 1 {
 			t.Errorf("Peek: %v %v", left, err)
 		}
 
 		time.Sleep(time.Minute + 1)
 		for i := range 100 {
-			mustReserve(t, m, true, fmt.Sprint("later", i), minutely(fmt.Sprint("later", i), 2))
+			mustReserve(t, m, true, fmt.Sprint("later", i), limitPerMinute(fmt.Sprint("later", i), 2))
 		}
 		if got := m.Size().Buckets; got != 100 {
 			t.Errorf("%d buckets, want 100", got)
@@ -65,16 +65,16 @@ func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
 }
 
 // R3: an owner that invents names of buckets fills only its quota.
-func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
+func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const share = 5
-		m := newMemory(t, store.Bounds{Buckets: 100, Leases: 1000})
+		m := newMemory(t, store.Bounds{Buckets: 100, Reservations: 1000})
 		invent := func(owner string, from, n int) {
 			t.Helper()
 			for i := range n {
 				name := fmt.Sprint(owner, from+i)
-				answer, err := reserveFor(t, m, owner, name, minutely(name, 2))
+				answer, err := reserveFor(t, m, owner, name, limitPerMinute(name, 2))
 				if err != nil || !answer.Granted {
 					t.Fatalf("bucket %s: %+v, %v", name, answer, err)
 				}
@@ -87,48 +87,48 @@ func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
 			if !errors.Is(err, store.ErrFull) || !strings.Contains(err.Error(), strconv.Quote(owner)) {
 				t.Errorf("more buckets of %s: %v", owner, err)
 			}
-			wantSize(t, m, size.Buckets, size.Leases)
+			wantSize(t, m, size.Buckets, size.Reservations)
 		}
 		invent("eve", 0, share)
-		full("eve", minutely("more", 2))
+		full("eve", limitPerMinute("more", 2))
 		invent("ana", 0, share-1)
-		full("ana", minutely("more", 2), minutely("and more", 2)) // all or nothing
+		full("ana", limitPerMinute("more", 2), limitPerMinute("and more", 2)) // all or nothing
 		invent("ana", share-1, 1)
 
 		// Existing buckets can be used, whichever owner began them.
-		if answer, err := reserveFor(t, m, "eve", "old", minutely("eve0", 2), minutely("ana0", 2)); err != nil || !answer.Granted {
+		if answer, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !answer.Granted {
 			t.Errorf("old buckets: %+v, %v", answer, err)
 		}
 		// Buckets that were given back, reset or have become empty no longer count against the quota.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
-		answer, err := reserveFor(t, m, "eve", "x", minutely("x", 2))
+		answer, err := reserveFor(t, m, "eve", "x", limitPerMinute("x", 2))
 		if err != nil {
 			t.Fatal(err)
 		}
-		full("eve", minutely("more", 2))
-		if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+		full("eve", limitPerMinute("more", 2))
+		if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
 			t.Fatal(err)
 		}
 		invent("eve", share, 1)
-		full("eve", minutely("more", 2))
+		full("eve", limitPerMinute("more", 2))
 		time.Sleep(time.Minute + 1)
 		invent("eve", 2*share, share)
-		full("eve", minutely("more", 2))
+		full("eve", limitPerMinute("more", 2))
 	})
 }
 
 // Owners without buckets are not stored.
-func TestOwnersAreForgotten(t *testing.T) {
+func TestOwners_AreRemovedWithTheirLastBucket(t *testing.T) {
 	t.Parallel()
-	m := newMemory(t, wide)
+	m := newMemory(t, largeBounds)
 	for i := range 100 {
-		answer := mustReserve(t, m, true, fmt.Sprint(i), minutely("b", 1), minutely("c", 1))
+		answer := mustReserve(t, m, true, fmt.Sprint(i), limitPerMinute("b", 1), limitPerMinute("c", 1))
 		if got := m.Owners(); got != 1 {
 			t.Fatalf("%d owners are stored, want 1", got)
 		}
-		if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+		if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -137,20 +137,20 @@ func TestOwnersAreForgotten(t *testing.T) {
 	}
 }
 
-func TestAFullStoreRefusesNewLeases(t *testing.T) {
+func TestReserve_FullStoreRefusesNewReservations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, store.Bounds{Buckets: 10, Leases: 3})
-		l := minutely("b", 1000)
+		m := newMemory(t, store.Bounds{Buckets: 10, Reservations: 3})
+		l := limitPerMinute("b", 1000)
 		first := mustReserve(t, m, true, "0", l)
 		mustReserve(t, m, true, "1", l)
 		mustReserve(t, m, true, "2", l)
-		if _, err := reserve(t, m, "3", l, minutely("c", 1)); !errors.Is(err, store.ErrFull) {
+		if _, err := reserve(t, m, "3", l, limitPerMinute("c", 1)); !errors.Is(err, store.ErrFull) {
 			t.Errorf("a fourth lease: %v", err)
 		}
 		wantSize(t, m, 1, 3)
 		mustReserve(t, m, true, "0", l) // a repeat
-		if _, err := m.Settle(t.Context(), first.Lease.ID, store.Sent); err != nil {
+		if _, err := m.Settle(t.Context(), first.Reservation.ID, store.Sent); err != nil {
 			t.Fatal(err)
 		}
 		mustReserve(t, m, true, "3", l)
@@ -161,33 +161,33 @@ func TestAFullStoreRefusesNewLeases(t *testing.T) {
 	})
 }
 
-func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
+func TestReserve_RemovesEmptyBucketsAndExpiredReservations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, wide)
+		m := newMemory(t, largeBounds)
 		for round := range 5 {
 			for i := range 5_000 {
 				key := fmt.Sprint(round, "/", i)
-				mustReserve(t, m, true, key, minutely(key, 10))
+				mustReserve(t, m, true, key, limitPerMinute(key, 10))
 			}
 			time.Sleep(20 * time.Minute)
 		}
 		// Each reservation of a round removed two keys of the round before.
-		if got := m.Size(); got.Buckets > 5_500 || got.Leases > 5_500 {
+		if got := m.Size(); got.Buckets > 5_500 || got.Reservations > 5_500 {
 			t.Errorf("%+v are stored, want about 5000", got)
 		}
 	})
 }
 
-func TestAUsedBucketIsNotForgotten(t *testing.T) {
+func TestReserve_DoesNotRemoveBucketsInUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, wide)
+		m := newMemory(t, largeBounds)
 		hour := store.Limit{Bucket: "b", Max: 60, Window: time.Hour, Cost: 1}
 		for i := range 60 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), hour)
 			for j := range 100 { // in all shards, other buckets are added and removed
-				mustReserve(t, m, true, fmt.Sprint(i, "/", j), minutely(fmt.Sprint(i, "/", j), 1))
+				mustReserve(t, m, true, fmt.Sprint(i, "/", j), limitPerMinute(fmt.Sprint(i, "/", j), 1))
 			}
 			time.Sleep(time.Minute)
 		}
@@ -197,18 +197,18 @@ func TestAUsedBucketIsNotForgotten(t *testing.T) {
 	})
 }
 
-func TestWhatIsGivenBackOrResetIsForgottenAtOnce(t *testing.T) {
+func TestMemory_RemovesBucketsWhenGivenBackOrReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, wide)
+		m := newMemory(t, largeBounds)
 		for i := range 1000 {
-			answer := mustReserve(t, m, true, "k", minutely(fmt.Sprint("a", i), 1), minutely(fmt.Sprint("b", i), 1))
-			if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
+			answer := mustReserve(t, m, true, "k", limitPerMinute(fmt.Sprint("a", i), 1), limitPerMinute(fmt.Sprint("b", i), 1))
+			if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
 				t.Fatal(err)
 			}
 		}
 		wantSize(t, m, 0, 0)
-		mustReserve(t, m, true, "k", minutely("a", 1))
+		mustReserve(t, m, true, "k", limitPerMinute("a", 1))
 		if err := m.Reset(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
@@ -218,18 +218,18 @@ func TestWhatIsGivenBackOrResetIsForgottenAtOnce(t *testing.T) {
 	})
 }
 
-func TestForgettingFreesMemory(t *testing.T) {
+func TestMemory_RemovalFreesMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills tens of megabytes")
 	}
 	const keys = 50_000
-	m := newMemory(t, wide)
+	m := newMemory(t, largeBounds)
 	before := heap()
 	for i := range keys {
 		key := fmt.Sprintf("bucket/%032d", i)
 		answer := mustReserve(t, m, true, key, store.Limit{Bucket: key, Max: 10, Window: 366 * 24 * time.Hour, Cost: 1})
 		if i%2 == 0 {
-			if _, err := m.Settle(t.Context(), answer.Lease.ID, store.Sent); err != nil {
+			if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.Sent); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -239,14 +239,14 @@ func TestForgettingFreesMemory(t *testing.T) {
 	for i := range 5_000 { // touches every shard often enough to sweep it
 		key := fmt.Sprint("later", i%500)
 		for range 5 {
-			if _, err := reserve(t, m, key, minutely(key, 1000), minutely(key+"'", 1000)); err != nil {
+			if _, err := reserve(t, m, key, limitPerMinute(key, 1000), limitPerMinute(key+"'", 1000)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	after := heap() - before
 	t.Logf("%d buckets, half of them with a lease: %d MB full, %d MB after", keys, full>>20, after>>20)
-	if got := m.Size(); got.Buckets > keys/10 || got.Leases > keys/10 {
+	if got := m.Size(); got.Buckets > keys/10 || got.Reservations > keys/10 {
 		t.Errorf("%+v are stored", got)
 	}
 	// Go's maps keep the size that they once had.

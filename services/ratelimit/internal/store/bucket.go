@@ -16,19 +16,19 @@ const shards = 64
 
 // A bucket is the window with one name. It is guarded by the lock of its shard.
 type bucket struct {
-	place
-	name  string
-	owner *owner
-	shard uint8
-	kept  bool // false after the bucket was evicted; reservations may still refer to it
-	log   window.Log
+	slot
+	name   string
+	owner  *owner
+	shard  uint8
+	stored bool // false after the bucket was evicted; reservations may still refer to it
+	log    window.Log
 }
 
 // bucketShard has the buckets of some names, guarded by mu.
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  agenda[*bucket] // by the instants at which the buckets may become empty
+	idle  dueQueue[*bucket] // by the instants at which the buckets may become empty
 	all   *buckets
 	seen  time.Duration // latest instant of all calls
 	_     [64]byte      // separates the cache lines of shards
@@ -56,14 +56,14 @@ func (s *bucketShard) find(l *Limit) (*bucket, error) {
 func (s *bucketShard) evict(b *bucket) {
 	delete(s.named, b.name)
 	s.idle.remove(b)
-	b.kept = false
+	b.stored = false
 	s.all.owners.give(b.owner)
 	s.all.room.give(1)
 }
 
 // store adds a new bucket, from which units were taken. The caller must have taken the quotas for the bucket.
-func (s *bucketShard) keep(b *bucket) {
-	b.kept = true
+func (s *bucketShard) add(b *bucket) {
+	b.stored = true
 	s.named[b.name] = b
 	s.idle.add(b, b.log.EmptyFrom())
 }
@@ -102,7 +102,7 @@ func (b *buckets) setUp(most int) {
 
 // takeQuota takes the quotas for n new buckets of an owner, or returns an error and takes none. It returns nil if n is
 // 0.
-func (b *buckets) begin(owner string, n int64) (*owner, error) {
+func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
 	}
@@ -140,25 +140,25 @@ func (b *buckets) of(name string) uint8 {
 
 // refs returns references to the buckets of limits, and their shards. It appends to into, which saves an allocation if
 // into has capacity.
-func (b *buckets) spots(limits []Limit, into []spot) ([]spot, shardSet) {
+func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {
 		at := b.of(limits[i].Bucket)
 		set |= 1 << at
-		into = append(into, spot{at: at, shard: &b.shards[at]})
+		into = append(into, bucketRef{at: at, shard: &b.shards[at]})
 	}
 	return into, set
 }
 
 // A bucketRef refers to the bucket of a limit. The bucket may not exist.
-type spot struct {
+type bucketRef struct {
 	at     uint8 // the index of the shard
 	shard  *bucketShard
 	bucket *bucket // nil if the bucket does not exist
 }
 
 // check finds the bucket and returns the verdict on the limit's cost. It takes no units.
-func (s *spot) ask(l *Limit) (window.Verdict, error) {
+func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	now := s.shard.seen
 	b, err := s.shard.find(l)
 	if err != nil {
@@ -167,14 +167,14 @@ func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	s.bucket = b
 	if b == nil {
 		log := window.New(l.Window)
-		return log.Ask(now, l.Cost, l.Max), nil
+		return log.Check(now, l.Cost, l.Max), nil
 	}
-	return b.log.Ask(now, l.Cost, l.Max), nil
+	return b.log.Check(now, l.Cost, l.Max), nil
 }
 
 // take takes the limit's cost. The caller must have called check under the same lock, and the cost must fit. If the
 // bucket does not exist, take creates it for the owner by, whose quota the caller must have taken.
-func (s *spot) take(l *Limit, by *owner) take {
+func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket
 	if b == nil {
 		// The name is cloned, so that the bucket does not retain the memory of the request.
@@ -184,14 +184,14 @@ func (s *spot) take(l *Limit, by *owner) take {
 	if !ok {
 		panic("store: units that fit could not be taken")
 	}
-	if !b.kept {
-		s.shard.keep(b)
+	if !b.stored {
+		s.shard.add(b)
 	}
-	return take{bucket: b, stamp: stamp, cost: l.Cost, max: l.Max}
+	return charge{bucket: b, stamp: stamp, cost: l.Cost, max: l.Max}
 }
 
 // A charge has the units that a reservation took from one bucket.
-type take struct {
+type charge struct {
 	bucket *bucket
 	stamp  time.Duration
 	cost   int64
@@ -199,12 +199,12 @@ type take struct {
 }
 
 // matches reports whether the charge is for a limit with the same fields.
-func (t *take) is(l *Limit) bool {
+func (t *charge) matches(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }
 
 // giveBack gives the units of charges back. It skips buckets that were evicted or reset.
-func (b *buckets) giveBack(takes []take) {
+func (b *buckets) giveBack(takes []charge) {
 	var set shardSet
 	for i := range takes {
 		set |= 1 << takes[i].bucket.shard
@@ -213,7 +213,7 @@ func (b *buckets) giveBack(takes []take) {
 	defer b.unlock(set)
 	for i := range takes {
 		t := &takes[i]
-		if !t.bucket.kept {
+		if !t.bucket.stored {
 			continue
 		}
 		t.bucket.log.Undo(t.stamp, t.cost)

@@ -8,11 +8,11 @@ import (
 )
 
 // checkReservation returns an error that wraps ErrInvalid if a field of r is not valid.
-func checkReservation(r *Reservation) error {
+func checkReservation(r *ReserveRequest) error {
 	if r.Key == "" {
 		return fmt.Errorf("%w: the idempotency key is empty", ErrInvalid)
 	}
-	if err := checkLease(r.Lease); err != nil {
+	if err := checkLifetime(r.Lifetime); err != nil {
 		return err
 	}
 	if err := checkLimits(r.Limits); err != nil {
@@ -53,7 +53,7 @@ func checkLimits(limits []Limit) error {
 }
 
 // checkLifetime returns an error that wraps ErrInvalid if the lifetime of a reservation is not valid.
-func checkLease(d time.Duration) error {
+func checkLifetime(d time.Duration) error {
 	if d < 1 || d > window.MaxLength {
 		return fmt.Errorf("%w: a lease of %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)
 	}

@@ -15,7 +15,7 @@ type Bounds struct {
 	Buckets int
 	// Reservations is the largest number of stored reservations. It is at least 1. A reservation with one limit takes
 	// about 400 bytes.
-	Leases int
+	Reservations int
 }
 
 // Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close, because empty buckets
@@ -24,28 +24,28 @@ type Bounds struct {
 // Reservations and buckets are divided into shards, each with a lock. A method locks at most one shard of reservations
 // first, and then shards of buckets in the order of their indexes.
 type Memory struct {
-	origin  time.Time // instants are durations since origin, by the monotonic clock
-	buckets buckets
-	leases  leases
+	origin       time.Time // instants are durations since origin, by the monotonic clock
+	buckets      buckets
+	reservations reservations
 }
 
 var _ Store = (*Memory)(nil)
 
 // NewMemory returns an empty store with a capacity.
 func NewMemory(most Bounds) (*Memory, error) {
-	if most.Buckets < 1 || most.Leases < 1 {
-		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", most.Buckets, most.Leases)
+	if most.Buckets < 1 || most.Reservations < 1 {
+		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", most.Buckets, most.Reservations)
 	}
 	m := &Memory{origin: time.Now()}
 	m.buckets.setUp(most.Buckets)
-	m.leases.setUp(most.Leases)
+	m.reservations.setUp(most.Reservations)
 	return m, nil
 }
 
 // Size returns how many buckets and reservations are stored now. It counts empty buckets and expired reservations that
 // were not yet removed.
 func (m *Memory) Size() Bounds {
-	return Bounds{Buckets: int(m.buckets.room.used.Load()), Leases: int(m.leases.room.used.Load())}
+	return Bounds{Buckets: int(m.buckets.room.used.Load()), Reservations: int(m.reservations.room.used.Load())}
 }
 
 // now returns the current instant by the monotonic clock. Decisions use only this clock; the wall clock is only for
@@ -53,12 +53,12 @@ func (m *Memory) Size() Bounds {
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
-func (m *Memory) Reserve(ctx context.Context, r Reservation) (Answer, error) {
+func (m *Memory) Reserve(ctx context.Context, r ReserveRequest) (Result, error) {
 	if err := ctx.Err(); err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	if err := checkReservation(&r); err != nil {
-		return Answer{}, err
+		return Result{}, err
 	}
 	answer, err := m.reserve(&r)
 	if errors.Is(err, ErrFull) && m.sweep() {
@@ -68,12 +68,12 @@ func (m *Memory) Reserve(ctx context.Context, r Reservation) (Answer, error) {
 }
 
 // reserve makes one attempt to reserve.
-func (m *Memory) reserve(r *Reservation) (Answer, error) {
-	home := m.leases.of(r.Key)
+func (m *Memory) reserve(r *ReserveRequest) (Result, error) {
+	home := m.reservations.of(r.Key)
 	home.mu.Lock()
 	defer home.mu.Unlock()
-	var few [4]spot
-	spots, set := m.buckets.spots(r.Limits, few[:0])
+	var few [4]bucketRef
+	spots, set := m.buckets.refs(r.Limits, few[:0])
 	m.buckets.lock(set)
 	defer m.buckets.unlock(set)
 
@@ -82,35 +82,35 @@ func (m *Memory) reserve(r *Reservation) (Answer, error) {
 	home.tick(now)
 	home.sweep(2)
 	held := home.alive(home.keyed[r.Key])
-	if held != nil && !held.answers(r.Limits) {
-		return Answer{}, ErrReused
+	if held != nil && !held.matches(r.Limits) {
+		return Result{}, ErrReused
 	}
-	answer, err := ask(now, r.Limits, spots)
+	answer, err := check(now, r.Limits, spots)
 	switch {
 	case err != nil:
-		return Answer{}, err
+		return Result{}, err
 	case held != nil:
-		return answer.repeat(held.Lease), nil
+		return answer.repeat(held.Reservation), nil
 	case !answer.Granted:
 		return answer, nil
 	}
-	if answer.Lease, err = m.grant(home, wall.Round(0), r, spots); err != nil {
-		return Answer{}, err
+	if answer.Reservation, err = m.grant(home, wall.Round(0), r, spots); err != nil {
+		return Result{}, err
 	}
 	return answer.granted(r.Limits), nil
 }
 
 // check returns the result for the limits without taking units. It sets spots[i].bucket to the bucket of limits[i].
-func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
+func check(now time.Duration, limits []Limit, spots []bucketRef) (Result, error) {
 	for i := range spots {
 		spots[i].shard.tick(now)
 		spots[i].shard.sweep(2) // a limit adds at most one bucket, so two removals suffice
 	}
-	answer := Answer{Granted: true, Remaining: make([]int64, len(limits))}
+	answer := Result{Granted: true, Remaining: make([]int64, len(limits))}
 	for i := range limits {
-		v, err := spots[i].ask(&limits[i])
+		v, err := spots[i].check(&limits[i])
 		if err != nil {
-			return Answer{}, err
+			return Result{}, err
 		}
 		answer.add(i, v)
 	}
@@ -119,41 +119,41 @@ func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
 }
 
 // grant takes the units, which must fit, and creates the reservation.
-func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots []spot) (Lease, error) {
+func (m *Memory) grant(home *reservationShard, wall time.Time, r *ReserveRequest, spots []bucketRef) (Reservation, error) {
 	var missing int64
 	for i := range spots {
 		if spots[i].bucket == nil {
 			missing++
 		}
 	}
-	if !m.leases.room.take(1) {
-		return Lease{}, fmt.Errorf("%w: %d leases live", ErrFull, m.leases.room.most)
+	if !m.reservations.room.take(1) {
+		return Reservation{}, fmt.Errorf("%w: %d leases live", ErrFull, m.reservations.room.most)
 	}
-	by, err := m.buckets.begin(r.Owner, missing)
+	by, err := m.buckets.takeQuota(r.Owner, missing)
 	if err != nil {
-		m.leases.room.give(1)
-		return Lease{}, err
+		m.reservations.room.give(1)
+		return Reservation{}, err
 	}
-	number, id := m.leases.nextID(home)
-	l := &lease{
-		Lease:  Lease{ID: id, Granted: wall, Expires: wall.Add(r.Lease)},
-		key:    r.Key,
-		number: number,
+	number, id := m.reservations.nextID(home)
+	l := &reservation{
+		Reservation: Reservation{ID: id, Granted: wall, Expires: wall.Add(r.Lifetime)},
+		key:         r.Key,
+		number:      number,
 	}
-	l.takes = l.few[:0]
+	l.charges = l.few[:0]
 	for i := range spots {
-		l.takes = append(l.takes, spots[i].take(&r.Limits[i], by))
+		l.charges = append(l.charges, spots[i].take(&r.Limits[i], by))
 	}
-	home.keep(l, home.seen+r.Lease)
-	return l.Lease, nil
+	home.add(l, home.seen+r.Lifetime)
+	return l.Reservation, nil
 }
 
 // sweep removes all empty buckets and all expired reservations. It reports whether there is now capacity for another
 // bucket and another reservation.
 func (m *Memory) sweep() bool {
 	now := m.now()
-	for i := range m.leases.shards {
-		s := &m.leases.shards[i]
+	for i := range m.reservations.shards {
+		s := &m.reservations.shards[i]
 		s.mu.Lock()
 		s.tick(now)
 		s.sweep(len(s.keyed))
@@ -166,7 +166,7 @@ func (m *Memory) sweep() bool {
 		s.sweep(len(s.named))
 		s.mu.Unlock()
 	}
-	return m.leases.room.has(1) && m.buckets.room.has(1)
+	return m.reservations.room.has(1) && m.buckets.room.has(1)
 }
 
 // Renew implements [Store].
@@ -174,10 +174,10 @@ func (m *Memory) Renew(ctx context.Context, id string, d time.Duration) (time.Ti
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
 	}
-	if err := checkLease(d); err != nil {
+	if err := checkLifetime(d); err != nil {
 		return time.Time{}, err
 	}
-	home, number, ok := m.leases.named(id)
+	home, number, ok := m.reservations.parseID(id)
 	if !ok {
 		return time.Time{}, fmt.Errorf("lease %q: %w", id, ErrNotFound)
 	}
@@ -203,7 +203,7 @@ func (m *Memory) Settle(ctx context.Context, id string, outcome Outcome) (bool, 
 	if outcome != Sent && outcome != NeverSent {
 		return false, fmt.Errorf("%w: outcome %d is neither sent nor never sent", ErrInvalid, outcome)
 	}
-	home, number, ok := m.leases.named(id)
+	home, number, ok := m.reservations.parseID(id)
 	if !ok {
 		return false, nil
 	}
@@ -216,7 +216,7 @@ func (m *Memory) Settle(ctx context.Context, id string, outcome Outcome) (bool, 
 	}
 	home.end(l)
 	if outcome == NeverSent {
-		m.buckets.giveBack(l.takes)
+		m.buckets.giveBack(l.charges)
 	}
 	return true, nil
 }
@@ -229,10 +229,10 @@ func (m *Memory) Peek(ctx context.Context, limits []Limit) ([]int64, error) {
 	if err := checkLimits(limits); err != nil {
 		return nil, err
 	}
-	spots, set := m.buckets.spots(limits, nil)
+	spots, set := m.buckets.refs(limits, nil)
 	m.buckets.lock(set)
 	defer m.buckets.unlock(set)
-	answer, err := ask(m.now(), limits, spots)
+	answer, err := check(m.now(), limits, spots)
 	return answer.Remaining, err
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store/storetest"
 )
 
-// wide is a capacity that no test reaches.
-var wide = store.Bounds{Buckets: 1_000_000, Leases: 1_000_000}
+// largeBounds is a capacity that no test reaches.
+var largeBounds = store.Bounds{Buckets: 1_000_000, Reservations: 1_000_000}
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
-		New:    func(t *testing.T) store.Store { return newMemory(t, wide) },
+		New:    func(t *testing.T) store.Store { return newMemory(t, largeBounds) },
 		Within: synctest.Test,
 		Exact:  true,
 		Tick:   time.Nanosecond,
@@ -34,24 +34,24 @@ func newMemory(t *testing.T, most store.Bounds) *store.Memory {
 	return m
 }
 
-// minutely returns a limit of n per minute with a cost of one unit.
-func minutely(bucket string, n int64) store.Limit {
+// limitPerMinute returns a limit of n per minute with a cost of one unit.
+func limitPerMinute(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
 // reserve reserves limits under a key, with a lease of ten minutes. The key is also the name of the owner.
-func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Answer, error) {
+func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
 }
 
-func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...store.Limit) (store.Answer, error) {
+func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
-	return m.Reserve(t.Context(), store.Reservation{Owner: owner, Key: key, Limits: limits, Lease: 10 * time.Minute})
+	return m.Reserve(t.Context(), store.ReserveRequest{Owner: owner, Key: key, Limits: limits, Lifetime: 10 * time.Minute})
 }
 
 // mustReserve reserves, and fails the test unless the answer is a grant (want) or a refusal.
-func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Answer {
+func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Result {
 	t.Helper()
 	answer, err := reserve(t, m, key, limits...)
 	if err != nil {
@@ -63,9 +63,9 @@ func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ..
 	return answer
 }
 
-func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
+func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	t.Parallel()
-	l := minutely("b", 10)
+	l := limitPerMinute("b", 10)
 	fill := func(t *testing.T, m *store.Memory, label string) (granted int) {
 		t.Helper()
 		for i := range 20 {
@@ -97,7 +97,7 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := newMemory(t, wide)
+				m := newMemory(t, largeBounds)
 				time.Sleep(time.Hour)
 				if got := fill(t, m, "first"); got != 10 {
 					t.Fatalf("%d pass, want 10", got)
@@ -121,11 +121,11 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 
 // After a bucket was evicted, a clock that jumps back does not admit more: new grants count from the latest time that
 // was seen.
-func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
+func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, wide)
-		l := minutely("b", 1)
+		m := newMemory(t, largeBounds)
+		l := limitPerMinute("b", 1)
 		mustReserve(t, m, true, "1", l)
 		time.Sleep(time.Minute + 1)
 		if err := m.Reset(t.Context(), "b"); !errors.Is(err, store.ErrNotFound) {
@@ -141,13 +141,13 @@ func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
 	})
 }
 
-func TestLeasesAreTimedByTheWall(t *testing.T) {
+func TestReserve_ReservationTimesUseTheWallClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := newMemory(t, wide)
+		m := newMemory(t, largeBounds)
 		time.Sleep(time.Hour)
 		now := time.Now()
-		lease := mustReserve(t, m, true, "k", minutely("b", 1)).Lease
+		lease := mustReserve(t, m, true, "k", limitPerMinute("b", 1)).Reservation
 		if !lease.Granted.Equal(now) || !lease.Expires.Equal(now.Add(10*time.Minute)) {
 			t.Errorf("from %v to %v, want %v and ten minutes", lease.Granted, lease.Expires, now)
 		}
@@ -159,7 +159,7 @@ func TestLeasesAreTimedByTheWall(t *testing.T) {
 	})
 }
 
-func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
+func TestReserve_ReservationEndsAtItsExpiry(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		after time.Duration
@@ -171,8 +171,8 @@ func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := newMemory(t, wide)
-				id := mustReserve(t, m, true, "k", minutely("b", 1)).Lease.ID
+				m := newMemory(t, largeBounds)
+				id := mustReserve(t, m, true, "k", limitPerMinute("b", 1)).Reservation.ID
 				time.Sleep(test.after)
 				if settled, err := m.Settle(t.Context(), id, store.Sent); settled != test.lives || err != nil {
 					t.Errorf("settled %t, %v", settled, err)
@@ -182,15 +182,15 @@ func TestALeaseEndsAtTheMomentThatItNames(t *testing.T) {
 	}
 }
 
-func TestALeaseOfAnotherStoreIsUnknown(t *testing.T) {
+func TestSettle_IgnoresReservationsOfAnotherStore(t *testing.T) {
 	t.Parallel()
-	a, b := newMemory(t, wide), newMemory(t, wide)
+	a, b := newMemory(t, largeBounds), newMemory(t, largeBounds)
 	for i := range 200 {
-		mustReserve(t, b, true, fmt.Sprint(i), minutely("b", 1000))
+		mustReserve(t, b, true, fmt.Sprint(i), limitPerMinute("b", 1000))
 	}
 	for i := range 200 {
-		answer := mustReserve(t, a, true, fmt.Sprint(i), minutely("b", 1000))
-		if settled, err := b.Settle(t.Context(), answer.Lease.ID, store.NeverSent); settled || err != nil {
+		answer := mustReserve(t, a, true, fmt.Sprint(i), limitPerMinute("b", 1000))
+		if settled, err := b.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); settled || err != nil {
 			t.Fatalf("settled %t, %v", settled, err)
 		}
 	}

@@ -39,7 +39,7 @@ type Store interface {
 	// the units that remain now. The limits must be equal to the limits of the existing reservation, in the same order.
 	//
 	// Errors: ErrInvalid, ErrReused, ErrFull.
-	Reserve(ctx context.Context, r Reservation) (Answer, error)
+	Reserve(ctx context.Context, r ReserveRequest) (Result, error)
 
 	// Renew extends the reservation with an ID to at least d from now, and returns the time at which it expires. It
 	// never shortens a reservation. d must be positive.
@@ -68,7 +68,7 @@ type Store interface {
 }
 
 // ReserveRequest is a request to take units from limits.
-type Reservation struct {
+type ReserveRequest struct {
 	// Key identifies repeats of the request. It must not be empty. The keys of all tenants are in one name space, so
 	// different tenants must use different keys.
 	Key string
@@ -79,7 +79,7 @@ type Reservation struct {
 	Limits []Limit
 	// Lifetime is how long the reservation exists without Renew. It must be positive. When the reservation expires, its
 	// units are not given back.
-	Lease time.Duration
+	Lifetime time.Duration
 }
 
 // Limit is one limit, and the cost to take from it. The zero value is invalid.
@@ -97,11 +97,11 @@ type Limit struct {
 }
 
 // Result is the result of [Store.Reserve]: a grant or a refusal. The zero value is a refusal.
-type Answer struct {
+type Result struct {
 	// Granted reports whether the units were taken.
 	Granted bool
 	// Reservation is the reservation of a grant. It is zero for a refusal.
-	Lease Lease
+	Reservation Reservation
 	// Remaining has the units that remain in each bucket, in the order of the request's limits.
 	Remaining []int64
 	// Limit is the index of a limit in the request. For a grant, it is the limit with the fewest remaining units. For a
@@ -115,7 +115,7 @@ type Answer struct {
 }
 
 // Reservation identifies a grant for [Store.Renew] and [Store.Settle]. The API calls it a lease.
-type Lease struct {
+type Reservation struct {
 	// ID has 1 to 128 bytes. No two reservations have the same ID, even in different processes.
 	ID string
 	// Granted is when the reservation was granted, by the wall clock.

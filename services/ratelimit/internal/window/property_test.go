@@ -67,17 +67,17 @@ func newRun(t *rapid.T) *run {
 	length := time.Duration(rapid.SampledFrom([]int64{1, 63, 64, 1000, int64(time.Second), int64(window.MaxLength)}).Draw(t, "length"))
 	start := time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start"))
 	r := &run{log: window.New(length), length: length}
-	r.show(start)
+	r.setNow(start)
 	return r
 }
 
-// pass moves the clock by a drawn step.
-func (r *run) pass(t *rapid.T) {
-	r.show(max(0, r.now+drawStep(t, r.length)))
+// advance moves the clock by a drawn step.
+func (r *run) advance(t *rapid.T) {
+	r.setNow(max(0, r.now+drawStep(t, r.length)))
 }
 
-// show passes an instant to the log.
-func (r *run) show(now time.Duration) {
+// setNow passes an instant to the log.
+func (r *run) setNow(now time.Duration) {
 	r.now = now
 	r.clock = max(r.clock, now)
 	r.log.Empty(now)
@@ -86,7 +86,7 @@ func (r *run) show(now time.Duration) {
 // take tries to take, and returns the verdict before that.
 func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	k := take{at: r.clock, cost: rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost"), limit: limit}
-	v := r.log.Ask(r.now, k.cost, limit)
+	v := r.log.Check(r.now, k.cost, limit)
 	stamp, ok := r.log.Take(r.now, k.cost, limit)
 	if ok != v.Fits {
 		t.Fatalf("Take returns %t, Ask returned %+v", ok, v)
@@ -124,7 +124,7 @@ func (r *run) replayed() window.Log {
 func neverMoreThanTheLimit(t *rapid.T) {
 	r, limit, edited := newRun(t), drawLimit(t), false
 	for range rapid.IntRange(0, 80).Draw(t, "steps") {
-		r.pass(t)
+		r.advance(t)
 		switch rapid.IntRange(0, 9).Draw(t, "what") {
 		case 0:
 			limit, edited = drawLimit(t), true
@@ -142,22 +142,22 @@ func neverMoreThanTheLimit(t *rapid.T) {
 	}
 }
 
-func TestNeverMoreThanTheLimit(t *testing.T) {
+func TestLog_NeverExceedsTheLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, neverMoreThanTheLimit)
 }
 
-func FuzzNeverMoreThanTheLimit(f *testing.F) {
+func FuzzLog_NeverExceedsTheLimit(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(neverMoreThanTheLimit))
 }
 
 // Up to MaxExact the log answers as the whole history does.
-func TestSmallLimitsAreExact(t *testing.T) {
+func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRun(t)
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			r.pass(t)
+			r.advance(t)
 			if rapid.IntRange(0, 9).Draw(t, "what") == 0 {
 				r.undo(t)
 				continue
@@ -186,14 +186,14 @@ func TestSmallLimitsAreExact(t *testing.T) {
 }
 
 // Above MaxExact a wait is still correct, and at most one slot too long.
-func TestLargeLimitsAreTruthful(t *testing.T) {
+func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRun(t)
 		limit := rapid.Int64Range(window.MaxExact+1, 2000).Draw(t, "limit")
 		slot := (r.length + 63) / 64
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
-			r.pass(t)
+			r.advance(t)
 			past := r.history
 			v, k := r.take(t, limit)
 			if v.Fits {
@@ -203,10 +203,10 @@ func TestLargeLimitsAreTruthful(t *testing.T) {
 				t.Fatalf("%v is refused though it fits into a window that is one slot longer", k)
 			}
 			then, before := r.replayed(), r.replayed()
-			if !then.Ask(r.clock+v.Wait, k.cost, limit).Fits {
+			if !then.Check(r.clock+v.Wait, k.cost, limit).Fits {
 				t.Fatalf("%v does not fit after its wait of %d", k, v.Wait)
 			}
-			if before.Ask(r.clock+v.Wait-1, k.cost, limit).Fits {
+			if before.Check(r.clock+v.Wait-1, k.cost, limit).Fits {
 				t.Fatalf("%v fits before its wait of %d", k, v.Wait)
 			}
 		}
@@ -214,12 +214,12 @@ func TestLargeLimitsAreTruthful(t *testing.T) {
 }
 
 // After EmptyFrom a log is equal to a new one.
-func TestEmptyMeansForgotten(t *testing.T) {
+func TestLog_BehavesLikeANewLogWhenEmpty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRun(t)
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
-			r.pass(t)
+			r.advance(t)
 			r.take(t, drawLimit(t))
 		}
 		from := r.log.EmptyFrom()
@@ -230,7 +230,7 @@ func TestEmptyMeansForgotten(t *testing.T) {
 		if !r.log.Empty(from) {
 			t.Fatalf("not empty at %d", from)
 		}
-		if v := r.log.Ask(from, 5, 5); !v.Fits || v.Remaining != 5 {
+		if v := r.log.Check(from, 5, 5); !v.Fits || v.Remaining != 5 {
 			t.Fatalf("an empty log is not a new one: %+v", v)
 		}
 	})

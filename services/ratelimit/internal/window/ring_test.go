@@ -6,7 +6,7 @@ import (
 )
 
 // However the limits change, a log has at most one entry per unit of an exact limit and one per slot of a large limit.
-func TestMemoryStaysSmall(t *testing.T) {
+func TestLog_EntriesAreBoundedWhenLimitsChange(t *testing.T) {
 	t.Parallel()
 	const most = MaxExact + slots + 2
 	log := New(time.Minute)
@@ -24,7 +24,7 @@ func TestMemoryStaysSmall(t *testing.T) {
 	}
 }
 
-func TestRingGrowsLazily(t *testing.T) {
+func TestRing_GrowsWithItsEntries(t *testing.T) {
 	t.Parallel()
 	log := New(time.Minute)
 	if log.entries.buf != nil {
@@ -38,7 +38,7 @@ func TestRingGrowsLazily(t *testing.T) {
 	}
 }
 
-func TestUnitsTakenTogetherShareAnEntry(t *testing.T) {
+func TestLog_UnitsOfOneInstantShareAnEntry(t *testing.T) {
 	t.Parallel()
 	log := New(time.Minute)
 	for range 200 {

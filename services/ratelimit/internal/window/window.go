@@ -61,11 +61,11 @@ func New(length time.Duration) Log {
 func (g *Log) Length() time.Duration { return g.length }
 
 // Check reports whether cost units fit under the limit now and, if they do not, when they will. It takes no units.
-func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
+func (g *Log) Check(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
-	v := Verdict{Remaining: g.room(limit)}
+	v := Verdict{Remaining: g.remaining(limit)}
 	switch {
-	case g.never(cost, limit):
+	case g.neverFits(cost, limit):
 		v.Never = true
 	case cost <= v.Remaining:
 		v.Fits = true
@@ -79,7 +79,7 @@ func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 // for [Log.Undo].
 func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, ok bool) {
 	g.advance(now)
-	if g.never(cost, limit) || cost > g.room(limit) {
+	if g.neverFits(cost, limit) || cost > g.remaining(limit) {
 		return 0, false
 	}
 	stamp = g.stamp(limit)
@@ -146,12 +146,12 @@ func (g *Log) freed(e *entry) time.Duration {
 }
 
 // neverFits reports whether cost does not fit under the limit even in an empty log.
-func (g *Log) never(cost, limit int64) bool {
+func (g *Log) neverFits(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }
 
 // remaining returns how many units fit. It returns 0 if the limit was lowered below the number of units that are taken.
-func (g *Log) room(limit int64) int64 {
+func (g *Log) remaining(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 

@@ -18,7 +18,7 @@ type take struct {
 	limit int64
 }
 
-func TestAsk(t *testing.T) {
+func TestLog_Check(t *testing.T) {
 	t.Parallel()
 	full := []take{{at: 0, cost: 1, limit: 3}, {at: time.Second, cost: 1, limit: 3}, {at: 2 * time.Second, cost: 1, limit: 3}}
 	tests := []struct {
@@ -54,11 +54,11 @@ func TestAsk(t *testing.T) {
 					t.Fatalf("Take(%v) was refused", k)
 				}
 			}
-			got := log.Ask(tt.now, tt.cost, tt.limit)
+			got := log.Check(tt.now, tt.cost, tt.limit)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("Ask(%v, %d, %d): -want +got\n%s", tt.now, tt.cost, tt.limit, diff)
 			}
-			if again := log.Ask(tt.now, tt.cost, tt.limit); again != got {
+			if again := log.Check(tt.now, tt.cost, tt.limit); again != got {
 				t.Errorf("asked again: %+v, first %+v", again, got)
 			}
 			if _, ok := log.Take(tt.now, tt.cost, tt.limit); ok != got.Fits {
@@ -68,7 +68,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-func TestLogRefusesLengths(t *testing.T) {
+func TestLog_NothingFitsWhenTheLengthIsInvalid(t *testing.T) {
 	t.Parallel()
 	for name, log := range map[string]window.Log{
 		"the zero log":       {},
@@ -79,13 +79,13 @@ func TestLogRefusesLengths(t *testing.T) {
 		if _, ok := log.Take(0, 1, 10); ok {
 			t.Errorf("%s: a unit was taken", name)
 		}
-		if v := log.Ask(0, 1, 10); v.Fits || !v.Never {
+		if v := log.Check(0, 1, 10); v.Fits || !v.Never {
 			t.Errorf("%s: %+v, want never", name, v)
 		}
 	}
 }
 
-func TestLargeLimitRoundsAgainstTheCaller(t *testing.T) {
+func TestLog_RoundsTimesUpAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	const slot = minute / 64 // 937.5 ms
 	log := window.New(minute)
@@ -96,18 +96,18 @@ func TestLargeLimitRoundsAgainstTheCaller(t *testing.T) {
 	}
 	// All units of the slot count as taken at the slot's last nanosecond.
 	want := window.Verdict{Wait: slot - 1 + minute + 1}
-	if got := log.Ask(0, 1, 1000); got != want {
+	if got := log.Check(0, 1, 1000); got != want {
 		t.Errorf("full at once: %+v, want %+v", got, want)
 	}
-	if v := log.Ask(want.Wait-1, 1, 1000); v.Fits {
+	if v := log.Check(want.Wait-1, 1, 1000); v.Fits {
 		t.Error("fits before its time")
 	}
-	if v := log.Ask(want.Wait, 1000, 1000); !v.Fits {
+	if v := log.Check(want.Wait, 1000, 1000); !v.Fits {
 		t.Errorf("does not fit after its wait: %+v", v)
 	}
 }
 
-func TestCrossingTheBorder(t *testing.T) {
+func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 	t.Parallel()
 	const slot = minute / 64
 	log := window.New(minute)
@@ -119,7 +119,7 @@ func TestCrossingTheBorder(t *testing.T) {
 	}
 	// The limit falls below what is taken, into the exact range. Nothing fits until all rounded units stop counting at
 	// the same time.
-	if v := log.Ask(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
+	if v := log.Check(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
 		t.Errorf("after a fall: %+v", v)
 	}
 	now := slot + minute
@@ -130,12 +130,12 @@ func TestCrossingTheBorder(t *testing.T) {
 		now++
 	}
 	// The limit rises again, and the exact times stay exact.
-	if v := log.Ask(now, 45, 300); v.Wait != minute+1-256 {
+	if v := log.Check(now, 45, 300); v.Wait != minute+1-256 {
 		t.Errorf("after a rise: %+v, want a wait of %v", v, minute+1-256)
 	}
 }
 
-func TestUndo(t *testing.T) {
+func TestLog_Undo(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name      string
@@ -162,11 +162,11 @@ func TestUndo(t *testing.T) {
 					t.Fatalf("Take(%v) was refused", k)
 				}
 			}
-			log.Ask(tt.now, 1, 10)
+			log.Check(tt.now, 1, 10)
 			for _, i := range tt.undo {
 				log.Undo(stamps[i], takes[i].cost)
 			}
-			if got := log.Ask(tt.now, 1, 10).Remaining; got != tt.remaining {
+			if got := log.Check(tt.now, 1, 10).Remaining; got != tt.remaining {
 				t.Errorf("remaining %d, want %d", got, tt.remaining)
 			}
 			if got, want := log.Empty(tt.now), tt.remaining == 10; got != want {
@@ -176,19 +176,19 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-func TestUndoOfUnknownStampsChangesNothing(t *testing.T) {
+func TestLog_UndoIgnoresUnknownStamps(t *testing.T) {
 	t.Parallel()
 	log := window.New(minute)
 	stamp, _ := log.Take(5, 3, 10)
 	log.Undo(stamp+1, 3)
 	log.Undo(stamp-1, 3)
 	log.Undo(stamp, -3)
-	if got := log.Ask(5, 1, 10).Remaining; got != 7 {
+	if got := log.Check(5, 1, 10).Remaining; got != 7 {
 		t.Errorf("remaining %d, want 7", got)
 	}
 }
 
-func TestEmptyFrom(t *testing.T) {
+func TestLog_EmptyFrom(t *testing.T) {
 	t.Parallel()
 	log := window.New(minute)
 	if !log.Empty(0) {

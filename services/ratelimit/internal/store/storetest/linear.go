@@ -110,11 +110,11 @@ type linearClient struct {
 	name   string
 	bucket string
 	calls  int
-	held   []heldLease
+	held   []heldReservation
 }
 
 // A heldLease is a grant that a client may still give back.
-type heldLease struct {
+type heldReservation struct {
 	id   string
 	cost counts
 }
@@ -157,14 +157,14 @@ func (c *linearClient) do(op operation) result {
 // reserve performs a reservation.
 func (c *linearClient) reserve(cost counts) result {
 	c.calls++
-	r := store.Reservation{Key: fmt.Sprint(c.name, "/", c.calls), Limits: c.limits(cost), Lease: time.Minute}
+	r := store.ReserveRequest{Key: fmt.Sprint(c.name, "/", c.calls), Limits: c.limits(cost), Lifetime: time.Minute}
 	answer, err := c.f.store.Reserve(c.f.Context(), r)
 	if err != nil {
 		c.f.Errorf("Reserve: %v", err)
 		return result{}
 	}
 	if answer.Granted {
-		c.held = append(c.held, heldLease{id: answer.Lease.ID, cost: cost})
+		c.held = append(c.held, heldReservation{id: answer.Reservation.ID, cost: cost})
 	}
 	got := result{granted: answer.Granted}
 	var named int
@@ -182,7 +182,7 @@ func (c *linearClient) limits(cost counts) []store.Limit {
 	var limits []store.Limit
 	for i := range cost {
 		if cost[i] > 0 {
-			limits = append(limits, of(cost[i], one(fmt.Sprint(c.bucket, "/", i), linearMax[i], long)))
+			limits = append(limits, withCost(cost[i], limitOf(fmt.Sprint(c.bucket, "/", i), linearMax[i], long)))
 		}
 	}
 	return limits

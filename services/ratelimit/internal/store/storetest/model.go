@@ -30,14 +30,14 @@ type unit struct {
 // A model is a store that follows the definition directly: it remembers everything that was taken, and reads all of it
 // for each answer.
 type model struct {
-	f      *fixture
-	prefix string // the prefix of all names, because one store serves many models
-	maxes  []int64
-	most   int64 // the largest cost
-	now    time.Duration
-	held   []string // lease identifiers, by call
-	taken  map[string][]unit
-	judge  func(m *model, t *rapid.T, limits []store.Limit, answer store.Answer)
+	f            *fixture
+	prefix       string // the prefix of all names, because one store serves many models
+	maxes        []int64
+	most         int64 // the largest cost
+	now          time.Duration
+	reservations []string // lease identifiers, by call
+	taken        map[string][]unit
+	judge        func(m *model, t *rapid.T, limits []store.Limit, answer store.Result)
 }
 
 // modelWindows are the windows of a model's buckets, by name.
@@ -45,7 +45,7 @@ var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Seco
 
 // compare runs random histories on the store and on a model. Reservations have costs up to most, and judge checks their
 // answers.
-func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Answer)) {
+func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
 		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, most: most, taken: map[string][]unit{}, judge: judge}
@@ -84,8 +84,8 @@ func (m *model) reserve(t *rapid.T) {
 }
 
 // try reserves limits and records a grant in the model. It fails the test if a grant exceeds a limit.
-func (m *model) try(t *rapid.T, limits []store.Limit) store.Answer {
-	r := store.Reservation{Key: fmt.Sprint(m.prefix, len(m.held)), Limits: limits, Lease: long}
+func (m *model) try(t *rapid.T, limits []store.Limit) store.Result {
+	r := store.ReserveRequest{Key: fmt.Sprint(m.prefix, len(m.reservations)), Limits: limits, Lifetime: long}
 	answer, err := m.f.store.Reserve(m.f.Context(), r)
 	if err != nil {
 		t.Fatalf("Reserve %v: %v", limits, err)
@@ -97,20 +97,20 @@ func (m *model) try(t *rapid.T, limits []store.Limit) store.Answer {
 		t.Fatalf("%v at %v is too much", limits, m.now)
 	}
 	for _, l := range limits {
-		m.taken[l.Bucket] = append(m.taken[l.Bucket], unit{at: m.now, cost: l.Cost, call: len(m.held)})
+		m.taken[l.Bucket] = append(m.taken[l.Bucket], unit{at: m.now, cost: l.Cost, call: len(m.reservations)})
 	}
-	m.held = append(m.held, answer.Lease.ID)
+	m.reservations = append(m.reservations, answer.Reservation.ID)
 	return answer
 }
 
 // settle settles a random lease, which may be settled already.
 func (m *model) settle(t *rapid.T) {
-	if len(m.held) == 0 {
+	if len(m.reservations) == 0 {
 		return
 	}
-	call := rapid.IntRange(0, len(m.held)-1).Draw(t, "call")
+	call := rapid.IntRange(0, len(m.reservations)-1).Draw(t, "call")
 	outcome := rapid.SampledFrom([]store.Outcome{store.Sent, store.NeverSent}).Draw(t, "outcome")
-	settled, err := m.f.store.Settle(m.f.Context(), m.held[call], outcome)
+	settled, err := m.f.store.Settle(m.f.Context(), m.reservations[call], outcome)
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -139,7 +139,7 @@ func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 }
 
 // sameAnswer checks that the store gives the same answer as the model.
-func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
+func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Result) {
 	for i, l := range limits {
 		if want := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] != want {
 			t.Fatalf("%d left of %v at %v, want %d", answer.Remaining[i], l, m.now, want)
@@ -164,7 +164,7 @@ func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer
 
 // noBetterAnswer checks that the store gives no more than the model, and that a reservation fits after its retry time.
 // try has checked grants.
-func (m *model) noBetterAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
+func (m *model) noBetterAnswer(t *rapid.T, limits []store.Limit, answer store.Result) {
 	for i, l := range limits {
 		if most := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] > most {
 			t.Fatalf("%d left of %v at %v, at most %d are", answer.Remaining[i], l, m.now, most)

@@ -13,10 +13,10 @@ import (
 var parallelCases = []testCase{
 	{name: "R1: of 1,000 parallel calls exactly the limit passes", run: func(f *fixture) {
 		for repeat := range 20 {
-			l := one(fmt.Sprint("b", repeat), 10, long)
+			l := limitOf(fmt.Sprint("b", repeat), 10, long)
 			var granted atomic.Int64
 			f.together(1000, func(i int) {
-				answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lease: time.Minute})
+				answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lifetime: time.Minute})
 				if err != nil {
 					f.Errorf("Reserve: %v", err)
 				}
@@ -31,14 +31,14 @@ var parallelCases = []testCase{
 		}
 	}},
 	{name: "parallel repeats of one key get one lease and take once", run: func(f *fixture) {
-		a, b := one("a", 100, long), one("b", 1, long)
+		a, b := limitOf("a", 100, long), limitOf("b", 1, long)
 		var ids sync.Map
 		f.together(200, func(int) {
-			answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{a, b}, Lease: time.Minute})
+			answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{a, b}, Lifetime: time.Minute})
 			if err != nil || !answer.Granted {
 				f.Errorf("Reserve: %+v %v", answer, err)
 			}
-			ids.Store(answer.Lease.ID, true)
+			ids.Store(answer.Reservation.ID, true)
 		})
 		var n int
 		ids.Range(func(any, any) bool { n++; return true })
@@ -49,12 +49,12 @@ var parallelCases = []testCase{
 		f.left(0, b)
 	}},
 	{name: "of parallel settles one counts, and gives back once", run: func(f *fixture) {
-		l := one("b", 10, long)
-		f.granted(of(3, l))
-		held := f.granted(of(5, l))
+		l := limitOf("b", 10, long)
+		f.granted(withCost(3, l))
+		held := f.granted(withCost(5, l))
 		var settled atomic.Int64
 		f.together(100, func(int) {
-			ok, err := f.store.Settle(f.Context(), held.Lease.ID, store.NeverSent)
+			ok, err := f.store.Settle(f.Context(), held.Reservation.ID, store.NeverSent)
 			if err != nil {
 				f.Errorf("Settle: %v", err)
 			}
@@ -95,7 +95,7 @@ func overlapping(f *fixture) {
 			chosen := random.Perm(buckets)[:1+random.IntN(6)]
 			limits := make([]store.Limit, len(chosen))
 			for i, b := range chosen {
-				limits[i] = one(fmt.Sprint("b", b), most, long)
+				limits[i] = limitOf(fmt.Sprint("b", b), most, long)
 			}
 			key := fmt.Sprint(caller, "/", call)
 			if !f.spend(key, limits, random.IntN(4) == 0) {
@@ -110,20 +110,20 @@ func overlapping(f *fixture) {
 		if spent[b].Load() > most {
 			f.Errorf("bucket %d granted %d of %d", b, spent[b].Load(), most)
 		}
-		f.left(most-spent[b].Load(), one(fmt.Sprint("b", b), most, long))
+		f.left(most-spent[b].Load(), limitOf(fmt.Sprint("b", b), most, long))
 	}
 }
 
 // spend reserves limits, gives them back if back is true, and reports whether they stay spent.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
-	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
+	answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		f.Errorf("Reserve: %v", err)
 	}
 	if !answer.Granted || !back {
 		return answer.Granted
 	}
-	if settled, err := f.store.Settle(f.Context(), answer.Lease.ID, store.NeverSent); !settled || err != nil {
+	if settled, err := f.store.Settle(f.Context(), answer.Reservation.ID, store.NeverSent); !settled || err != nil {
 		f.Errorf("Settle: %t %v", settled, err)
 	}
 	return false

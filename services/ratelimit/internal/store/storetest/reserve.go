@@ -13,7 +13,7 @@ import (
 
 var reserveCases = []testCase{
 	{name: "a limit grants its max and no more", run: func(f *fixture) {
-		l := one("b", 10, long)
+		l := limitOf("b", 10, long)
 		for i := range int64(10) {
 			answer := f.granted(l)
 			if answer.Remaining[0] != 9-i {
@@ -26,7 +26,7 @@ var reserveCases = []testCase{
 		}
 	}},
 	{name: "all or nothing: one full limit leaves the others as they were", run: func(f *fixture) {
-		a, b, c := one("a", 10, long), one("b", 1, long), one("c", 10, long)
+		a, b, c := limitOf("a", 10, long), limitOf("b", 1, long), limitOf("c", 10, long)
 		f.granted(b)
 		answer := f.refused(a, b, c)
 		if diff := cmp.Diff([]int64{10, 0, 10}, answer.Remaining); answer.Limit != 1 || diff != "" {
@@ -36,13 +36,13 @@ var reserveCases = []testCase{
 		f.fails("reset of a bucket that only a refusal named", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
 	}},
 	{name: "a grant names the limit with the least left", run: func(f *fixture) {
-		answer := f.granted(one("a", 10, long), of(4, one("b", 9, long)), one("c", 6, long))
+		answer := f.granted(limitOf("a", 10, long), withCost(4, limitOf("b", 9, long)), limitOf("c", 6, long))
 		if diff := cmp.Diff([]int64{9, 5, 5}, answer.Remaining); answer.Limit != 1 || diff != "" {
 			f.Errorf("tightest %d, remaining: -want +got\n%s", answer.Limit, diff)
 		}
 	}},
 	{name: "a refusal names the limit to wait for longest", run: func(f *fixture) {
-		a, b, c := one("a", 1, time.Minute), one("b", 1, 3*time.Minute), one("c", 1, 2*time.Minute)
+		a, b, c := limitOf("a", 1, time.Minute), limitOf("b", 1, 3*time.Minute), limitOf("c", 1, 2*time.Minute)
 		f.granted(a, b, c)
 		answer := f.refused(a, b, c)
 		if answer.Limit != 1 || answer.RetryAfter <= 2*time.Minute || answer.RetryAfter > 3*time.Minute+time.Millisecond {
@@ -50,41 +50,41 @@ var reserveCases = []testCase{
 		}
 	}},
 	{name: "a cost above the max never fits, and comes before any wait", run: func(f *fixture) {
-		a, b, c := one("a", 1, long), of(4, one("b", 3, time.Second)), of(9, one("c", 3, long))
+		a, b, c := limitOf("a", 1, long), withCost(4, limitOf("b", 3, time.Second)), withCost(9, limitOf("c", 3, long))
 		f.granted(a)
 		answer := f.refused(a, b, c)
 		if !answer.Never || answer.Limit != 1 {
 			f.Errorf("refused with %+v", answer)
 		}
-		if answer := f.refused(one("zero", 0, long)); !answer.Never {
+		if answer := f.refused(limitOf("zero", 0, long)); !answer.Never {
 			f.Errorf("a max of zero: %+v", answer)
 		}
 	}},
 	{name: "costs above one are taken whole", run: func(f *fixture) {
-		l := one("b", 10, long)
-		f.granted(of(7, l))
-		if answer := f.refused(of(4, l)); answer.Remaining[0] != 3 {
+		l := limitOf("b", 10, long)
+		f.granted(withCost(7, l))
+		if answer := f.refused(withCost(4, l)); answer.Remaining[0] != 3 {
 			f.Errorf("refused with %+v", answer)
 		}
-		f.granted(of(3, l))
+		f.granted(withCost(3, l))
 		f.left(0, l)
 	}},
 	{name: "a large max is not exceeded either", run: func(f *fixture) {
-		l := one("b", 1_000_000, long)
-		f.granted(of(999_999, l))
+		l := limitOf("b", 1_000_000, long)
+		f.granted(withCost(999_999, l))
 		f.granted(l)
 		f.refused(l)
 	}},
 	{name: "the greatest numbers do not overflow", run: func(f *fixture) {
-		l := one("b", 1<<63-1, 366*24*time.Hour)
-		f.granted(of(1<<63-2, l))
-		f.refused(of(1<<63-1, l))
+		l := limitOf("b", 1<<63-1, 366*24*time.Hour)
+		f.granted(withCost(1<<63-2, l))
+		f.refused(withCost(1<<63-1, l))
 		f.granted(l)
 		f.refused(l)
 	}},
 	{name: "buckets with any names are distinct", run: func(f *fixture) {
 		for _, name := range []string{"a", "A", "a:b", "a\x00", "{a}", "a ", "ä", strings.Repeat("x", 128), strings.Repeat("x", 127) + "y"} {
-			l := one(name, 1, long)
+			l := limitOf(name, 1, long)
 			f.granted(l)
 			f.refused(l)
 		}
@@ -92,7 +92,7 @@ var reserveCases = []testCase{
 	{name: "64 limits at once", run: func(f *fixture) {
 		limits := make([]store.Limit, store.MaxLimits)
 		for i := range limits {
-			limits[i] = one(fmt.Sprint("b", i), 2, long)
+			limits[i] = limitOf(fmt.Sprint("b", i), 2, long)
 		}
 		f.granted(limits...)
 		f.left(1, limits...)
@@ -106,7 +106,7 @@ var reserveCases = []testCase{
 		var granted int
 		for i := range 1000 {
 			for range 11 {
-				answer := f.reserve(one(fmt.Sprint("session", i), 10, long), one("principal", 30, long))
+				answer := f.reserve(limitOf(fmt.Sprint("session", i), 10, long), limitOf("principal", 30, long))
 				if !answer.Granted {
 					break
 				}
@@ -121,23 +121,23 @@ var reserveCases = []testCase{
 	{name: "a context that has ended takes nothing", run: func(f *fixture) {
 		ctx, cancel := context.WithCancel(f.Context())
 		cancel()
-		l := one("b", 1, long)
-		_, err := f.store.Reserve(ctx, store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Minute})
+		l := limitOf("b", 1, long)
+		_, err := f.store.Reserve(ctx, store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Minute})
 		f.fails("Reserve", err, context.Canceled)
 		f.left(1, l)
 		answer := f.granted(l)
-		_, err = f.store.Settle(ctx, answer.Lease.ID, store.NeverSent)
+		_, err = f.store.Settle(ctx, answer.Reservation.ID, store.NeverSent)
 		f.fails("Settle", err, context.Canceled)
 		f.fails("Reset", f.store.Reset(ctx, "b"), context.Canceled)
 		f.left(0, l)
-		_, err = f.store.Renew(ctx, answer.Lease.ID, time.Minute)
+		_, err = f.store.Renew(ctx, answer.Reservation.ID, time.Minute)
 		f.fails("Renew", err, context.Canceled)
 		_, err = f.store.Peek(ctx, []store.Limit{l})
 		f.fails("Peek", err, context.Canceled)
 	}},
 	{name: "a peek takes nothing and may name a bucket twice", run: func(f *fixture) {
-		l := one("b", 3, long)
-		f.left(3, l, of(0, l), of(99, l))
+		l := limitOf("b", 3, long)
+		f.left(3, l, withCost(0, l), withCost(99, l))
 		f.granted(l)
 		f.left(2, l, l)
 		for range 2 {
@@ -146,7 +146,7 @@ var reserveCases = []testCase{
 		f.left(0, l)
 	}},
 	{name: "a reset empties its bucket and no other", run: func(f *fixture) {
-		a, b := one("a", 1, long), one("b", 1, long)
+		a, b := limitOf("a", 1, long), limitOf("b", 1, long)
 		f.granted(a, b)
 		if err := f.store.Reset(f.Context(), "a"); err != nil {
 			f.Fatalf("Reset: %v", err)
@@ -161,36 +161,36 @@ var reserveCases = []testCase{
 
 // invalid tries reservations that are not valid, each with a valid limit in addition.
 func invalid(f *fixture) {
-	good := one("good", 1, long)
+	good := limitOf("good", 1, long)
 	many := make([]store.Limit, store.MaxLimits+1)
 	for i := range many {
-		many[i] = one(fmt.Sprint("b", i), 1, long)
+		many[i] = limitOf(fmt.Sprint("b", i), 1, long)
 	}
 	tests := []struct {
 		name string
-		r    store.Reservation
+		r    store.ReserveRequest
 	}{
-		{"no key", store.Reservation{Limits: []store.Limit{good}, Lease: time.Minute}},
-		{"no limits", store.Reservation{Key: "k", Lease: time.Minute}},
-		{"too many limits", store.Reservation{Key: "k", Limits: many, Lease: time.Minute}},
-		{"no lease", store.Reservation{Key: "k", Limits: []store.Limit{good}}},
-		{"a negative lease", store.Reservation{Key: "k", Limits: []store.Limit{good}, Lease: -1}},
+		{"no key", store.ReserveRequest{Limits: []store.Limit{good}, Lifetime: time.Minute}},
+		{"no limits", store.ReserveRequest{Key: "k", Lifetime: time.Minute}},
+		{"too many limits", store.ReserveRequest{Key: "k", Limits: many, Lifetime: time.Minute}},
+		{"no lease", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}}},
+		{"a negative lease", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}, Lifetime: -1}},
 	}
 	for name, bad := range map[string]store.Limit{
-		"no bucket":         one("", 1, long),
+		"no bucket":         limitOf("", 1, long),
 		"the same bucket":   good,
-		"a negative max":    one("bad", -1, long),
-		"a cost of zero":    of(0, one("bad", 1, long)),
-		"a negative cost":   of(-1_000_000, one("bad", 1, long)),
-		"no window":         one("bad", 1, 0),
-		"a negative window": one("bad", 1, -time.Second),
-		"a window too long": one("bad", 1, 366*24*time.Hour+1),
+		"a negative max":    limitOf("bad", -1, long),
+		"a cost of zero":    withCost(0, limitOf("bad", 1, long)),
+		"a negative cost":   withCost(-1_000_000, limitOf("bad", 1, long)),
+		"no window":         limitOf("bad", 1, 0),
+		"a negative window": limitOf("bad", 1, -time.Second),
+		"a window too long": limitOf("bad", 1, 366*24*time.Hour+1),
 		"the zero limit":    {},
 	} {
 		tests = append(tests, struct {
 			name string
-			r    store.Reservation
-		}{name, store.Reservation{Key: "k", Limits: []store.Limit{good, bad}, Lease: time.Minute}})
+			r    store.ReserveRequest
+		}{name, store.ReserveRequest{Key: "k", Limits: []store.Limit{good, bad}, Lifetime: time.Minute}})
 	}
 	for _, tt := range tests {
 		answer, err := f.store.Reserve(f.Context(), tt.r)

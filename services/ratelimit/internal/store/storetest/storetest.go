@@ -43,7 +43,7 @@ func Run(t *testing.T, h Harness) {
 	if h.Sleep == nil {
 		h.Sleep = time.Sleep
 	}
-	for _, group := range [][]testCase{reserveCases, waitCases, leaseCases, editCases, parallelCases, modelCases, linearCases} {
+	for _, group := range [][]testCase{reserveCases, waitCases, reservationCases, limitChangeCases, parallelCases, modelCases, linearCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				if c.exact && !h.Exact {
@@ -71,28 +71,28 @@ const (
 	short = 500 * time.Millisecond
 )
 
-// one returns a limit with a cost of one unit.
-func one(bucket string, most int64, window time.Duration) store.Limit {
+// limitOf returns a limit with a cost of one unit.
+func limitOf(bucket string, most int64, window time.Duration) store.Limit {
 	return store.Limit{Bucket: bucket, Max: most, Window: window, Cost: 1}
 }
 
-// of returns l with another cost.
-func of(cost int64, l store.Limit) store.Limit {
+// withCost returns l with another cost.
+func withCost(cost int64, l store.Limit) store.Limit {
 	l.Cost = cost
 	return l
 }
 
 // reserve reserves limits under a new key.
-func (f *fixture) reserve(limits ...store.Limit) store.Answer {
+func (f *fixture) reserve(limits ...store.Limit) store.Result {
 	f.Helper()
 	f.calls++
 	return f.reserveAs(fmt.Sprintf("call-%d", f.calls), limits...)
 }
 
 // reserveAs reserves limits under a key.
-func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
+func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Result {
 	f.Helper()
-	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
+	answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		f.Fatalf("Reserve %s: %v", key, err)
 	}
@@ -101,7 +101,7 @@ func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
 }
 
 // check checks the invariants of every result.
-func (f *fixture) check(a store.Answer, limits int) {
+func (f *fixture) check(a store.Result, limits int) {
 	f.Helper()
 	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
 		f.Fatalf("an answer about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
@@ -112,18 +112,18 @@ func (f *fixture) check(a store.Answer, limits int) {
 		}
 	}
 	if a.Granted {
-		if a.Never || a.RetryAfter != 0 || a.Lease.ID == "" || len(a.Lease.ID) > 128 || !a.Lease.Expires.After(a.Lease.Granted) {
+		if a.Never || a.RetryAfter != 0 || a.Reservation.ID == "" || len(a.Reservation.ID) > 128 || !a.Reservation.Expires.After(a.Reservation.Granted) {
 			f.Fatalf("not a grant: %+v", a)
 		}
 		return
 	}
-	if a.Lease != (store.Lease{}) || a.RetryAfter%time.Millisecond != 0 || a.Never != (a.RetryAfter == 0) {
+	if a.Reservation != (store.Reservation{}) || a.RetryAfter%time.Millisecond != 0 || a.Never != (a.RetryAfter == 0) {
 		f.Fatalf("not a refusal: %+v", a)
 	}
 }
 
 // granted reserves limits, and fails the test unless the result is a grant.
-func (f *fixture) granted(limits ...store.Limit) store.Answer {
+func (f *fixture) granted(limits ...store.Limit) store.Result {
 	f.Helper()
 	answer := f.reserve(limits...)
 	if !answer.Granted {
@@ -133,7 +133,7 @@ func (f *fixture) granted(limits ...store.Limit) store.Answer {
 }
 
 // refused reserves limits, and fails the test unless the result is a refusal.
-func (f *fixture) refused(limits ...store.Limit) store.Answer {
+func (f *fixture) refused(limits ...store.Limit) store.Result {
 	f.Helper()
 	answer := f.reserve(limits...)
 	if answer.Granted {

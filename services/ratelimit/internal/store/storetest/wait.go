@@ -9,19 +9,19 @@ import (
 var waitCases = []testCase{
 	{name: "after its retry time a reservation fits", run: func(f *fixture) {
 		for _, most := range []int64{3, 256, 257, 5000} {
-			a, b := one("a", most, short), one("b", most, short/2)
+			a, b := limitOf("a", most, short), limitOf("b", most, short/2)
 			for range 3 {
-				answer := f.reserve(of(most, a), of(most, b))
+				answer := f.reserve(withCost(most, a), withCost(most, b))
 				if !answer.Granted {
 					f.Sleep(answer.RetryAfter)
-					f.granted(of(most, a), of(most, b))
+					f.granted(withCost(most, a), withCost(most, b))
 				}
 			}
 			f.Sleep(2 * short)
 		}
 	}},
 	{name: "a millisecond before its retry time it does not fit", exact: true, run: func(f *fixture) {
-		l := one("b", 2, time.Minute)
+		l := limitOf("b", 2, time.Minute)
 		f.granted(l)
 		f.Sleep(100*time.Millisecond + 300*time.Microsecond)
 		f.granted(l)
@@ -34,22 +34,22 @@ var waitCases = []testCase{
 		}
 	}},
 	{name: "a large max waits truthfully too", exact: true, run: func(f *fixture) {
-		l := one("b", 1000, time.Minute)
+		l := limitOf("b", 1000, time.Minute)
 		f.Sleep(1234567 * time.Nanosecond)
 		for i := range int64(20) {
-			f.granted(of(50, l))
+			f.granted(withCost(50, l))
 			f.Sleep(time.Duration(i) * 100 * time.Millisecond)
 		}
 		for range 5 {
-			answer := f.refused(of(500, l))
+			answer := f.refused(withCost(500, l))
 			f.Sleep(answer.RetryAfter - time.Millisecond)
-			f.refused(of(500, l))
+			f.refused(withCost(500, l))
 			f.Sleep(time.Millisecond)
-			f.granted(of(500, l))
+			f.granted(withCost(500, l))
 		}
 	}},
 	{name: "the stretch is closed: one window later is too early, a tick more is not", exact: true, run: func(f *fixture) {
-		l := one("b", 1, time.Minute)
+		l := limitOf("b", 1, time.Minute)
 		f.granted(l)
 		f.Sleep(time.Minute)
 		if answer := f.refused(l); answer.RetryAfter != time.Millisecond {
@@ -59,7 +59,7 @@ var waitCases = []testCase{
 		f.granted(l)
 	}},
 	{name: "it slides: no burst across an edge", exact: true, run: func(f *fixture) {
-		l := one("b", 10, time.Minute)
+		l := limitOf("b", 10, time.Minute)
 		f.Sleep(59 * time.Second)
 		for range 10 {
 			f.granted(l)
@@ -75,7 +75,7 @@ var waitCases = []testCase{
 		f.refused(l)
 	}},
 	{name: "10 calls per 60 seconds reset by themselves", exact: true, run: func(f *fixture) {
-		l := one("b", 10, 60*time.Second)
+		l := limitOf("b", 10, 60*time.Second)
 		for range 5 {
 			for range 10 {
 				f.granted(l)
@@ -86,7 +86,7 @@ var waitCases = []testCase{
 		}
 	}},
 	{name: "refusals do not push the retry time away", exact: true, run: func(f *fixture) {
-		l := one("b", 1, time.Minute)
+		l := limitOf("b", 1, time.Minute)
 		f.granted(l)
 		for i := range 60 {
 			if want, got := time.Minute+time.Millisecond-time.Duration(i)*time.Second, f.refused(l).RetryAfter; got != want {
@@ -98,7 +98,7 @@ var waitCases = []testCase{
 		f.granted(l)
 	}},
 	{name: "the longest of several waits is enough for all", exact: true, run: func(f *fixture) {
-		limits := []store.Limit{one("a", 3, time.Second), one("b", 5, 10*time.Second), one("c", 300, 20*time.Second)}
+		limits := []store.Limit{limitOf("a", 3, time.Second), limitOf("b", 5, 10*time.Second), limitOf("c", 300, 20*time.Second)}
 		var waited int
 		for range 60 {
 			answer := f.reserve(limits...)

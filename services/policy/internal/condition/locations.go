@@ -10,67 +10,67 @@ import (
 
 // A location is a location in the arguments that an expression reads. Together the locations form a tree, as the
 // arguments do.
-type place struct {
+type location struct {
 	// name is the last key of the path to the location. Elements of a list have the name of the list.
 	name string
 	// keys are the locations of the values that the expression reads by name. each is the location of all values that
 	// it reads without a name; nil if there are none.
-	keys map[string]*place
-	each *place
+	keys map[string]*location
+	each *location
 }
 
 // key returns the location of the value of a key.
-func (p *place) key(name string) *place {
+func (p *location) key(name string) *location {
 	if p.keys == nil {
-		p.keys = make(map[string]*place)
+		p.keys = make(map[string]*location)
 	}
 	if p.keys[name] == nil {
-		p.keys[name] = &place{name: name}
+		p.keys[name] = &location{name: name}
 	}
 	return p.keys[name]
 }
 
 // any returns the location of all values of an object or list.
-func (p *place) any() *place {
+func (p *location) any() *location {
 	if p.each == nil {
-		p.each = &place{name: p.name}
+		p.each = &location{name: p.name}
 	}
 	return p.each
 }
 
 // A variable has the locations of the values that a loop's variable can have: elements of lists, or keys of objects.
-type variable struct{ elements, keysOf []*place }
+type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the locations in the arguments that an expression reads.
 type tracer struct {
 	// tested is called for each expression that tests a part of a string, with the locations from which its operands
 	// can come.
-	tested func(e ast.Expr, from []*place)
+	tested func(e ast.Expr, from []*location)
 }
 
 // trace returns the location of the arguments, with all locations below it that the expression reads.
-func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
-	args := &place{}
+func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) *location {
+	args := &location{}
 	t := tracer{tested: tested}
-	t.visit(e, map[string]variable{"args": {elements: []*place{args}}})
+	t.visit(e, map[string]variable{"args": {elements: []*location{args}}})
 	return args
 }
 
 // visit returns the locations from which an expression's value can come.
-func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*place {
+func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*location {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read nothing
 	case ast.IdentKind:
 		return scope[e.AsIdent()].elements
 	case ast.SelectKind:
 		from := t.visit(e.AsSelect().Operand(), scope)
-		if writtenOut(e.AsSelect().Operand()) {
+		if isCollectionLiteral(e.AsSelect().Operand()) {
 			return from
 		}
-		return keysOf(from, e.AsSelect().FieldName())
+		return valuesOf(from, e.AsSelect().FieldName())
 	case ast.ListKind:
 		return t.visitAll(e.AsList().Elements(), scope)
 	case ast.MapKind:
-		var from []*place
+		var from []*location
 		for _, entry := range e.AsMap().Entries() {
 			t.visit(entry.AsMapEntry().Key(), scope)
 			from = append(from, t.visit(entry.AsMapEntry().Value(), scope)...)
@@ -84,19 +84,19 @@ func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*place {
 	return nil
 }
 
-func (t *tracer) visitAll(all []ast.Expr, scope map[string]variable) []*place {
-	var from []*place
+func (t *tracer) visitAll(all []ast.Expr, scope map[string]variable) []*location {
+	var from []*location
 	for _, e := range all {
 		from = append(from, t.visit(e, scope)...)
 	}
 	return from
 }
 
-func (t *tracer) visitLoop(loop ast.ComprehensionExpr, outer map[string]variable) []*place {
+func (t *tracer) visitLoop(loop ast.ComprehensionExpr, outer map[string]variable) []*location {
 	ranged := t.visit(loop.IterRange(), outer)
 	elements := ranged
-	if !writtenOut(loop.IterRange()) {
-		elements = eachOf(ranged)
+	if !isCollectionLiteral(loop.IterRange()) {
+		elements = allValuesOf(ranged)
 	}
 	t.visit(loop.AccuInit(), outer)
 	scope := maps.Clone(outer)
@@ -105,7 +105,7 @@ func (t *tracer) visitLoop(loop ast.ComprehensionExpr, outer map[string]variable
 	return t.visitAll([]ast.Expr{loop.LoopCondition(), loop.LoopStep(), loop.Result()}, scope)
 }
 
-func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
+func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	call := e.AsCall()
 	parts := call.Args()
 	if call.IsMemberFunction() {
@@ -114,19 +114,19 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
 	switch name := call.FunctionName(); name {
 	case operators.Index, operators.OptIndex, operators.OptSelect:
 		from := t.visit(parts[0], scope)
-		if writtenOut(parts[0]) {
+		if isCollectionLiteral(parts[0]) {
 			t.visit(parts[1], scope)
 			return from
 		}
-		if key, ok := textOf(parts[1]); ok {
-			return keysOf(from, key)
+		if key, ok := stringLiteral(parts[1]); ok {
+			return valuesOf(from, key)
 		}
 		t.visit(parts[1], scope)
-		return eachOf(from)
+		return allValuesOf(from)
 	case operators.In, operators.Equals, operators.NotEquals:
 		from := t.visitAll(parts[1:], scope)
-		if key, ok := textOf(parts[0]); ok && name == operators.In {
-			keysOf(from, key)
+		if key, ok := stringLiteral(parts[0]); ok && name == operators.In {
+			valuesOf(from, key)
 		}
 		t.visit(parts[0], scope)
 		nameKeys(parts[0], parts[1], scope)
@@ -156,22 +156,22 @@ func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 		texts = with.AsList().Elements()
 	}
 	for _, e := range texts {
-		if key, ok := textOf(e); ok {
-			keysOf(scope[compared.AsIdent()].keysOf, key)
+		if key, ok := stringLiteral(e); ok {
+			valuesOf(scope[compared.AsIdent()].keysOf, key)
 		}
 	}
 }
 
-func keysOf(from []*place, key string) []*place {
-	var out []*place
+func valuesOf(from []*location, key string) []*location {
+	var out []*location
 	for _, p := range from {
 		out = append(out, p.key(key))
 	}
 	return out
 }
 
-func eachOf(from []*place) []*place {
-	var out []*place
+func allValuesOf(from []*location) []*location {
+	var out []*location
 	for _, p := range from {
 		out = append(out, p.any())
 	}
@@ -180,15 +180,15 @@ func eachOf(from []*place) []*place {
 
 // isCollectionLiteral reports whether an expression is a list or map literal. For a literal, visit returns the
 // locations of its elements.
-func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
+func isCollectionLiteral(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 
-func isText(e ast.Expr) bool {
-	_, ok := textOf(e)
+func isStringLiteral(e ast.Expr) bool {
+	_, ok := stringLiteral(e)
 	return ok
 }
 
-// textOf returns the value of a string literal.
-func textOf(e ast.Expr) (string, bool) {
+// stringLiteral returns the value of a string literal.
+func stringLiteral(e ast.Expr) (string, bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false
 	}

@@ -10,22 +10,22 @@ import (
 )
 
 // A reservation is a grant that is neither settled nor expired. It is guarded by the lock of its shard.
-type lease struct {
-	place
-	Lease
-	key    string
-	number uint64
-	takes  []take
-	few    [2]take // the array of charges for up to two limits, for example a limit and its cap
+type reservation struct {
+	slot
+	Reservation
+	key     string
+	number  uint64
+	charges []charge
+	few     [2]charge // the array of charges for up to two limits, for example a limit and its cap
 }
 
 // matches reports whether the reservation was granted for the same limits.
-func (l *lease) answers(limits []Limit) bool {
-	if len(limits) != len(l.takes) {
+func (l *reservation) matches(limits []Limit) bool {
+	if len(limits) != len(l.charges) {
 		return false
 	}
 	for i := range limits {
-		if !l.takes[i].is(&limits[i]) {
+		if !l.charges[i].matches(&limits[i]) {
 			return false
 		}
 	}
@@ -33,11 +33,11 @@ func (l *lease) answers(limits []Limit) bool {
 }
 
 // reservationShard has the reservations of some keys, guarded by mu.
-type leaseShard struct {
+type reservationShard struct {
 	mu       sync.Mutex
-	keyed    map[string]*lease
-	numbered map[uint64]*lease
-	expiring agenda[*lease]
+	keyed    map[string]*reservation
+	numbered map[uint64]*reservation
+	expiring dueQueue[*reservation]
 	room     *quota
 	last     uint64        // number of the newest reservation; its low bits are the index of the shard
 	seen     time.Duration // latest instant of all calls
@@ -45,13 +45,13 @@ type leaseShard struct {
 }
 
 // tick moves the shard's clock to now and returns it. The clock never goes back.
-func (s *leaseShard) tick(now time.Duration) time.Duration {
+func (s *reservationShard) tick(now time.Duration) time.Duration {
 	s.seen = max(s.seen, now)
 	return s.seen
 }
 
 // find returns the reservation with an ID, or nil if the reservation has ended. number is the number in the ID.
-func (s *leaseShard) find(id string, number uint64) *lease {
+func (s *reservationShard) find(id string, number uint64) *reservation {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
 		return nil // the ID has the same number in another spelling
@@ -60,7 +60,7 @@ func (s *leaseShard) find(id string, number uint64) *lease {
 }
 
 // alive returns l if it has not expired. Otherwise it removes l and returns nil.
-func (s *leaseShard) alive(l *lease) *lease {
+func (s *reservationShard) alive(l *reservation) *reservation {
 	if l == nil || s.expiring.dueOf(l) > s.seen {
 		return l
 	}
@@ -69,14 +69,14 @@ func (s *leaseShard) alive(l *lease) *lease {
 }
 
 // store adds a new reservation. The caller must have taken the quota for it.
-func (s *leaseShard) keep(l *lease, expires time.Duration) {
+func (s *reservationShard) add(l *reservation, expires time.Duration) {
 	s.keyed[l.key] = l
 	s.numbered[l.number] = l
 	s.expiring.add(l, expires)
 }
 
 // end removes a reservation and gives its quota back.
-func (s *leaseShard) end(l *lease) {
+func (s *reservationShard) end(l *reservation) {
 	delete(s.keyed, l.key)
 	delete(s.numbered, l.number)
 	s.expiring.remove(l)
@@ -84,38 +84,38 @@ func (s *leaseShard) end(l *lease) {
 }
 
 // sweep removes up to most expired reservations.
-func (s *leaseShard) sweep(most int) {
+func (s *reservationShard) sweep(most int) {
 	for ; most > 0 && s.expiring.isDue(s.seen); most-- {
 		s.end(s.expiring.next())
 	}
 }
 
 // reservations has all reservations, in shards by the hashes of their keys.
-type leases struct {
+type reservations struct {
 	seed   maphash.Seed
 	prefix string // the prefix of every ID; different processes have different prefixes
 	room   quota
-	shards [shards]leaseShard
+	shards [shards]reservationShard
 }
 
 // setUp initializes l with a capacity of most reservations.
-func (l *leases) setUp(most int) {
+func (l *reservations) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
 	l.room.most = int64(most)
 	for i := range l.shards {
 		s := &l.shards[i]
-		s.keyed, s.numbered, s.room, s.last = map[string]*lease{}, map[uint64]*lease{}, &l.room, uint64(i)
+		s.keyed, s.numbered, s.room, s.last = map[string]*reservation{}, map[uint64]*reservation{}, &l.room, uint64(i)
 	}
 }
 
 // of returns the shard of a key.
-func (l *leases) of(key string) *leaseShard {
+func (l *reservations) of(key string) *reservationShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 
 // parseID returns the shard and the number in an ID. ok is false if this store did not create the ID.
-func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
+func (l *reservations) parseID(id string) (s *reservationShard, number uint64, ok bool) {
 	digits, ok := strings.CutPrefix(id, l.prefix)
 	if !ok {
 		return nil, 0, false
@@ -125,7 +125,7 @@ func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
 }
 
 // nextID returns a new number for a reservation in s, and the ID that contains the number.
-func (l *leases) nextID(s *leaseShard) (uint64, string) {
+func (l *reservations) nextID(s *reservationShard) (uint64, string) {
 	s.last += shards
 	buf := make([]byte, 0, 40)
 	buf = append(buf, l.prefix...)

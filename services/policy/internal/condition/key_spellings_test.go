@@ -8,7 +8,7 @@ import (
 )
 
 // A server that reads Amount for amount would get a million although the condition held for one.
-func TestP14KeysThatNobodyNamed(t *testing.T) {
+func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 	t.Parallel()
 	const taken = " may be read as "
 	for _, tt := range []struct{ text, args, want string }{

@@ -3,52 +3,52 @@ package store
 import "time"
 
 // slot is the position of a member in a [dueQueue]. The type of the members must embed slot.
-type place struct {
+type slot struct {
 	index int // the index in the heap; undefined if the member is in no queue
 }
 
-func (p *place) stands() *place { return p }
+func (p *slot) position() *slot { return p }
 
 // dueQueue is a priority queue by due time. It is a binary heap. Each member has its position, so that any member can
 // be removed.
-type agenda[T interface{ stands() *place }] struct {
-	heap []appointment[T]
+type dueQueue[T interface{ position() *slot }] struct {
+	heap []entry[T]
 }
 
 // entry is a member with its due time. The due time is not in the member, so that comparisons do not access the memory
 // of members.
-type appointment[T any] struct {
+type entry[T any] struct {
 	due    time.Duration
 	member T
 }
 
 // next returns the member that is due first. The queue must not be empty.
-func (a *agenda[T]) next() T { return a.heap[0].member }
+func (a *dueQueue[T]) next() T { return a.heap[0].member }
 
 // isDue reports whether a member is due at now.
-func (a *agenda[T]) isDue(now time.Duration) bool {
+func (a *dueQueue[T]) isDue(now time.Duration) bool {
 	return len(a.heap) > 0 && a.heap[0].due <= now
 }
 
 // dueOf returns the due time of a member.
-func (a *agenda[T]) dueOf(x T) time.Duration { return a.heap[x.stands().index].due }
+func (a *dueQueue[T]) dueOf(x T) time.Duration { return a.heap[x.position().index].due }
 
-func (a *agenda[T]) add(x T, due time.Duration) {
-	a.heap = append(a.heap, appointment[T]{due: due, member: x})
+func (a *dueQueue[T]) add(x T, due time.Duration) {
+	a.heap = append(a.heap, entry[T]{due: due, member: x})
 	a.sift(len(a.heap) - 1)
 }
 
 // move changes the due time of a member.
-func (a *agenda[T]) move(x T, due time.Duration) {
-	i := x.stands().index
+func (a *dueQueue[T]) move(x T, due time.Duration) {
+	i := x.position().index
 	a.heap[i].due = due
 	a.sift(i)
 }
 
-func (a *agenda[T]) remove(x T) {
-	i, last := x.stands().index, len(a.heap)-1
+func (a *dueQueue[T]) remove(x T) {
+	i, last := x.position().index, len(a.heap)-1
 	a.heap[i] = a.heap[last]
-	a.heap[last] = appointment[T]{} // for the garbage collector
+	a.heap[last] = entry[T]{} // for the garbage collector
 	a.heap = a.heap[:last]
 	if i < last {
 		a.sift(i)
@@ -56,7 +56,7 @@ func (a *agenda[T]) remove(x T) {
 }
 
 // sift moves the entry at index i to its position in the heap.
-func (a *agenda[T]) sift(i int) {
+func (a *dueQueue[T]) sift(i int) {
 	moving := a.heap[i]
 	for parent := (i - 1) / 2; i > 0 && moving.due < a.heap[parent].due; parent = (i - 1) / 2 {
 		a.put(i, a.heap[parent])
@@ -77,7 +77,7 @@ func (a *agenda[T]) sift(i int) {
 }
 
 // put stores an entry at index i, and sets the position of its member.
-func (a *agenda[T]) put(i int, x appointment[T]) {
+func (a *dueQueue[T]) put(i int, x entry[T]) {
 	a.heap[i] = x
-	x.member.stands().index = i
+	x.member.position().index = i
 }

@@ -6,32 +6,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// editCases test limits that change while their buckets are in use.
-var editCases = []testCase{
+// limitChangeCases test limits that change while their buckets are in use.
+var limitChangeCases = []testCase{
 	{name: "a raised max keeps the history", run: func(f *fixture) {
 		for range 10 {
-			f.granted(one("b", 10, long))
+			f.granted(limitOf("b", 10, long))
 		}
 		for range 5 {
-			f.granted(one("b", 15, long))
+			f.granted(limitOf("b", 15, long))
 		}
-		f.refused(one("b", 15, long))
+		f.refused(limitOf("b", 15, long))
 	}},
 	{name: "a lowered max keeps the history, and nothing is left", run: func(f *fixture) {
 		for range 10 {
-			f.granted(one("b", 15, long))
+			f.granted(limitOf("b", 15, long))
 		}
-		f.left(0, one("b", 4, long))
-		f.refused(one("b", 4, long))
-		f.left(5, one("b", 15, long))
+		f.left(0, limitOf("b", 4, long))
+		f.refused(limitOf("b", 4, long))
+		f.left(5, limitOf("b", 15, long))
 	}},
 	{name: "after a lowered max enough must leave, exactly", exact: true, run: func(f *fixture) {
 		for range 10 {
-			f.granted(one("b", 10, time.Minute))
+			f.granted(limitOf("b", 10, time.Minute))
 			f.Sleep(time.Second)
 		}
 		// It is 10 s. Of the ten units, taken at 0 to 9 s, seven must stop counting first.
-		l := one("b", 4, time.Minute)
+		l := limitOf("b", 4, time.Minute)
 		if got, want := f.refused(l).RetryAfter, 56*time.Second+time.Millisecond; got != want {
 			f.Errorf("retry after %v, want %v", got, want)
 		}
@@ -45,7 +45,7 @@ var editCases = []testCase{
 		var granted int64
 		for _, most := range []int64{256, 300, 256, 257, 100, 1000, 256} {
 			for range 200 {
-				if f.reserve(one("b", most, time.Minute)).Granted {
+				if f.reserve(limitOf("b", most, time.Minute)).Granted {
 					granted++
 				}
 			}
@@ -57,25 +57,25 @@ var editCases = []testCase{
 		if granted < 256 {
 			f.Errorf("only %d granted", granted)
 		}
-		f.refused(one("b", 256, time.Minute))
+		f.refused(limitOf("b", 256, time.Minute))
 		f.Sleep(2 * time.Minute)
-		f.granted(of(256, one("b", 256, time.Minute)))
-		f.refused(one("b", 256, time.Minute))
+		f.granted(withCost(256, limitOf("b", 256, time.Minute)))
+		f.refused(limitOf("b", 256, time.Minute))
 	}},
 	{name: "a bucket in use keeps its window", run: func(f *fixture) {
-		f.granted(one("b", 2, long))
-		other := one("b", 2, time.Minute)
-		_, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{one("a", 1, long), other}, Lease: time.Minute})
+		f.granted(limitOf("b", 2, long))
+		other := limitOf("b", 2, time.Minute)
+		_, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{limitOf("a", 1, long), other}, Lifetime: time.Minute})
 		f.fails("Reserve", err, store.ErrInvalid)
 		_, err = f.store.Peek(f.Context(), []store.Limit{other})
 		f.fails("Peek", err, store.ErrInvalid)
-		f.left(1, one("a", 1, long), one("b", 2, long))
+		f.left(1, limitOf("a", 1, long), limitOf("b", 2, long))
 	}},
 	{name: "an empty bucket is equal to no bucket", run: func(f *fixture) {
-		f.granted(one("b", 2, short))
+		f.granted(limitOf("b", 2, short))
 		f.Sleep(short + short/2)
 		f.fails("Reset", f.store.Reset(f.Context(), "b"), store.ErrNotFound)
-		f.granted(one("b", 2, long))
-		f.left(1, one("b", 2, long))
+		f.granted(limitOf("b", 2, long))
+		f.left(1, limitOf("b", 2, long))
 	}},
 }

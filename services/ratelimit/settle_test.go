@@ -24,11 +24,11 @@ const (
 	neverSent = ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT
 )
 
-func TestSettle(t *testing.T) {
+func TestSettleLease(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	first := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
-	second := l.of(t, "default").granted(request("k2", limit("a", "10"), limit("b", "10")))
+	l := serveDefault(t)
+	first := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
+	second := l.inTenant(t, "default").granted(request("k2", limit("a", "10"), limit("b", "10")))
 	if !l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), neverSent) {
 		t.Error("a lease must be settled once, and a repeat must report that")
 	}
@@ -41,16 +41,16 @@ func TestSettle(t *testing.T) {
 	if l.settle(t, "never-was", sent) {
 		t.Error("a lease that never existed is settled")
 	}
-	third := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
+	third := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
 	if third.GetId() == first.GetId() {
 		t.Error("a key whose lease has ended makes no new reservation")
 	}
 }
 
-func TestSettleRefusesWhatMakesNoSense(t *testing.T) {
+func TestSettleLease_InvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	lease := l.of(t, "default").granted(request("k", limit("a", "10"))).GetId()
+	l := serveDefault(t)
+	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10"))).GetId()
 	_, err := l.SettleLease(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
 	rpctest.WantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
 	_, err = l.SettleLease(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
@@ -68,10 +68,10 @@ func TestSettleRefusesWhatMakesNoSense(t *testing.T) {
 	}
 }
 
-func TestRenew(t *testing.T) {
+func TestRenewLease_NeverShortensAReservation(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	lease := l.of(t, "default").granted(request("k", limit("a", "10")))
+	l := serveDefault(t)
+	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10")))
 	renew := func(id string, d *durationpb.Duration) (time.Time, error) {
 		resp, err := l.RenewLease(t.Context(), &ratelimitv1.RenewLeaseRequest{LeaseId: id, Lease: d})
 		return resp.GetExpires().AsTime(), err
@@ -95,18 +95,18 @@ func TestRenew(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 }
 
-func TestPeekTakesNothing(t *testing.T) {
+func TestPeekBuckets_TakesNoUnits(t *testing.T) {
 	t.Parallel()
-	l := standard(t)
-	l.of(t, "default").granted(request("k", limit("a", "10")))
+	l := serveDefault(t)
+	l.inTenant(t, "default").granted(request("k", limit("a", "10")))
 	for range 20 {
 		l.wantLeft(t, limit("a", "10"), "9")
 	}
 	viewer := l.person(t, "viewer")
-	if got := viewer.left(limit("a", "10")); got != "9" {
+	if got := viewer.remaining(limit("a", "10")); got != "9" {
 		t.Errorf("a viewer sees %s left, want 9", got)
 	}
-	if got := viewer.left(limit("untouched", "10")); got != "10" {
+	if got := viewer.remaining(limit("untouched", "10")); got != "10" {
 		t.Errorf("of an untouched bucket a viewer sees %s left, want 10", got)
 	}
 	resp, err := viewer.PeekBuckets(t.Context(), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{limit("b", "5"), limit("a", "10"), limit("b", "5")}})
@@ -117,12 +117,12 @@ func TestPeekTakesNothing(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 }
 
-func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
+func TestResetBucket_EmptiesTheBucketAndLogs(t *testing.T) {
 	t.Parallel()
 	log := new(bytes.Buffer)
 	l := serve(t, ratelimit.DefaultConfig(), log)
-	lease := l.of(t, "default").granted(request("k", limit("a", "1")))
-	l.of(t, "default").granted(request("k2", limit("b", "1")))
+	lease := l.inTenant(t, "default").granted(request("k", limit("a", "1")))
+	l.inTenant(t, "default").granted(request("k2", limit("b", "1")))
 	operator := l.person(t, "operator")
 	if _, err := operator.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a", Comment: "a slip\nof the pen"}); err != nil {
 		t.Fatal(err)
@@ -146,18 +146,18 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 		t.Errorf("the log contains a reset that failed:\n%s", log)
 	}
 	// What a lease took before the reset is not given back after it.
-	l.of(t, "default").granted(request("k3", limit("a", "1")))
+	l.inTenant(t, "default").granted(request("k3", limit("a", "1")))
 	l.settle(t, lease.GetId(), neverSent)
 	l.wantLeft(t, limit("a", "1"), "0")
 }
 
-func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
+func TestBuckets_OperatorsReachOnlyTheirTenant(t *testing.T) {
 	t.Parallel()
 	log := new(bytes.Buffer)
 	l := serve(t, ratelimit.DefaultConfig(), log)
-	l.of(t, "default").granted(request("k", limit("a", "3")))
+	l.inTenant(t, "default").granted(request("k", limit("a", "3")))
 	acme := l.person(t, "acme-operator")
-	if got := acme.left(limit("a", "3")); got != "3" {
+	if got := acme.remaining(limit("a", "3")); got != "3" {
 		t.Errorf("an operator of another tenant sees %s left, want an untouched bucket", got)
 	}
 	_, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a"})
@@ -167,7 +167,7 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 		rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	l.wantLeft(t, limit("a", "3"), "2")
-	l.of(t, "acme").granted(request("k", limit("a", "3")))
+	l.inTenant(t, "acme").granted(request("k", limit("a", "3")))
 	if _, err := acme.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a"}); err != nil {
 		t.Error(err)
 	}
@@ -177,9 +177,9 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 	l.wantLeft(t, limit("a", "3"), "2")
 }
 
-func TestCallersAreEnforced(t *testing.T) {
+func TestCallers_AreEnforced(t *testing.T) {
 	t.Parallel()
-	standard(t).CheckCallers(t, "sluice.ratelimit.v1",
+	serveDefault(t).CheckCallers(t, "sluice.ratelimit.v1",
 		"sluice.ratelimit.v1.RateLimitService.ReserveLimits",
 		"sluice.ratelimit.v1.RateLimitService.RenewLease",
 		"sluice.ratelimit.v1.RateLimitService.SettleLease",
@@ -188,12 +188,12 @@ func TestCallersAreEnforced(t *testing.T) {
 	)
 }
 
-func TestTheRoleServes(t *testing.T) {
+func TestRatelimitRole_Serves(t *testing.T) {
 	t.Parallel()
-	standard(t).CheckHealth(t, "ratelimit")
+	serveDefault(t).CheckHealth(t, "ratelimit")
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, c := range map[string]struct {
@@ -201,7 +201,7 @@ func TestNewRefuses(t *testing.T) {
 		deps ratelimit.Deps
 	}{
 		"no log":     {ratelimit.DefaultConfig(), ratelimit.Deps{}},
-		"no buckets": {ratelimit.Config{MaxLeases: 1}, ratelimit.Deps{Log: log}},
+		"no buckets": {ratelimit.Config{MaxReservations: 1}, ratelimit.Deps{Log: log}},
 		"no leases":  {ratelimit.Config{MaxBuckets: 1}, ratelimit.Deps{Log: log}},
 	} {
 		if _, err := ratelimit.New(c.cfg, c.deps); err == nil {
@@ -211,7 +211,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 // In a bubble of synctest only the service itself takes time.
-func TestRetryAfterIsExact(t *testing.T) {
+func TestReserveLimits_RetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		svc := build(t, ratelimit.DefaultConfig(), io.Discard)
@@ -244,7 +244,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 	})
 }
 
-func TestALeaseThatNobodySettlesEndsByItself(t *testing.T) {
+func TestReserveLimits_ReservationExpiresWhenNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		svc := build(t, ratelimit.DefaultConfig(), io.Discard)

@@ -4,7 +4,7 @@ import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
 // add adds the verdict for limit i. If some limits do not fit, the result is a refusal by the first limit that never
 // fits, or else by the limit with the longest wait.
-func (a *Answer) add(i int, v window.Verdict) {
+func (a *Result) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter
 	if v.Fits || a.Never || !longer {
@@ -14,7 +14,7 @@ func (a *Answer) add(i int, v window.Verdict) {
 }
 
 // granted returns the result after the units were taken.
-func (a Answer) granted(limits []Limit) Answer {
+func (a Result) granted(limits []Limit) Result {
 	for i := range limits {
 		a.Remaining[i] -= limits[i].Cost
 	}
@@ -23,8 +23,8 @@ func (a Answer) granted(limits []Limit) Answer {
 }
 
 // repeat returns the result for a key that has a reservation already. The costs need not fit again.
-func (a Answer) repeat(held Lease) Answer {
-	return Answer{Granted: true, Lease: held, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
+func (a Result) repeat(held Reservation) Result {
+	return Result{Granted: true, Reservation: held, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }
 
 // tightest returns the index of the limit with the fewest remaining units. If several are equal, it returns the first.

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// ipInRead replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the word
+// ipInEncoded replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the word
 // `in`. Both have the same length, so that locations in messages stay correct.
 const (
 	ipInWritten = "ip.in"
-	ipInRead    = "ip.In"
+	ipInEncoded = "ip.In"
 )
 
 // ipInOrText matches `ip.in(`. It also matches comments and strings, including raw and triple-quoted strings, in which
@@ -20,8 +20,8 @@ var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'` +
 	`|\bip\s*\.\s*in\s*\(`)
 
-// readable returns the text of an expression with ipInRead in place of ipInWritten.
-func readable(text string) string {
+// encodeIPIn returns the text of an expression with ipInRead in place of ipInWritten.
+func encodeIPIn(text string) string {
 	return ipInOrText.ReplaceAllStringFunc(text, func(found string) string {
 		if !strings.HasPrefix(found, "ip") {
 			return found
@@ -30,5 +30,5 @@ func readable(text string) string {
 	})
 }
 
-// asWritten returns a message with ipInWritten in place of ipInRead.
-func asWritten(message string) string { return strings.ReplaceAll(message, ipInRead, ipInWritten) }
+// decodeIPIn returns a message with ipInWritten in place of ipInRead.
+func decodeIPIn(message string) string { return strings.ReplaceAll(message, ipInEncoded, ipInWritten) }

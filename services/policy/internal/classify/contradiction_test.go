@@ -37,7 +37,7 @@ var lying = []string{
 }
 
 // At least 80 % of lying definitions are not called Read, or are uncertain.
-func TestClassify_LyingDefinitionsAreNotSurelyRead(t *testing.T) {
+func TestClassify_ContradictoryDefinitionsAreNotCertainlyRead(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for _, definition := range lying {
@@ -51,7 +51,7 @@ func TestClassify_LyingDefinitionsAreNotSurelyRead(t *testing.T) {
 		} else {
 			t.Logf("not found: %s", definition)
 		}
-		well(t, tool, false)
+		checkClassification(t, tool, false)
 	}
 	t.Logf("%d of %d", found, len(lying))
 	if 10*found < 8*len(lying) {

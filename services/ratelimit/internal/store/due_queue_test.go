@@ -9,14 +9,14 @@ import (
 )
 
 type member struct {
-	place
+	slot
 	due time.Duration
 }
 
-func TestAgendaIsInOrder(t *testing.T) {
+func TestDueQueue_ReturnsMembersInOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		var a agenda[*member]
+		var a dueQueue[*member]
 		var members []*member
 		pick := func() int { return rapid.IntRange(0, len(members)-1).Draw(t, "member") }
 		due := func() time.Duration { return time.Duration(rapid.IntRange(0, 20).Draw(t, "due")) }

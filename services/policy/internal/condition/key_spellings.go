@@ -21,21 +21,21 @@ var errTooManyKeys = errors.New("the arguments have too many keys to check")
 type shape struct {
 	// keys are the keys that the expression reads in the value, with the shapes of their values.
 	keys map[string]*shape
-	// alike maps each key, as fold returns it, to the key.
-	alike map[string]string
+	// byFolded maps each key, as fold returns it, to the key.
+	byFolded map[string]string
 	// each is the shape of all values of the object or list.
 	each *shape
 }
 
 // newShape returns the shape of a location in the arguments, or nil if no key is read by name there.
-func newShape(p *place) *shape {
+func newShape(p *location) *shape {
 	if p == nil {
 		return nil
 	}
-	s := &shape{keys: make(map[string]*shape, len(p.keys)), alike: make(map[string]string, len(p.keys)), each: newShape(p.each)}
+	s := &shape{keys: make(map[string]*shape, len(p.keys)), byFolded: make(map[string]string, len(p.keys)), each: newShape(p.each)}
 	for name, below := range p.keys {
 		s.keys[name] = newShape(below)
-		s.alike[fold(name)] = name
+		s.byFolded[fold(name)] = name
 	}
 	if len(s.keys) == 0 && s.each == nil {
 		return nil
@@ -74,7 +74,7 @@ func (s *shape) checkObject(o object, left *int) error {
 		key := it.Next()
 		name := string(key.(types.String))
 		below, read := s.keys[name]
-		if known, alike := s.alike[fold(name)]; alike && !read {
+		if known, alike := s.byFolded[fold(name)]; alike && !read {
 			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 		}
 		for _, deeper := range []*shape{below, s.each} {

@@ -7,15 +7,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// leaseCases test leases after their grant.
-var leaseCases = []testCase{
+// reservationCases test leases after their grant.
+var reservationCases = []testCase{
 	{name: "a repeat is answered with the same lease and takes nothing", run: func(f *fixture) {
-		a, b := one("a", 3, long), one("b", 1, long)
+		a, b := limitOf("a", 3, long), limitOf("b", 1, long)
 		first := f.reserveAs("k", a, b)
 		f.granted(a)
 		again := f.reserveAs("k", a, b)
-		if !again.Granted || again.Lease != first.Lease {
-			f.Errorf("lease %+v, first %+v", again.Lease, first.Lease)
+		if !again.Granted || again.Reservation != first.Reservation {
+			f.Errorf("lease %+v, first %+v", again.Reservation, first.Reservation)
 		}
 		if again.Remaining[0] != 1 || again.Remaining[1] != 0 || again.Limit != 1 {
 			f.Errorf("what is left now: %v, tightest %d", again.Remaining, again.Limit)
@@ -23,75 +23,75 @@ var leaseCases = []testCase{
 		f.left(1, a)
 	}},
 	{name: "a key that was granted is refused for other limits", run: func(f *fixture) {
-		a, b := one("a", 5, long), one("b", 5, long)
+		a, b := limitOf("a", 5, long), limitOf("b", 5, long)
 		f.reserveAs("k", a, b)
 		for name, limits := range map[string][]store.Limit{
 			"fewer":         {a},
-			"more":          {a, b, one("c", 5, long)},
-			"others":        {a, one("c", 5, long)},
+			"more":          {a, b, limitOf("c", 5, long)},
+			"others":        {a, limitOf("c", 5, long)},
 			"another order": {b, a},
-			"another cost":  {a, of(2, b)},
-			"another max":   {a, one("b", 6, long)},
+			"another cost":  {a, withCost(2, b)},
+			"another max":   {a, limitOf("b", 6, long)},
 		} {
-			answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: limits, Lease: time.Minute})
+			answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: limits, Lifetime: time.Minute})
 			f.fails(name, err, store.ErrReused)
 			if answer.Granted {
 				f.Errorf("%s: granted", name)
 			}
 		}
 		f.left(4, a, b)
-		f.left(5, one("c", 5, long))
+		f.left(5, limitOf("c", 5, long))
 	}},
 	{name: "a refusal is not remembered", run: func(f *fixture) {
-		l := one("b", 1, long)
+		l := limitOf("b", 1, long)
 		held := f.granted(l)
 		if f.reserveAs("k", l).Granted {
 			f.Error("a full bucket grants")
 		}
-		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.settle(held.Reservation.ID, store.NeverSent, true)
 		if !f.reserveAs("k", l).Granted {
 			f.Error("a refused key stays refused")
 		}
 	}},
 	{name: "a settled key is new again", run: func(f *fixture) {
-		l := one("b", 3, long)
+		l := limitOf("b", 3, long)
 		for i, outcome := range []store.Outcome{store.Sent, store.NeverSent} {
 			first := f.reserveAs("k", l)
-			f.settle(first.Lease.ID, outcome, true)
+			f.settle(first.Reservation.ID, outcome, true)
 			again := f.reserveAs("k", l)
-			if again.Lease.ID == first.Lease.ID {
+			if again.Reservation.ID == first.Reservation.ID {
 				f.Errorf("%d: the same lease was given out twice", i)
 			}
-			f.settle(first.Lease.ID, store.NeverSent, false)
-			f.settle(again.Lease.ID, store.Sent, true)
+			f.settle(first.Reservation.ID, store.NeverSent, false)
+			f.settle(again.Reservation.ID, store.Sent, true)
 		}
 		f.left(0, l)
 	}},
 	{name: "R2: what was sent is spent", run: func(f *fixture) {
-		l := one("b", 1, long)
+		l := limitOf("b", 1, long)
 		held := f.granted(l)
-		f.settle(held.Lease.ID, store.Sent, true)
+		f.settle(held.Reservation.ID, store.Sent, true)
 		f.refused(l)
-		f.settle(held.Lease.ID, store.NeverSent, false)
+		f.settle(held.Reservation.ID, store.NeverSent, false)
 		f.refused(l)
 	}},
 	{name: "what was never sent is given back, exactly and once", run: func(f *fixture) {
-		a, b := one("a", 10, long), one("b", 1000, long)
-		f.granted(of(3, a), of(300, b))
-		held := f.granted(of(4, a), of(400, b))
-		f.granted(of(2, a), of(200, b))
-		f.settle(held.Lease.ID, store.NeverSent, true)
+		a, b := limitOf("a", 10, long), limitOf("b", 1000, long)
+		f.granted(withCost(3, a), withCost(300, b))
+		held := f.granted(withCost(4, a), withCost(400, b))
+		f.granted(withCost(2, a), withCost(200, b))
+		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.left(5, a)
 		f.left(500, b)
-		f.settle(held.Lease.ID, store.NeverSent, false)
-		f.settle(held.Lease.ID, store.Sent, false)
+		f.settle(held.Reservation.ID, store.NeverSent, false)
+		f.settle(held.Reservation.ID, store.Sent, false)
 		f.left(5, a)
 	}},
 	{name: "what is given back is that lease's time and no other", exact: true, run: func(f *fixture) {
-		l := one("b", 3, time.Minute)
+		l := limitOf("b", 3, time.Minute)
 		var leases []string
 		for range 3 {
-			leases = append(leases, f.granted(l).Lease.ID)
+			leases = append(leases, f.granted(l).Reservation.ID)
 			f.Sleep(10 * time.Second)
 		}
 		// It is 30 s, and units were taken at 0, 10 and 20 s. Without the second, the first is the next to stop
@@ -103,87 +103,87 @@ var leaseCases = []testCase{
 		}
 	}},
 	{name: "a late never-sent gives nothing back twice", run: func(f *fixture) {
-		l := one("b", 1, short)
+		l := limitOf("b", 1, short)
 		held := f.granted(l)
 		f.Sleep(short + short/2)
 		f.granted(l) // the first unit no longer counts
-		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.refused(l)
 	}},
 	{name: "a lease from before a reset gives nothing back", run: func(f *fixture) {
-		l, large := one("b", 2, long), one("large", 2000, long)
-		held := f.granted(l, of(1000, large))
+		l, large := limitOf("b", 2, long), limitOf("large", 2000, long)
+		held := f.granted(l, withCost(1000, large))
 		for _, name := range []string{"b", "large"} {
 			if err := f.store.Reset(f.Context(), name); err != nil {
 				f.Fatal(err)
 			}
 		}
-		f.granted(of(2, l), of(2000, large))
-		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.granted(withCost(2, l), withCost(2000, large))
+		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.left(0, l, large)
 	}},
 	{name: "a lease that is not settled expires, and what it took is spent", run: func(f *fixture) {
-		l := one("b", 1, long)
-		r := store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second}
+		l := limitOf("b", 1, long)
+		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		held, err := f.store.Reserve(f.Context(), r)
 		if err != nil || !held.Granted {
 			f.Fatalf("%+v %v", held, err)
 		}
-		if lives := held.Lease.Expires.Sub(held.Lease.Granted); lives != time.Second {
+		if lives := held.Reservation.Expires.Sub(held.Reservation.Granted); lives != time.Second {
 			f.Errorf("it is to live for %v", lives)
 		}
 		f.Sleep(time.Second + f.Tick)
-		f.settle(held.Lease.ID, store.NeverSent, false)
+		f.settle(held.Reservation.ID, store.NeverSent, false)
 		if answer, err := f.store.Reserve(f.Context(), r); answer.Granted || err != nil {
 			f.Errorf("its key still works: %+v %v", answer, err)
 		}
 		f.left(0, l)
 	}},
 	{name: "a renewed lease lives on", run: func(f *fixture) {
-		l := one("b", 1, long)
-		r := store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second}
+		l := limitOf("b", 1, long)
+		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		held, err := f.store.Reserve(f.Context(), r)
 		if err != nil {
 			f.Fatal(err)
 		}
-		expires := held.Lease.Expires
+		expires := held.Reservation.Expires
 		for range 3 {
 			f.Sleep(700 * time.Millisecond)
-			later, err := f.store.Renew(f.Context(), held.Lease.ID, time.Second)
+			later, err := f.store.Renew(f.Context(), held.Reservation.ID, time.Second)
 			if err != nil || !later.After(expires) {
 				f.Fatalf("Renew: %v %v", later, err)
 			}
 			expires = later
 		}
-		same, err := f.store.Renew(f.Context(), held.Lease.ID, time.Millisecond)
+		same, err := f.store.Renew(f.Context(), held.Reservation.ID, time.Millisecond)
 		if err != nil || !same.Equal(expires) {
 			f.Errorf("a short Renew makes %v of %v: %v", same, expires, err)
 		}
-		if again := f.reserveAs("k", l); again.Lease.ID != held.Lease.ID || !again.Lease.Expires.Equal(expires) {
-			f.Errorf("a repeat answers %+v, want an end at %v", again.Lease, expires)
+		if again := f.reserveAs("k", l); again.Reservation.ID != held.Reservation.ID || !again.Reservation.Expires.Equal(expires) {
+			f.Errorf("a repeat answers %+v, want an end at %v", again.Reservation, expires)
 		}
-		f.settle(held.Lease.ID, store.NeverSent, true)
+		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.left(1, l)
 	}},
 	{name: "a lease that has ended is not renewed", run: func(f *fixture) {
-		l := one("b", 5, long)
-		settled := f.granted(l).Lease.ID
+		l := limitOf("b", 5, long)
+		settled := f.granted(l).Reservation.ID
 		f.settle(settled, store.Sent, true)
-		expired, err := f.store.Reserve(f.Context(), store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second})
+		expired, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second})
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Sleep(time.Second + f.Tick)
-		for name, id := range map[string]string{"settled": settled, "expired": expired.Lease.ID, "unknown": "x", "empty": ""} {
+		for name, id := range map[string]string{"settled": settled, "expired": expired.Reservation.ID, "unknown": "x", "empty": ""} {
 			_, err := f.store.Renew(f.Context(), id, time.Minute)
 			f.fails(name, err, store.ErrNotFound)
 		}
-		_, err = f.store.Renew(f.Context(), f.granted(l).Lease.ID, 0)
+		_, err = f.store.Renew(f.Context(), f.granted(l).Reservation.ID, 0)
 		f.fails("for no time", err, store.ErrInvalid)
 	}},
 	{name: "a lease that does not exist is not settled", run: func(f *fixture) {
-		l := one("b", 5, long)
-		id := f.granted(l).Lease.ID
+		l := limitOf("b", 5, long)
+		id := f.granted(l).Reservation.ID
 		for _, wrong := range []string{
 			"", "x", id + "0", id + " ", " " + id, id[:len(id)-1], "0" + id, id + "\x00", strings.Repeat("z", 128),
 			strings.Replace(id, "-", "-0", 1), strings.Replace(id, "-", "-+", 1),

@@ -16,7 +16,7 @@ import (
 )
 
 // ListedTool is a tool in a server's list.
-type Listed struct {
+type ListedTool struct {
 	Name string
 	// Text is the definition as the server sent it.
 	Text   string
@@ -28,18 +28,18 @@ var ErrName = errors.New("the tool's name differs from the name in its definitio
 
 // ParseListed parses the definition of a tool that is listed under a name. It returns [ErrName] if the definition has
 // another name.
-func Read(name, text string) (Listed, error) {
+func ParseListed(name, text string) (ListedTool, error) {
 	form, err := canonicaljson.Object(text)
 	if err != nil {
-		return Listed{}, fmt.Errorf("the definition of a tool: %w", err)
+		return ListedTool{}, fmt.Errorf("the definition of a tool: %w", err)
 	}
 	var named struct {
 		Name string `json:"name"`
 	}
 	if err := json.Unmarshal([]byte(text), &named); err != nil || named.Name != name {
-		return Listed{}, ErrName
+		return ListedTool{}, ErrName
 	}
-	return Listed{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
+	return ListedTool{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
 // Classify classifies a tool by its definition. It returns the zero Class if the text is not a tool's definition; only
@@ -59,11 +59,11 @@ func Classify(text string, trusted bool) Class {
 
 // newerMembers are the members of a definition that older revisions of MCP do not have. A server that supports several
 // revisions omits them under older ones.
-var eraMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
+var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
 // isOlderForm reports whether a definition equals another one, except that it may lack members of [newerMembers]. It
 // then contains nothing new, so it needs no review.
-func saysLess(definition, than string) bool {
+func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
 		return false
@@ -74,7 +74,7 @@ func saysLess(definition, than string) bool {
 		}
 	}
 	for name := range whole {
-		if _, both := less[name]; !both && !slices.Contains(eraMembers, name) {
+		if _, both := less[name]; !both && !slices.Contains(newerMembers, name) {
 			return false
 		}
 	}
@@ -89,8 +89,8 @@ func sameValue(a, b jsontext.Value) bool {
 
 // Skeleton returns a text that is equal for names which a reader may confuse (UTS #39, Confusable Detection). Of the
 // letters in Unicode's table of confusables, it maps only letters with which whole words look Latin.
-func Look(name string) string {
-	return likeOne.Replace(strings.Map(func(r rune) rune {
+func Skeleton(name string) string {
+	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {
 		case '_', '-', '.', '/', ' ':
 			return -1
@@ -107,7 +107,7 @@ func Look(name string) string {
 }
 
 // pairs replaces pairs of letters that look like one letter.
-var likeOne = strings.NewReplacer("rn", "m", "vv", "w")
+var pairs = strings.NewReplacer("rn", "m", "vv", "w")
 
 var looksLatin = map[rune]rune{
 	'а': 'a', 'в': 'b', 'с': 'c', 'ԁ': 'd', 'е': 'e', 'ё': 'e', 'һ': 'h', 'і': 'l', 'ї': 'l', 'ј': 'j', 'к': 'k', 'ӏ': 'l', 'м': 'm', 'н': 'h',
@@ -116,10 +116,10 @@ var looksLatin = map[rune]rune{
 }
 
 // NamesBySkeleton returns the names of the server's tools by their [Skeleton]. Each list is sorted.
-func (s *Server) Looks() map[string][]string {
+func (s *Server) NamesBySkeleton() map[string][]string {
 	out := make(map[string][]string, len(s.Tools))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
-		look := Look(name)
+		look := Skeleton(name)
 		out[look] = append(out[look], name)
 	}
 	return out

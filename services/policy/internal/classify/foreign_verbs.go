@@ -21,21 +21,21 @@ var endings = map[byte][]string{
 }
 
 // A foreign is a verb of another language.
-type foreign struct{ form, english string }
+type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
 	// latin maps forms without diacritics to English verbs. split has the verbs with two parts by the first part.
 	latin map[string]string
-	split map[string][]foreign
+	split map[string][]foreignVerb
 	// stems has beginnings of words in Cyrillic letters. ideograms has parts of texts in languages without spaces. Both
 	// are sorted by descending length.
-	stems, ideograms []foreign
+	stems, ideograms []foreignVerb
 }
 
 // foreignForms returns the verbs of all translations. It computes them at the first call, because only some processes
 // classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
-	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreign)}
+	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
 	mildest := func(a, b string) int { // if two verbs have the same form, the stricter one is added last and wins
 		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
 	}
@@ -47,7 +47,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 			all.add(english, word)
 		}
 	}
-	longest := func(a, b foreign) int {
+	longest := func(a, b foreignVerb) int {
 		return cmp.Or(cmp.Compare(len(b.form), len(a.form)), cmp.Compare(verbs[b.english].category, verbs[a.english].category), cmp.Compare(a.form, b.form))
 	}
 	slices.SortFunc(all.stems, longest)
@@ -60,15 +60,15 @@ func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
 	case s == cyrillic:
-		f.stems = append(f.stems, foreign{first, english})
+		f.stems = append(f.stems, foreignVerb{first, english})
 	case s == eastAsian:
-		f.ideograms = append(f.ideograms, foreign{word, english})
+		f.ideograms = append(f.ideograms, foreignVerb{word, english})
 	case split && len(rest) == 1 && endings[rest[0]] != nil:
 		for _, end := range endings[rest[0]] {
 			f.latin[first+end] = english
 		}
 	case split:
-		f.split[first] = append(f.split[first], foreign{rest, english})
+		f.split[first] = append(f.split[first], foreignVerb{rest, english})
 	default:
 		f.latin[word] = english
 	}
@@ -95,8 +95,8 @@ func plain(word string) string {
 // participles are endings of Russian participles, which describe things.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translated returns the English verb for a word of another language, and reports whether there is one.
-func translated(word string) (string, bool) {
+// translateWord returns the English verb for a word of another language, and reports whether there is one.
+func translateWord(word string) (string, bool) {
 	r := []rune(word)
 	if len(r) == 0 {
 		return "", false
@@ -118,40 +118,40 @@ func translated(word string) (string, bool) {
 	return "", false
 }
 
-// inEnglish are words that are common in English texts and rare in others.
-var inEnglish = set("the of and to with for from this is are or your by if it")
+// englishWords are words that are common in English texts and rare in others.
+var englishWords = set("the of and to with for from this is are or your by if it")
 
-// speaksEnglish reports whether the description begins with English. If so, words of other languages are not searched.
-func (c *finding) speaksEnglish() bool {
+// isEnglish reports whether the description begins with English. If so, words of other languages are not searched.
+func (c *finding) isEnglish() bool {
 	begin := c.text[:min(len(c.text), maxEnglish)]
-	return near(begin, len(begin), inEnglish)
+	return containsNear(begin, len(begin), englishWords)
 }
 
 // maxEnglish is the number of words of a description that are checked for English.
 const maxEnglish = 40
 
-// speaksUnknown reports whether the description is in a script without known verbs, or is a sentence in Latin letters
+// isUnknownLanguage reports whether the description is in a script without known verbs, or is a sentence in Latin letters
 // without an English word.
-func (c *finding) speaksUnknown() bool {
+func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
 	known := letters[latin] + letters[cyrillic] + letters[eastAsian]
-	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !near(c.text, len(c.text), inAnyEnglish)
+	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
-// inAnyEnglish has frequent English words. Every English text of four words or more contains at least one of them.
-var inAnyEnglish = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
+// frequentEnglishWords has frequent English words. Every English text of four words or more contains at least one of them.
+var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
 // translatedName returns the verbs of another language in the name. It returns the first word if it is a verb, and
 // otherwise the last verb.
 func (c *finding) translatedName() []weighed {
 	var found []weighed
-	speaksEnglish := c.speaksEnglish()
+	speaksEnglish := c.isEnglish()
 	for i, w := range c.name {
 		english, ok := "", false
 		if !speaksEnglish {
-			english, ok = translated(w.text)
+			english, ok = translateWord(w.text)
 		}
 		if !ok {
 			if inside := inIdeograms(w.raw[:min(len(w.raw), maxSentence)]); len(inside) > 0 {
@@ -161,7 +161,7 @@ func (c *finding) translatedName() []weighed {
 		if !ok {
 			continue
 		}
-		one := weighed{said{word: w, base: english, sense: verbs[english]}, weightMiddle}
+		one := weighed{foundVerb{word: w, base: english, sense: verbs[english]}, weightMiddle}
 		if i == 0 || i == len(c.name)-1 {
 			one.weight = weightName
 		}
@@ -178,7 +178,7 @@ func (c *finding) translatedText() []weighed {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
 	}
-	if c.speaksEnglish() {
+	if c.isEnglish() {
 		return nil
 	}
 	sentence := c.sentence()
@@ -189,7 +189,7 @@ func (c *finding) translatedText() []weighed {
 		if !ok {
 			continue
 		}
-		one := weighed{said{word: w, base: english, sense: verbs[english]}, weightText}
+		one := weighed{foundVerb{word: w, base: english, sense: verbs[english]}, weightText}
 		switch {
 		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // "Crea un pago"
 		case lead < 0 && i < maxLead, lead < 0 && i == len(sentence)-1:
@@ -222,7 +222,7 @@ func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	if moneyNouns[plain(sentence[i].text)] {
 		return "remit", true
 	}
-	return translated(sentence[i].text)
+	return translateWord(sentence[i].text)
 }
 
 // moneyNouns are words for payments and refunds in Spanish, Portuguese, Italian, French and German.
@@ -277,15 +277,15 @@ func joinsIdeograms(between string) bool {
 }
 
 // inIdeograms returns the verbs in a text of a language without spaces, in their order.
-func inIdeograms(text string) []said {
-	var out []said
+func inIdeograms(text string) []foundVerb {
+	var out []foundVerb
 	forms := foreignForms().ideograms
 	for at := 0; at < len(text); {
 		if text[at] < utf8.RuneSelf {
 			at++
 			continue
 		}
-		i := slices.IndexFunc(forms, func(f foreign) bool { return strings.HasPrefix(text[at:], f.form) })
+		i := slices.IndexFunc(forms, func(f foreignVerb) bool { return strings.HasPrefix(text[at:], f.form) })
 		if i < 0 {
 			at = nextRune(text, at)
 			continue
@@ -295,7 +295,7 @@ func inIdeograms(text string) []said {
 		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
 			continue // a participle describes a thing
 		}
-		out = append(out, said{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
+		out = append(out, foundVerb{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
 	}
 	return out
 }

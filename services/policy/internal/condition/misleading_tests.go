@@ -23,16 +23,16 @@ const (
 	mailText // an email address
 )
 
-// instead has a suggestion for each kind: what to use instead of a string test.
-var instead = map[kind]string{
+// kindSuggestions has a suggestion for each kind: what to use instead of a string test.
+var kindSuggestions = map[kind]string{
 	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
 	hostText: `compare it with ==, or use endsWith with a dot first: endsWith(".example.com")`,
 	mailText: `compare email.domain(x) with ==`,
 }
 
-// why has an example for each kind: a string that a string test would wrongly accept.
-var why = map[kind]string{
+// kindExamples has an example for each kind: a string that a string test would wrongly accept.
+var kindExamples = map[kind]string{
 	pathText: `"/srv/../etc" begins with "/srv"`,
 	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
 	hostText: `"evilexample.com" ends with "example.com", and "api.evil" begins with "api."`,
@@ -41,13 +41,13 @@ var why = map[kind]string{
 
 // checkTexts returns a function that refuses tests of parts of a string that is a path or URL, and patterns that do not
 // match a whole string.
-func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
-	return func(e ast.Expr, from []*place) {
+func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
+	return func(e ast.Expr, from []*location) {
 		function, of, with, ok := tested(e.AsCall())
 		if !ok {
 			return
 		}
-		text, _ := textOf(with)
+		text, _ := stringLiteral(with)
 		kind := kindOfText(function, of, text, from)
 		if function == "matches" {
 			checkMatches(kind, text, with, refuse)
@@ -56,7 +56,7 @@ func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
 		}
-		refuse(e, fmt.Sprintf("%s does not safely test %s: %s", function, kind, why[kind]), instead[kind])
+		refuse(e, fmt.Sprintf("%s does not safely test %s: %s", function, kind, kindExamples[kind]), kindSuggestions[kind])
 	}
 }
 
@@ -69,15 +69,15 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	switch {
 	case !order:
 		return call.FunctionName(), call.Target(), args[0], call.Target() != nil && len(args) == 1
-	case isText(args[1]):
+	case isStringLiteral(args[1]):
 		return symbol, args[0], args[1], true
 	default:
-		return symbol, args[1], args[0], isText(args[0])
+		return symbol, args[1], args[0], isStringLiteral(args[0])
 	}
 }
 
 // checkMatches refuses a pattern without anchors. For a path or URL it also refuses a pattern that accepts tricks.
-func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
+func checkMatches(of kind, text string, at ast.Expr, refuse refuseFunc) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
 		return // checkPattern refuses it
@@ -86,9 +86,9 @@ func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
 	case !anchored(pattern) && of == plainText:
 		refuse(at, "the pattern has no anchors, so it matches any text that contains a match", "write ^(?:…)$ for the whole text; contains(…) finds a part")
 	case !anchored(pattern):
-		refuse(at, "the pattern has no anchors: "+why[of], instead[of])
+		refuse(at, "the pattern has no anchors: "+kindExamples[of], kindSuggestions[of])
 	case of != plainText && of != hostText && admitsTricks(pattern):
-		refuse(at, "the pattern accepts .. or one of \\ % @ ? #, with which a text can be another path or URL than it seems", instead[of])
+		refuse(at, "the pattern accepts .. or one of \\ % @ ? #, with which a text can be another path or URL than it seems", kindSuggestions[of])
 	}
 }
 
@@ -98,7 +98,7 @@ func (k kind) String() string {
 
 // kindOfText returns the kind of a string: by the function that returns the string, by the text that it is compared
 // with, or by the name of the argument.
-func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
+func kindOfText(function string, of ast.Expr, with string, from []*location) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
 		case "url.path":

@@ -8,9 +8,9 @@ import (
 )
 
 // A tool with an uncertain class is one that by_risk asks about, until a person has set its class.
-func TestFacts_UnsureToolIsSureOnceAPersonHasSaidWhatItIs(t *testing.T) {
+func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	t.Parallel()
-	s := newShelf(t, first)
+	s := newFixture(t, first)
 	clear, vague := tool("get_note", "Get a note."), tool("x", "Frobnicate the note.")
 	s.report(whole, clear, vague)
 	set := catalog.Settings{Mode: catalog.FirstUse}
@@ -18,7 +18,7 @@ func TestFacts_UnsureToolIsSureOnceAPersonHasSaidWhatItIs(t *testing.T) {
 	if !s.server.Facts("get_note", digest("get_note"), set).Sure || s.server.Facts("x", digest("x"), set).Sure {
 		t.Error("it is sure of the vague tool, or unsure of the clear one")
 	}
-	held, err := s.server.Set("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
+	held, err := s.server.SetOverride("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
 	if err != nil {
 		t.Fatal(err)
 	}

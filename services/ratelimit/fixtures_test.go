@@ -27,13 +27,13 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 }
 
 // A limiter is a running service, with the client of a gateway.
-type limiter struct {
+type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
 }
 
 // serve runs a service. Its tokens are those of the tenant "default", and one of an operator of the tenant "acme".
-func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *limiter {
+func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *testServer {
 	t.Helper()
 	tokens, err := authn.NewTokens(append(rpctest.Records(),
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR)))
@@ -41,36 +41,36 @@ func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *limiter {
 		t.Fatal(err)
 	}
 	s := rpctest.Serve(t, authv1.Role_ROLE_RATELIMIT, build(t, cfg, log), rpctest.Options{Tokens: tokens})
-	return &limiter{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(s.Gateway()), Server: s}
+	return &testServer{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(s.Gateway()), Server: s}
 }
 
-// standard runs a service with the default configuration.
-func standard(t *testing.T) *limiter {
+// serveDefault runs a service with the default configuration.
+func serveDefault(t *testing.T) *testServer {
 	t.Helper()
 	return serve(t, ratelimit.DefaultConfig(), io.Discard)
 }
 
 // An asker is a caller of the service.
-type asker struct {
+type caller struct {
 	ratelimitv1.RateLimitServiceClient
 	t   *testing.T
 	ctx context.Context
 }
 
 // person returns the caller with a token.
-func (l *limiter) person(t *testing.T, token string) *asker {
+func (l *testServer) person(t *testing.T, token string) *caller {
 	t.Helper()
-	return &asker{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
+	return &caller{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
 }
 
-// of returns a gateway that calls on behalf of a principal of a tenant.
-func (l *limiter) of(t *testing.T, tenant string) *asker {
+// inTenant returns a gateway that calls on behalf of a principal of a tenant.
+func (l *testServer) inTenant(t *testing.T, tenant string) *caller {
 	t.Helper()
-	return &asker{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: of(t, tenant)}
+	return &caller{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: inTenant(t, tenant)}
 }
 
-// of returns the context for a gateway's call on behalf of a principal of a tenant.
-func of(t *testing.T, tenant string) context.Context {
+// inTenant returns the context for a gateway's call on behalf of a principal of a tenant.
+func inTenant(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
 }
@@ -87,7 +87,7 @@ func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimit
 }
 
 // granted reserves, and fails the test unless the answer is a grant.
-func (a *asker) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
+func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
 	if err != nil || resp.GetLease().GetId() == "" || resp.GetRefusal() != nil {
@@ -97,7 +97,7 @@ func (a *asker) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Leas
 }
 
 // refused reserves, and fails the test unless the answer is a refusal.
-func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
+func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
 	if err != nil || resp.GetRefusal() == nil || resp.GetLease() != nil {
@@ -106,8 +106,8 @@ func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refu
 	return resp.GetRefusal()
 }
 
-// left returns what is left in the bucket of a limit.
-func (a *asker) left(in *ratelimitv1.Limit) string {
+// remaining returns what is left in the bucket of a limit.
+func (a *caller) remaining(in *ratelimitv1.Limit) string {
 	a.t.Helper()
 	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{in}})
 	if err != nil {
@@ -125,7 +125,7 @@ func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*rateli
 }
 
 // settle settles a lease and reports whether this call ended it. If it did, settle checks how the lease ended.
-func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
+func (l *testServer) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
 	resp, err := l.SettleLease(t.Context(), settlement(lease, outcome))
 	if err != nil {
@@ -144,9 +144,9 @@ func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlem
 }
 
 // wantLeft checks what is left in a bucket of the tenant "default".
-func (l *limiter) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
+func (l *testServer) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
-	if got := l.of(t, "default").left(in); got != want {
+	if got := l.inTenant(t, "default").remaining(in); got != want {
 		t.Errorf("in %s %s is left, want %s", in.GetBucket(), got, want)
 	}
 }

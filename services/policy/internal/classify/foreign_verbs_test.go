@@ -64,13 +64,13 @@ func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 			if got := classify.Classify(tool, false); got.GetCategory() != want || want == read && got.GetConfidence() < classify.Unsure {
 				t.Errorf("%s, %q: %v (%.2f), want %v", language, text, got.GetCategory(), got.GetConfidence(), want)
 			}
-			well(t, tool, false)
+			checkClassification(t, tool, false)
 		}
 	}
 }
 
 // In an unknown language, and with unknown words, a tool is Execute and uncertain.
-func TestClassify_TextWithoutAKnownVerbIsExecuteAndUnsure(t *testing.T) {
+func TestClassify_IsUncertainWithoutAKnownVerb(t *testing.T) {
 	t.Parallel()
 	for _, definition := range []string{
 		`{"name":"x7","description":"ลบบันทึกทั้งหมด"}`, `{"name":"x7","description":"يحذف جميع الملاحظات"}`, `{"name":"x7","description":"Poistaa muistiinpanot."}`,
