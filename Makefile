@@ -123,7 +123,7 @@ SERVERS ?= 1000
 
 .PHONY: many
 many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
-	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestMany(Agents|Prompts)$$' -count=1 -v -timeout 60m
+	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestMany(Agents|Prompts)_' -count=1 -v -timeout 60m
 
 MANY ?= 10000
 
@@ -158,7 +158,7 @@ matrix: npm build ## Let every real client meet every real server (make test tri
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
 	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./e2e \
-		-run 'TestA2AnApprovedCallIsClaimedOnce|TestRetries_ApprovedCallReachesTheServerOnce' -count=1 -v -timeout 30m
+		-run 'TestClaim_OneOf200ConcurrentClaimsSucceeds|TestRetries_ApprovedCallReachesTheServerOnce' -count=1 -v -timeout 30m
 
 .PHONY: npm
 npm: ## Install what tests need from npm (Node 22, SDKs, real MCP servers) into a cache

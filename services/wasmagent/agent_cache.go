@@ -100,7 +100,7 @@ func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error
 	if a.RunsElsewhere() { // the process that ran its turn may have ended
 		return false, nil
 	}
-	if !s.store.Shared || a.HasTurn() {
+	if !s.store.IsShared || a.HasTurn() {
 		return true, nil
 	}
 	version, err := s.store.Version(ctx, a.ID)

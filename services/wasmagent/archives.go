@@ -43,11 +43,11 @@ type archiveKeys struct {
 // other installations. Processes that share a store sign with the same key: the first process stores its own key for
 // all of them.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
-	own, found, err := loadSigningKey(path, !db.Shared)
+	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
 		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
 	}
-	if !db.Shared {
+	if !db.IsShared {
 		public, _ := own.Public().(ed25519.PublicKey)
 		return archiveKeys{own, append([]ed25519.PublicKey{public}, accepts...)}, nil
 	}

@@ -104,7 +104,7 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 		t.Error("two exports of the same agent differ")
 	}
 
-	there := newRestartable(t, nil)
+	there := newRestartableService(t, nil)
 	_, err := there.onBehalfOfUser(t, "ben").importArchive(text, 1<<20)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "SIGNATURE_UNKNOWN")
 	there.close()
@@ -142,7 +142,7 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	ben.verifyMatches(moved.GetId())
 }
 
-// withoutStored returns the events that are not of the kind stored, whose envelopes have times and ids.
+// withoutStored returns the events that are not of the kind STORED, whose envelopes have times and ids.
 func withoutStored(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }

@@ -103,7 +103,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 			h.WithdrawApproval(ctx, a, call.ApprovalID, agent.WithdrawalReason(refused.Message))
 		}
 		if refused != nil || err != nil {
-			return agent.ToolResult{Refused: refused, Denied: refused != nil}, err
+			return agent.ToolResult{Refused: refused, IsDenied: refused != nil}, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCallTime)
@@ -202,23 +202,23 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
 		out := agent.ToolResult{
-			Refused: &abi.Error{Code: enum.NameOrEmpty(d.GetCode()), Message: d.GetMessage()},
-			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Retryable: d.GetRetryable(),
+			Refused:  &abi.Error{Code: enum.NameOrEmpty(d.GetCode()), Message: d.GetMessage()},
+			IsDenied: d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Retryable: d.GetRetryable(),
 		}
 		switch d.GetCode() { //nolint:exhaustive // a call with another code was not sent, and does not wait
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
-			out.Ran, out.Denied = true, false
+			out.HasRun, out.IsDenied = true, false
 		case commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_APPROVAL_REQUIRED:
 			if d.GetApproval().GetId() == "" {
 				break
 			}
-			out.Denied = false
+			out.IsDenied = false
 			out.Waiting = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: d.GetApproval().GetId(), DecisionId: d.GetId()}
 		}
 		return out
 	}
 	if answer.GetTooLarge() {
-		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, but its answer is too large"}, Ran: true}
+		return agent.ToolResult{Refused: &abi.Error{Code: "too_large", Message: "the call was made, but its answer is too large"}, HasRun: true}
 	}
 	var parsed struct {
 		Content []struct {
@@ -231,7 +231,7 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 		} `json:"_meta"`
 	}
 	if err := json.Unmarshal([]byte(answer.GetResultJson()), &parsed); err != nil {
-		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.JSONError(err))}, Ran: true}
+		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, but its answer is not a tool result: %s", abi.JSONError(err))}, HasRun: true}
 	}
 	var texts []string
 	for _, part := range parsed.Content {

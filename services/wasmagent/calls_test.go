@@ -119,7 +119,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: strict})
 	_, _, err := c.prompt(id, "tool demo t")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
-	if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED {
+	if stopped, why := c.stopStatus(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED {
 		t.Errorf("it is stopped: %v, %v", stopped, why)
 	}
 }
@@ -225,7 +225,7 @@ func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 			return messages[len(messages)-1].GetContent() == "approved\nafter"
 		})
 	}
-	if stopped, why := c.stopped(ids[1]); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+	if stopped, why := c.stopStatus(ids[1]); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
 		t.Errorf("the agent that was stopped meanwhile: %v, %v", stopped, why)
 	}
 }

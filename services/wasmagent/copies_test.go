@@ -26,7 +26,7 @@ func countMade(answer *wasmagentv1.PromptAgentResponse) int {
 // snapshots, and imports of archives. The budget does not begin again when the first agent ends.
 func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	l := newRestartableService(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		return answerOf("done"), nil
 	})
 	c := l.onBehalfOfUser(t, "ana")
@@ -89,9 +89,9 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
 	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
-	var both [2]*restartable
+	var both [2]*restartableService
 	for i := range both {
-		both[i] = &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: database, Bucket: states}, gateway: fakeGateway{}}
+		both[i] = &restartableService{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: database, Bucket: states}, gateway: fakeGateway{}}
 		both[i].start()
 		t.Cleanup(both[i].close)
 	}

@@ -29,7 +29,7 @@ type forger struct {
 }
 
 // forge stops the service, calls do with its store, and restarts the service.
-func (l *restartable) forge(do func(f *forger)) {
+func (l *restartableService) forge(do func(f *forger)) {
 	l.t.Helper()
 	l.close()
 	data := filepath.Join(l.cfg.Data, "wasmagent")
@@ -225,7 +225,7 @@ func createForgeable(c client) (id string) {
 }
 
 // forgeAgents creates an agent for each name. It calls do for each agent while the service is stopped.
-func (l *restartable) forgeAgents(names []string, do func(f *forger, name, id string)) map[string]string {
+func (l *restartableService) forgeAgents(names []string, do func(f *forger, name, id string)) map[string]string {
 	l.t.Helper()
 	c, ids := l.onBehalfOfUser(l.t, "ana"), make(map[string]string)
 	for _, name := range names {
@@ -261,7 +261,7 @@ func (c client) checkTakesNothing(name, id, reason string) {
 // Case X10. Verify names the stored part that was changed, and the agent takes no more prompts.
 func TestVerify_NamesForgedPart(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	ids := l.forgeAgents(slices.Collect(maps.Keys(storeForgeries)), func(f *forger, name, id string) { storeForgeries[name].do(f, id) })
 	c := l.onBehalfOfUser(t, "ana")
 	for name, id := range ids {
@@ -278,7 +278,7 @@ func TestVerify_NamesForgedPart(t *testing.T) {
 // Case X10. Verify reads the agent from the store, even if a running service has the agent in memory.
 func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	c := l.onBehalfOfUser(t, "ana")
 	id, other := createForgeable(c), createForgeable(c)
 	data := filepath.Join(l.cfg.Data, "wasmagent")
@@ -331,7 +331,7 @@ var journalDamages = map[string]func(f *forger, id string){
 // Case X10. Verify finds that a journal was changed or truncated, and the agent takes no more prompts.
 func TestVerify_FindsChangedJournal(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	ids := l.forgeAgents(slices.Collect(maps.Keys(journalDamages)), func(f *forger, name, id string) { journalDamages[name](f, id) })
 	c := l.onBehalfOfUser(t, "ana")
 	for name, id := range ids {
@@ -346,7 +346,7 @@ func TestVerify_FindsChangedJournal(t *testing.T) {
 // Case X10. An agent whose journal was changed can be forked only from a snapshot that is before the change.
 func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	ids := l.forgeAgents([]string{"behind", "before", "manifest"}, func(f *forger, name, id string) {
 		switch name {
 		case "behind":
@@ -383,7 +383,7 @@ func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 // still takes prompts. After its next turn, changes of the store are found.
 func TestVerify_ReportsNotCoveredForOlderAgent(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	ids := l.forgeAgents([]string{"older", "forged", "goes on"}, func(f *forger, name, id string) {
 		f.makeOld(id)
 		if name == "forged" {

@@ -65,7 +65,7 @@ func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 // A stop by an operator survives a restart, whether the agent waits for an approval or works when it is stopped.
 func TestStopAgent_SurvivesRestart(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	l := newRestartableService(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):
@@ -104,7 +104,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	l.start()
 	c = l.onBehalfOfUser(t, "ana")
 	for _, id := range []string{parked, works} {
-		if stopped, why := c.stopped(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+		if stopped, why := c.stopStatus(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
 			t.Errorf("the agent is stopped: %v, with the reason %v", stopped, why)
 		}
 		_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})

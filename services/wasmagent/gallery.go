@@ -38,7 +38,7 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 // currentGallery returns the gallery, including every change of the caller's tenant that other replicas have
 // acknowledged.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
-	if !s.store.Shared {
+	if !s.store.IsShared {
 		return s.gallery, nil
 	}
 	return s.gallery, s.gallery.Refresh(ctx, actingPrincipal(ctx).GetTenant())

@@ -157,7 +157,7 @@ func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 // the template.
 func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	c := l.onBehalfOfUser(t, "ana")
 	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: customTemplate("mine")}); err != nil {
 		t.Fatal(err)

@@ -51,8 +51,8 @@ func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// printed returns the output of the guest in the journal of an agent.
-func (c client) printed(id string) (out []string) {
+// output returns the output of the guest in the journal of an agent.
+func (c client) output(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {
 		if e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_PRINTED {
@@ -78,17 +78,17 @@ func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	c := newTestServiceOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("loud")})
 	c.mustPrompt(id, "print hello \x01\u202e")
-	if got := c.printed(id); len(got) != 2 || got[0] != "started\n" || got[1] != "hello \x01\u202e\n" {
+	if got := c.output(id); len(got) != 2 || got[0] != "started\n" || got[1] != "hello \x01\u202e\n" {
 		t.Fatalf("the journal has %q", got)
 	}
 	c.mustPrompt(id, "many 10000")
-	got := c.printed(id)
+	got := c.output(id)
 	if last := got[len(got)-1]; len(last) > 4096 || !strings.HasPrefix(last, "… ") || !strings.HasSuffix(last, "line 9999\n") {
 		t.Errorf("of 10,000 lines the journal has %d bytes: %.40q", len(last), last)
 	}
 	c.mustPrompt(id, "steps 200")
 	bytes := 0
-	for _, text := range c.printed(id)[len(got):] {
+	for _, text := range c.output(id)[len(got):] {
 		bytes += len(text)
 	}
 	if bytes < 60_000 || bytes > 64<<10+200 {
@@ -100,7 +100,7 @@ func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
 	checkNoStack(t, err.Error())
 	checkNoStack(t, c.state(id).GetInfo().GetFailure().GetMessage())
-	all := c.printed(id)
+	all := c.output(id)
 	if last := all[len(all)-1]; !strings.HasPrefix(last, "before the panic\npanic: at the disco") || len(last) > 4096 {
 		t.Errorf("of the panic the journal has %q", last)
 	}

@@ -61,8 +61,8 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// restartable is a service that can be stopped and restarted with the same folder.
-type restartable struct {
+// restartableService is a service that can be stopped and restarted with the same folder.
+type restartableService struct {
 	t       *testing.T
 	cfg     wasmagent.Config
 	gateway gatewayv1.GatewayServiceClient
@@ -71,23 +71,23 @@ type restartable struct {
 	testService
 }
 
-// newRestartable returns a running service.
-func newRestartable(t *testing.T, gateway gatewayFunc) *restartable {
+// newRestartableService returns a running service.
+func newRestartableService(t *testing.T, gateway gatewayFunc) *restartableService {
 	t.Helper()
-	return newRestartableAt(t, fakeGateway{answer: gateway})
+	return newRestartableServiceAt(t, fakeGateway{answer: gateway})
 }
 
-// newRestartableAt is like newRestartable, with another gateway.
-func newRestartableAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *restartable {
+// newRestartableServiceAt is like newRestartableService, with another gateway.
+func newRestartableServiceAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *restartableService {
 	t.Helper()
-	l := &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
+	l := &restartableService{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
 	l.start()
 	t.Cleanup(l.close)
 	return l
 }
 
 // start starts the service.
-func (l *restartable) start() {
+func (l *restartableService) start() {
 	l.t.Helper()
 	l.service = openServiceAt(l.t, l.cfg, l.gateway)
 	l.testService = testService{rpctest.Serve(l.t, authv1.Role_ROLE_WASMAGENT, l.service, rpctest.Options{})}
@@ -101,7 +101,7 @@ func (l *restartable) start() {
 }
 
 // close stops the service if it is running.
-func (l *restartable) close() {
+func (l *restartableService) close() {
 	if l.service == nil {
 		return
 	}
@@ -275,7 +275,7 @@ func (c client) files(id string) []string {
 	return paths
 }
 
-func (c client) stopped(id string) (bool, wasmagentv1.StopReason) {
+func (c client) stopStatus(id string) (bool, wasmagentv1.StopReason) {
 	c.t.Helper()
 	resp, err := c.GetStopStatus(c.ctx, &wasmagentv1.GetStopStatusRequest{AgentId: id})
 	if err != nil {

@@ -264,7 +264,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	}
 	now := answer.Agent
 	return stream.Send(&wasmagentv1.PromptAgentResponse{
-		Response: answer.Text, Finished: !answer.Parked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
+		Response: answer.Text, Finished: !answer.IsParked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
 		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
 	})
 }
@@ -277,7 +277,7 @@ const maxStaleRetries = 3
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {
-		if !errors.Is(err, agent.ErrNotStored) || !s.store.Shared {
+		if !errors.Is(err, agent.ErrNotStored) || !s.store.IsShared {
 			break
 		}
 		found, findErr := s.findAgent(ctx, a.ID)

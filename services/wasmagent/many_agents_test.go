@@ -15,14 +15,14 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents measures the memory of many agents, and the time of prompts to agents that have to be loaded and to
-// agents that are in memory. Run it with make many.
-func TestManyAgents(t *testing.T) {
+// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents, and the time of prompts to agents that have
+// to be loaded and to agents that are in memory. Run it with make many.
+func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
 		t.Skip("it takes minutes: make many")
 	}
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	owner := func(i int) client { return l.onBehalfOfUser(t, fmt.Sprint("owner-", i%10)) }
 	var ids []string
 	begin := time.Now()
@@ -53,14 +53,14 @@ func TestManyAgents(t *testing.T) {
 	measure("awake", last)
 }
 
-// TestManyPrompts measures how the time of a prompt changes with the number of earlier prompts of the same agent. Run
-// it with make many.
-func TestManyPrompts(t *testing.T) {
+// TestManyPrompts_MeasureTime measures how the time of a prompt changes with the number of earlier prompts of the same
+// agent. Run it with make many.
+func TestManyPrompts_MeasureTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
 		t.Skip("it takes minutes: make many")
 	}
-	c := newRestartable(t, nil).onBehalfOfUser(t, "ana")
+	c := newRestartableService(t, nil).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
 	for at := 0; at < min(many, 10_000); { // an agent has at most 10,000 turns
 		var took []time.Duration

@@ -21,7 +21,7 @@ func withOtherDigest(module []byte) []byte {
 }
 
 // changeGuest replaces the module of a listed guest and restarts the service. If module is nil, it removes the guest.
-func (l *restartable) changeGuest(name string, module []byte) {
+func (l *restartableService) changeGuest(name string, module []byte) {
 	l.t.Helper()
 	l.close()
 	l.cfg.Guests = map[string]modules.Listed{}
@@ -38,7 +38,7 @@ func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
 	gateway := &paymentGateway{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
-	l := newRestartable(t, gateway.answer)
+	l := newRestartableService(t, gateway.answer)
 	l.changeGuest("mine", before)
 	c := l.onBehalfOfUser(t, "ana")
 	manifest := toolManifest("pay")
@@ -106,7 +106,7 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 	t.Parallel()
 	module := guesttest.Module(t, guesttest.Guests+"agent")
 	gateway := new(modelRecorder)
-	l := newRestartableAt(t, modelGateway{fakeGateway{answer: gateway.answer}})
+	l := newRestartableServiceAt(t, modelGateway{fakeGateway{answer: gateway.answer}})
 	l.cfg.Model, l.cfg.Server = "script:lines", "agents"
 	l.changeGuest("thinker", module)
 	c := l.onBehalfOfUser(t, "ana")
@@ -139,7 +139,7 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 func TestPrompt_RefusesChangedStoredModule(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	l.changeGuest("mine", before)
 	id := l.onBehalfOfUser(t, "ana").create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
 	l.forge(func(f *forger) {

@@ -32,12 +32,12 @@ type approvalGateway struct {
 	ticks chan string
 	// decided has the answers for waiting calls.
 	decided chan *gatewayv1.ToolAnswer
-	// broken reports whether the stream of a waiting call panics.
-	broken func() bool
+	// panics reports whether the stream of a waiting call panics.
+	panics func() bool
 
-	// withdrawn has the withdrawn approvals with their reasons. While away is true, withdrawals fail.
+	// withdrawn has the withdrawn approvals with their reasons. While fails is true, withdrawals fail.
 	withdrawn chan string
-	away      atomic.Bool
+	fails     atomic.Bool
 
 	mu   sync.Mutex
 	runs int
@@ -45,21 +45,21 @@ type approvalGateway struct {
 
 func newApprovalGateway() *approvalGateway {
 	return &approvalGateway{
-		ticks: make(chan string), decided: make(chan *gatewayv1.ToolAnswer), broken: func() bool { return false }, withdrawn: make(chan string, 10),
+		ticks: make(chan string), decided: make(chan *gatewayv1.ToolAnswer), panics: func() bool { return false }, withdrawn: make(chan string, 10),
 	}
 }
 
 // WithdrawApproval implements gatewayv1.GatewayServiceClient.
 func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.WithdrawApprovalRequest, _ ...grpc.CallOption) (*gatewayv1.WithdrawApprovalResponse, error) {
-	if g.away.Load() {
+	if g.fails.Load() {
 		return nil, status.Error(codes.Unavailable, "away")
 	}
 	g.withdrawn <- req.GetApprovalId() + ": " + req.GetReason()
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// wasWithdrawn checks that the approval is withdrawn with a reason.
-func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
+// checkWithdrawn checks that the approval is withdrawn with a reason.
+func (g *approvalGateway) checkWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
 	case got := <-g.withdrawn:
@@ -71,8 +71,8 @@ func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
 	}
 }
 
-// noneWithdrawn checks that no approval was withdrawn so far.
-func (g *approvalGateway) noneWithdrawn(t *testing.T) {
+// checkNoneWithdrawn checks that no approval was withdrawn so far.
+func (g *approvalGateway) checkNoneWithdrawn(t *testing.T) {
 	t.Helper()
 	select {
 	case got := <-g.withdrawn:
@@ -111,8 +111,8 @@ func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	}
 }
 
-// ran returns the number of calls that ran after an approval.
-func (g *approvalGateway) ran() int {
+// runCount returns the number of calls that ran after an approval.
+func (g *approvalGateway) runCount() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.runs
@@ -128,7 +128,7 @@ type heldCall struct {
 
 // Recv implements grpc.ServerStreamingClient.
 func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
-	if c.gateway.broken() {
+	if c.gateway.panics() {
 		panic("a fault of this program")
 	}
 	select {
@@ -177,7 +177,7 @@ func (c client) waitForAnswer(id, want string) {
 func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newRestartableAt(t, gateway)
+	l := newRestartableServiceAt(t, gateway)
 	c := l.onBehalfOfUser(t, "ana")
 	id := c.createParked()
 	for range 5 {
@@ -188,39 +188,39 @@ func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	}
 	gateway.decide(t, answerOf("approved"))
 	c.waitForAnswer(id, "approved\nafter")
-	if n := gateway.ran(); n != 1 {
+	if n := gateway.runCount(); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
 	c.verifyMatches(id)
-	gateway.noneWithdrawn(t)
+	gateway.checkNoneWithdrawn(t)
 
 	// A second prompt of the same agent waits in the same way.
 	c.promptUntilParked(id)
 	gateway.tick(t)
 	gateway.decide(t, refusal(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
 	c.waitForAnswer(id, "line 1: approval_denied: denied by ben\nafter")
-	if n := gateway.ran(); n != 1 {
+	if n := gateway.runCount(); n != 1 {
 		t.Errorf("after a denied call, %d calls have run", n)
 	}
-	gateway.noneWithdrawn(t)
+	gateway.checkNoneWithdrawn(t)
 }
 
 // After a restart, a turn that waits for an approval continues when the approval is decided.
 func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newRestartableAt(t, gateway)
+	l := newRestartableServiceAt(t, gateway)
 	id := l.onBehalfOfUser(t, "ana").createParked()
 	gateway.tick(t)
 	l.close()
-	gateway.noneWithdrawn(t)
+	gateway.checkNoneWithdrawn(t)
 	l.start()
 	c := l.onBehalfOfUser(t, "ana")
 	gateway.tick(t)
 	gateway.tick(t)
 	gateway.decide(t, answerOf("approved"))
 	c.waitForAnswer(id, "approved\nafter")
-	if n := gateway.ran(); n != 1 {
+	if n := gateway.runCount(); n != 1 {
 		t.Errorf("the call ran %d times", n)
 	}
 	c.verifyMatches(id)
@@ -230,7 +230,7 @@ func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	c := newRestartableAt(t, gateway).onBehalfOfUser(t, "ana")
+	c := newRestartableServiceAt(t, gateway).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
 	ctx, cancel := context.WithCancel(c.ctx)
 	stream, err := c.PromptAgent(ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: "tool demo t\nsay after"})
@@ -253,7 +253,7 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	gateway.tick(t)
 	gateway.decide(t, answerOf("approved"))
 	c.waitForAnswer(id, "approved\nafter")
-	gateway.noneWithdrawn(t)
+	gateway.checkNoneWithdrawn(t)
 }
 
 // If the turn ends while it waits for an approval, the approval is withdrawn with the reason.
@@ -275,17 +275,17 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			gateway := newApprovalGateway()
-			c := newRestartableAt(t, gateway).onBehalfOfUser(t, "ana")
+			c := newRestartableServiceAt(t, gateway).onBehalfOfUser(t, "ana")
 			id := c.createParked()
 			gateway.tick(t)
-			gateway.away.Store(true) // so that the withdrawal has to be repeated
+			gateway.fails.Store(true) // so that the withdrawal has to be repeated
 			if err := tt.end(c, id); err != nil {
 				t.Fatal(err)
 			}
-			gateway.noneWithdrawn(t)
-			gateway.away.Store(false)
-			gateway.wasWithdrawn(t, tt.reason)
-			if n := gateway.ran(); n != 0 {
+			gateway.checkNoneWithdrawn(t)
+			gateway.fails.Store(false)
+			gateway.checkWithdrawn(t, tt.reason)
+			if n := gateway.runCount(); n != 0 {
 				t.Errorf("%d calls ran", n)
 			}
 		})
@@ -297,7 +297,7 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
-	l := newRestartableAt(t, gateway)
+	l := newRestartableServiceAt(t, gateway)
 	rights := toolManifest("t")
 	rights.Children = &wasmagentv1.ChildRight{Depth: 1, Count: 1}
 	ana := l.onBehalfOfUser(t, "ana")
@@ -310,16 +310,16 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: maker}); err != nil {
 		t.Fatal(err)
 	}
-	gateway.noneWithdrawn(t)
+	gateway.checkNoneWithdrawn(t)
 	l.close()
 	l.start()
 	ana = l.onBehalfOfUser(t, "ana")
-	gateway.wasWithdrawn(t, "an agent in the chain of this one has ended")
+	gateway.checkWithdrawn(t, "an agent in the chain of this one has ended")
 	eventually.Holds(t, "the guest has got the error", func() bool {
 		messages := ana.state(id).GetState().GetMessages()
 		return len(messages) > 0 && strings.Contains(messages[len(messages)-1].GetContent(), "creator_gone")
 	})
-	if n := gateway.ran(); n != 0 {
+	if n := gateway.runCount(); n != 0 {
 		t.Errorf("%d calls ran", n)
 	}
 }
@@ -333,8 +333,8 @@ func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 			t.Parallel()
 			gateway := newApprovalGateway()
 			var breaks atomic.Bool
-			gateway.broken = breaks.Load
-			l := newRestartableAt(t, gateway)
+			gateway.panics = breaks.Load
+			l := newRestartableServiceAt(t, gateway)
 			c := l.onBehalfOfUser(t, "ana")
 			id := c.createParked()
 			gateway.tick(t)
@@ -357,7 +357,7 @@ func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 			if failure.GetCause() != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL || !strings.Contains(failure.GetMessage(), "has a fault: the log of the wasmagent role has the details") || strings.Contains(failure.GetMessage(), "goroutine") {
 				t.Errorf("the failure of the agent is %v", failure)
 			}
-			gateway.wasWithdrawn(t, "has a fault")
+			gateway.checkWithdrawn(t, "has a fault")
 			if got := eventWords(c.events(id)); !strings.Contains(got, "parked tool, undone (the agent failed), lifecycle (failed)") {
 				t.Errorf("the journal is %s", got)
 			}

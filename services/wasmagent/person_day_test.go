@@ -42,7 +42,7 @@ func TestPersonDay_LimitsAllAgentsOfPerson(t *testing.T) {
 		"cost":   {wasmagent.PersonDay{Cost: "0.001"}, "all agents of ana together may use 0.001 US dollars a day, and 0.0012 are used; this renews at "},
 	} {
 		t.Run(name, func(t *testing.T) { // not in parallel, because the subtests share the provider
-			l := newRestartable(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+			l := newRestartableService(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 				return answerOf(""), nil
 			})
 			l.close()

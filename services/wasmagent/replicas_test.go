@@ -65,8 +65,8 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	proxy := network.Start(t, server.Addr())
 	gateway := &paymentGateway{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
 	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
-	start := func(source string) *restartable {
-		l := &restartable{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: fakeGateway{answer: gateway.answer}}
+	start := func(source string) *restartableService {
+		l := &restartableService{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: fakeGateway{answer: gateway.answer}}
 		l.start()
 		return l
 	}

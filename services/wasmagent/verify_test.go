@@ -172,7 +172,7 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 // A restart does not change the agents.
 func TestAgents_SurviveRestart(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	c := l.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief.")})
 	terminated := c.create(new(wasmagentv1.CreateAgentRequest))
@@ -211,7 +211,7 @@ func TestAgents_SurviveRestart(t *testing.T) {
 // Verify finds changed, removed, replaced and missing events.
 func TestVerify_FindsDamagedJournal(t *testing.T) {
 	t.Parallel()
-	l := newRestartable(t, nil)
+	l := newRestartableService(t, nil)
 	c := l.onBehalfOfUser(t, "ana")
 	for name, damage := range map[string]string{
 		"a byte":          "UPDATE events SET event = CAST(substr(event, 1, length(event) - 1) || char(33) AS BLOB) WHERE id = $1 AND place = 5",
@@ -249,7 +249,7 @@ func TestVerify_FindsDamagedJournal(t *testing.T) {
 func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
-	l := newRestartable(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	l := newRestartableService(t, func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 		if req.GetTool() == "plain" {
 			return answerOf("plain"), nil
 		}

@@ -310,7 +310,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 			return
 		case <-time.After(renewInterval):
 		}
-		if !s.store.Shared {
+		if !s.store.IsShared {
 			continue
 		}
 		var running []string

@@ -84,7 +84,7 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	if u := state.GetUsage(); u.GetFuel() <= 0 || u.GetEffects() != 5 || u.GetFileBytes() != int64(len("notes/a.txt"+"hello")) {
 		t.Errorf("the usage is %v", u)
 	}
-	if is, _ := c.stopped(id); is {
+	if is, _ := c.stopStatus(id); is {
 		t.Error("the agent is stopped before its last turn")
 	}
 	if last := c.mustPrompt(id, "say bye"); !last.GetIsStopped() || last.GetStopReason() != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
@@ -128,7 +128,7 @@ func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(0))})
-	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
+	if is, why := c.stopStatus(id); !is || why != wasmagentv1.StopReason_STOP_REASON_MAX_TURNS {
 		t.Errorf("the agent is stopped: %v, %v", is, why)
 	}
 }
@@ -213,7 +213,7 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 		return len(todos) == 1 && todos[0].GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS
 	})
 	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetWaiting().GetSince() != nil })
-	if is, _ := c.stopped(id); is {
+	if is, _ := c.stopStatus(id); is {
 		t.Errorf("the agent is stopped while it waits: %v", c.state(id).GetInfo())
 	}
 	_, _, err := c.prompt(id, "say me too")
@@ -223,7 +223,7 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if is, why := c.stopped(id); !is || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
+	if is, why := c.stopStatus(id); !is || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
 		t.Errorf("the agent is stopped: %v, %v", is, why)
 	}
 	rpctest.WantStatus(t, <-ended, codes.FailedPrecondition, "AGENT_STOPPED")
@@ -461,7 +461,7 @@ func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 // are removed to make space.
 func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
-	small := newRestartable(t, nil)
+	small := newRestartableService(t, nil)
 	small.close()
 	small.cfg.MaxBytesPerPerson = 256 << 20
 	small.start()

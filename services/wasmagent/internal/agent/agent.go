@@ -145,9 +145,9 @@ type Agent struct {
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored one, so that it has to be loaded again.
 	stale bool
-	// broken is the reason why the agent can't be changed any more: its journal is damaged, or the stored agent differs
+	// damage is the reason why the agent can't be changed any more: its journal is damaged, or the stored agent differs
 	// from its journal. It is nil otherwise.
-	broken error
+	damage error
 
 	// eventsStored is closed when events were stored; nil if no caller waits for that.
 	eventsStored chan struct{}
@@ -184,12 +184,12 @@ func (a *Agent) IsStale() bool {
 	return a.stale
 }
 
-// Broken returns the reason why the agent can't be changed any more: its journal is damaged, or the stored agent
+// Damage returns the reason why the agent can't be changed any more: its journal is damaged, or the stored agent
 // differs from its journal. It returns nil if no such damage is known.
-func (a *Agent) Broken() error {
+func (a *Agent) Damage() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.broken
+	return a.damage
 }
 
 // HasTurn reports whether a turn of the agent runs in this process.

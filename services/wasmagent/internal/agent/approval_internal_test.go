@@ -91,7 +91,7 @@ func TestPollApproval_CallIsNotRepeatedAfterLostAnswer(t *testing.T) {
 		host := &slowHost{approved: time.Now().Add(24 * time.Hour), loseAnswer: true}
 		a := &Agent{Deps: Deps{Host: host}}
 		result, err := a.pollApproval(&turn{ctx: t.Context()}, ToolCall{ApprovalID: "a-1", Progress: func(string) {}}, false)
-		if err != nil || host.runs != 1 || !result.Ran || result.Refused.Code != outcomeUnknown {
+		if err != nil || host.runs != 1 || !result.HasRun || result.Refused.Code != outcomeUnknown {
 			t.Errorf("%+v, %v, and the call ran %d times", result, err, host.runs)
 		}
 	})

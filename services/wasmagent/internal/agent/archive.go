@@ -48,7 +48,7 @@ func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 // first. If allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
 // [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], and [ErrNotCovered] unless allTheSame is set.
 func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
-	if err := a.Broken(); err != nil {
+	if err := a.Damage(); err != nil {
 		return c, err
 	}
 	saved, state, err := a.readStored(ctx)
@@ -84,7 +84,7 @@ func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.
 	switch {
 	case isDamage(err):
 		a.markDamaged(err)
-		return c, errors.Join(a.Broken(), a.invalidateOthers(ctx))
+		return c, errors.Join(a.Damage(), a.invalidateOthers(ctx))
 	case err == nil && len(covered.notCovered()) > 0 && !allTheSame:
 		err = ErrNotCovered
 	}

@@ -27,12 +27,12 @@ func (a *Agent) lockUnchecked(ctx context.Context, over bool) error {
 		a.mu.Lock()
 		wait := a.changeDone
 		switch {
-		case a.turn != nil, a.runsElsewhere && !over && a.broken == nil:
+		case a.turn != nil, a.runsElsewhere && !over && a.damage == nil:
 			a.mu.Unlock()
 			return ErrBusy
-		case a.broken != nil:
+		case a.damage != nil:
 			a.mu.Unlock()
-			return a.broken
+			return a.damage
 		case a.stale:
 			a.mu.Unlock()
 			return fmt.Errorf("%w: the agent has to be loaded again", ErrNotStored)
@@ -85,10 +85,10 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 // when it ends, so that no other change comes between.
 type forcedChange struct {
 	error
-	do func(next *state) (*wasmagentv1.Event, error)
-	// done is true if the change was made, and failed the error if it could not be made.
-	done   bool
-	failed error
+	change func(next *state) (*wasmagentv1.Event, error)
+	// isMade is true if the change was made, and err is the error if it could not be made.
+	isMade bool
+	err    error
 }
 
 // Unwrap returns the cause.
@@ -107,15 +107,15 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 		a.mu.Unlock()
 		switch {
 		case t != nil:
-			why := &forcedChange{error: cause, do: do}
+			why := &forcedChange{error: cause, change: do}
 			t.cancel(why)
 			select {
 			case <-t.done:
 			case <-ctx.Done(): // the turn ends nevertheless
 				return ctx.Err()
 			}
-			if why.done || why.failed != nil {
-				return why.failed
+			if why.isMade || why.err != nil {
+				return why.err
 			}
 		case elsewhere:
 			if err := a.takeOverTurn(ctx, cause.Error()); err != nil {

@@ -46,7 +46,7 @@ func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 		return fmt.Errorf("%w: its last events are missing", events.ErrChain)
 	}
 	if c.List != nil && c.stored.GetPlace() != head.GetPlace() {
-		return fmt.Errorf("%w: the last event of the kind stored is missing", events.ErrChain)
+		return fmt.Errorf("%w: the last event of the kind STORED is missing", events.ErrChain)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (a *Agent) checkJournalOnce(ctx context.Context) error {
 	}
 	c, err := a.readChain(ctx, a.ID, a.SavedRecord().GetHead(), nil)
 	if err == nil && (c.List == nil) != (a.journal.inventory == nil) {
-		err = fmt.Errorf("%w: the last event of the kind stored is missing", events.ErrChain)
+		err = fmt.Errorf("%w: the last event of the kind STORED is missing", events.ErrChain)
 	}
 	if err == nil && c.List != nil {
 		err = differenceError(c.List.Compare(a.journal.inventory))
@@ -174,7 +174,7 @@ func (a *Agent) checkJournalOnce(ctx context.Context) error {
 	switch {
 	case isDamage(err):
 		a.markDamaged(err)
-		return a.Broken()
+		return a.Damage()
 	case err != nil:
 		return err
 	}

@@ -36,11 +36,11 @@ func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error
 			err = fmt.Errorf("%w: %w", ErrTurnLost, storeErr)
 		}
 		if forced != nil {
-			forced.failed = storeErr
+			forced.err = storeErr
 		}
 	}
 	if forced != nil {
-		forced.done = true
+		forced.isMade = true
 	}
 	isStale := a.setEndState(next)
 	if err == nil {
@@ -74,7 +74,7 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *forcedChange, err error)
 	var event *wasmagentv1.Event
 	switch {
 	case forced != nil:
-		event, forced.failed = forced.do(next)
+		event, forced.err = forced.change(next)
 	case next.refusesPrompts():
 		event = &wasmagentv1.Event{
 			Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: withReason(stateName(next.status), next.refusalReason()),
@@ -99,7 +99,7 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn = nil
-	if a.broken != nil && next.status != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+	if a.damage != nil && next.status != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		next.status, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, a.failure
 	}
 	a.state = next

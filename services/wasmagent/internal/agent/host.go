@@ -80,17 +80,17 @@ type ToolResult struct {
 	Structured jsontext.Value `json:"structured,omitempty"`
 	// Failure is the gateway's status for a failed call of the mesh's own service.
 	Failure Failure `json:"-"`
-	// Refused is the reason why there is no result; nil if there is a result. Ran is true if the call was made
+	// Refused is the reason why there is no result; nil if there is a result. HasRun is true if the call was made
 	// nevertheless, or may have been made.
 	Refused *abi.Error `json:"-"`
-	Ran     bool       `json:"-"`
+	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
 	// DecisionID is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
-	// Denied is true if policy or the agent's rights deny the call.
-	Denied bool `json:"-"`
+	// IsDenied is true if policy or the agent's rights deny the call.
+	IsDenied bool `json:"-"`
 	// Waiting describes what the call waits for; nil if it does not wait.
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
@@ -178,7 +178,7 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 			return in, err
 		}
 		if refused != nil {
-			result = ToolResult{Refused: refused, Denied: true}
+			result = ToolResult{Refused: refused, IsDenied: true}
 			break
 		}
 		a.recordEffectEvent(t, wasmagentv1.EventKind_EVENT_KIND_SENT)
@@ -196,12 +196,12 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 			return in, err
 		}
 	}
-	t.madeCalls = t.madeCalls || lost != nil || result.Refused == nil || result.Ran
-	if lost == nil && result.Refused != nil && !result.Ran {
+	t.madeCalls = t.madeCalls || lost != nil || result.Refused == nil || result.HasRun
+	if lost == nil && result.Refused != nil && !result.HasRun {
 		giveBack()
 	}
 	t.eventContext = &wasmagentv1.Event{DecisionId: result.DecisionID, Code: result.Code, ApprovalId: call.ApprovalID}
-	if result.Denied {
+	if result.IsDenied {
 		a.mu.Lock()
 		a.usage.denied++
 		a.mu.Unlock()
@@ -221,10 +221,10 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost erro
 		t.eventContext.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
 		in.Error = &abi.Error{Code: outcomeUnknown, Message: lost.Error()}
 		return in, nil
-	case result.Denied && a.Rights().Union(time.Now()).GetStopOnDenial():
+	case result.IsDenied && a.Rights().Union(time.Now()).GetStopOnDenial():
 		return in, fmt.Errorf("%w: %s", errDenied, result.Refused.Message)
 	case result.Refused != nil:
-		if call.Model != "" && result.Ran {
+		if call.Model != "" && result.HasRun {
 			a.countEstimate(t, call)
 		}
 		in.Error = result.Refused
@@ -264,7 +264,7 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waits *wasmagentv1.Waiting
 		if result, err = a.pollApproval(t, call, goesOn); err == nil {
 			t.approval = ""
 		}
-		t.madeCalls = t.madeCalls || err == nil && (result.Refused == nil || result.Ran)
+		t.madeCalls = t.madeCalls || err == nil && (result.Refused == nil || result.HasRun)
 		return err
 	})
 	return result, err
@@ -285,9 +285,9 @@ func (a *Agent) pollApproval(t *turn, call ToolCall, lost bool) (ToolResult, err
 		switch {
 		case err != nil:
 			lost = true
-		case result.Waiting.GetApprovalId() == call.ApprovalID, result.Retryable && !result.Ran:
+		case result.Waiting.GetApprovalId() == call.ApprovalID, result.Retryable && !result.HasRun:
 		case lost && result.Refused != nil && mayHaveRun(result.Refused.Code):
-			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, but its answer was lost"}, Ran: true}, nil
+			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, but its answer was lost"}, HasRun: true}, nil
 		default:
 			return result, nil
 		}

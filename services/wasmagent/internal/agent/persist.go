@@ -189,8 +189,8 @@ func (a *Agent) markDamaged(err error) {
 		a.stale = true
 		return
 	}
-	a.broken = fmt.Errorf("%w. %s", err, damageAdvice)
-	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL, Message: a.broken.Error()}
+	a.damage = fmt.Errorf("%w. %s", err, damageAdvice)
+	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL, Message: a.damage.Error()}
 	if a.turn == nil && a.status != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		a.status = wasmagentv1.AgentState_AGENT_STATE_FAILED
 	}
@@ -272,7 +272,7 @@ func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// saveState stores a state together with the waiting events. An event of the kind stored is added, which records the
+// saveState stores a state together with the waiting events. An event of the kind STORED is added, which records the
 // content of the state.
 func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.BasisPrevious
@@ -296,7 +296,7 @@ func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) err
 	return nil
 }
 
-// storedChange returns the change that stores a state, and appends the event of the kind stored to the journal.
+// storedChange returns the change that stores a state, and appends the event of the kind STORED to the journal.
 func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
 	c = store.Change{Record: a.record(next), State: next.stateProto()}
 	digest, err := c.Pack()

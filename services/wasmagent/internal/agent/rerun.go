@@ -123,7 +123,7 @@ func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) err
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.instance == nil {
-		if r.instance, r.startFuel, err = r.Workers.Start(ctx, r.module, r.engineLimits(), r.origin(), r.Limits.Fuel, r.Limits.Deadline); err != nil {
+		if r.instance, r.startFuel, err = r.Workers.Start(ctx, r.module, r.engineLimits(), r.guestOrigin(), r.Limits.Fuel, r.Limits.Deadline); err != nil {
 			return r.hostError(err)
 		}
 	}

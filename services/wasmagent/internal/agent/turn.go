@@ -108,11 +108,11 @@ type Prompt struct {
 
 // Answer is the result of a prompt.
 type Answer struct {
-	// Text is the agent's answer; empty if Parked is set.
+	// Text is the agent's answer; empty if IsParked is set.
 	Text string
-	// Parked is true if the turn waits for an approval. It continues by itself.
-	Parked bool
-	// Agent describes the agent after the turn, or at the time of the return if Parked is set.
+	// IsParked is true if the turn waits for an approval. It continues by itself.
+	IsParked bool
+	// Agent describes the agent after the turn, or at the time of the return if IsParked is set.
 	Agent *wasmagentv1.Agent
 }
 
@@ -162,7 +162,7 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	case <-t.done:
 		return answer, err
 	default:
-		return Answer{Parked: true, Agent: a.Proto()}, nil
+		return Answer{IsParked: true, Agent: a.Proto()}, nil
 	}
 }
 
@@ -326,7 +326,7 @@ func (a *Agent) startGuest(t *turn) (err error) {
 }
 
 func (a *Agent) startNewGuest(t *turn) (err error) {
-	t.instance, t.startFuel, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.origin(), a.Limits.Fuel, a.Limits.Deadline)
+	t.instance, t.startFuel, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.guestOrigin(), a.Limits.Fuel, a.Limits.Deadline)
 	t.fuelUsed += t.startFuel
 	if err != nil {
 		t.failedOutput = worker.PrintedOf(err)
@@ -336,9 +336,9 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 	return nil
 }
 
-// origin returns the clock and the random seed of the guest at its start. They are always the same, so that the guest
-// can be run again from its journal.
-func (a *Agent) origin() engine.Origin {
+// guestOrigin returns the clock and the random seed of the guest at its start. They are always the same, so that the
+// guest can be run again from its journal.
+func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
 

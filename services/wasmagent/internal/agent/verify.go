@@ -94,7 +94,7 @@ func (a *Agent) canRunModules(ctx context.Context, modules map[string]bool) bool
 
 // invalidateOthers makes the other processes load the agent again.
 func (a *Agent) invalidateOthers(ctx context.Context) error {
-	if !a.Store.Shared {
+	if !a.Store.IsShared {
 		return nil
 	}
 	return storeError(a.Store.RaiseVersion(ctx, a.ID))
@@ -124,8 +124,8 @@ func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, sto
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
 	a.mu.Lock()
-	if err == nil && errors.Is(a.broken, events.ErrChain) {
-		err = a.broken
+	if err == nil && errors.Is(a.damage, events.ErrChain) {
+		err = a.damage
 	}
 	a.mu.Unlock()
 	if errors.Is(err, events.ErrChain) {

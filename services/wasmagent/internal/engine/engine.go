@@ -109,7 +109,7 @@ type Program struct {
 }
 
 // Compile parses, meters and compiles a module. That takes about a second for a module of Go's compiler, and does not
-// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrNotOffered] for a module that is not a
+// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] for a module that is not a
 // guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)
@@ -140,33 +140,33 @@ var signatures = map[string]wasmmeter.FuncType{
 	exportStep:    {Params: []wasmmeter.ValueType{wasmmeter.I32, wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I64}},
 }
 
-// checkGuest returns an error if a module is not a guest. Errors: [wasmmeter.ErrNotOffered].
+// checkGuest returns an error if a module is not a guest. Errors: [wasmmeter.ErrUnsupported].
 func checkGuest(m *wasmmeter.Module) error {
 	if m.Exported(exportCommand, wasmmeter.Func) {
-		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", wasmmeter.ErrNotOffered, exportCommand, buildModes)
+		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", wasmmeter.ErrUnsupported, exportCommand, buildModes)
 	}
 	if m.HasStart() {
-		return fmt.Errorf("%w: a start function; use the export %s instead", wasmmeter.ErrNotOffered, exportInit)
+		return fmt.Errorf("%w: a start function; use the export %s instead", wasmmeter.ErrUnsupported, exportInit)
 	}
 	for _, i := range m.Imports {
 		want, ok := imports[i.Module+"."+i.Name]
 		switch {
 		case !ok:
-			return fmt.Errorf("%w: the import %q of %q; guests get %s", wasmmeter.ErrNotOffered, i.Name, i.Module, strings.Join(importNames(), ", "))
+			return fmt.Errorf("%w: the import %q of %q; guests get %s", wasmmeter.ErrUnsupported, i.Name, i.Module, strings.Join(importNames(), ", "))
 		case !want.Equal(i.Type):
-			return fmt.Errorf("%w: the import %q of %q with another signature", wasmmeter.ErrNotOffered, i.Name, i.Module)
+			return fmt.Errorf("%w: the import %q of %q with another signature", wasmmeter.ErrUnsupported, i.Name, i.Module)
 		}
 	}
 	if m.Memory == nil || !m.Exported(exportMemory, wasmmeter.Memory) {
-		return fmt.Errorf("%w: a guest that does not export its memory as %q", wasmmeter.ErrNotOffered, exportMemory)
+		return fmt.Errorf("%w: a guest that does not export its memory as %q", wasmmeter.ErrUnsupported, exportMemory)
 	}
 	for name, want := range signatures {
 		got, ok := m.FuncExported(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%w: a guest without the function %q (ABI %d)", wasmmeter.ErrNotOffered, name, ABIVersion)
+			return fmt.Errorf("%w: a guest without the function %q (ABI %d)", wasmmeter.ErrUnsupported, name, ABIVersion)
 		case !want.Equal(got):
-			return fmt.Errorf("%w: the function %q with another signature (ABI %d)", wasmmeter.ErrNotOffered, name, ABIVersion)
+			return fmt.Errorf("%w: the function %q with another signature (ABI %d)", wasmmeter.ErrUnsupported, name, ABIVersion)
 		}
 	}
 	return nil

@@ -228,7 +228,7 @@ func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 		"invalid code":             {guesttest.HandMade{Step: guesttest.I32(1)}.Module(), "not a WebAssembly module"},
 	} {
 		_, err := e.Compile(t.Context(), c.text)
-		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, wasmmeter.ErrNotOffered) && !errors.Is(err, wasmmeter.ErrMalformed) {
+		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, wasmmeter.ErrUnsupported) && !errors.Is(err, wasmmeter.ErrMalformed) {
 			t.Errorf("%s is refused with %v, want %q", name, err, c.says)
 		}
 	}

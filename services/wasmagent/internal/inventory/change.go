@@ -27,7 +27,7 @@ const (
 	BasisFound Basis = "found"
 )
 
-// change is the envelope of an event of the kind stored, as JSON.
+// change is the envelope of an event of the kind STORED, as JSON.
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
@@ -118,7 +118,7 @@ type Covered struct {
 	State, Record string
 }
 
-// ReadDigests returns the digests from a change, which is the envelope of an event of the kind stored. Errors:
+// ReadDigests returns the digests from a change, which is the envelope of an event of the kind STORED. Errors:
 // [ErrChange].
 func ReadDigests(envelope []byte) (state, record string, err error) {
 	c, err := parseChange(envelope)
@@ -135,7 +135,7 @@ func parseChange(envelope []byte) (c change, err error) {
 	return c, nil
 }
 
-// Apply applies a change, which is the envelope of an event of the kind stored. place is the position of the event in
+// Apply applies a change, which is the envelope of an event of the kind STORED. place is the position of the event in
 // the journal, from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := parseChange(envelope)
@@ -145,7 +145,7 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == BasisPrevious && c.List != nil:
 	case next.Basis == BasisFound && c.List == nil, next.Basis == BasisCreated && place == 2:
-		// A change with the basis Made must be event 2, directly after the event of the agent's creation.
+		// A change with the basis BasisCreated must be event 2, directly after the event of the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

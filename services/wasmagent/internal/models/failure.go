@@ -43,12 +43,12 @@ type FailureError struct {
 	Tries int
 	// RetryAfter is the wait that the provider requests; 0 if it requests none.
 	RetryAfter time.Duration
-	// Charged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the cost,
-	// as counted or estimated.
-	Charged bool
+	// MayBeCharged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the
+	// cost, as counted or estimated.
+	MayBeCharged bool
 
-	// retryable is true if the question may be repeated.
-	retryable bool
+	// isRetryable is true if the question may be repeated.
+	isRetryable bool
 }
 
 // Error returns the text of the kind, followed by the provider's status and message.
@@ -121,18 +121,18 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	f := &FailureError{Kind: ErrRejected, Status: status, Message: reason.Message, RetryAfter: retryAfter(status, header, now)}
 	switch {
 	case status == http.StatusTooManyRequests:
-		f.Kind, f.retryable = ErrRateLimited, !quotaCodes[reason.Code] && !quotaCodes[reason.Type]
+		f.Kind, f.isRetryable = ErrRateLimited, !quotaCodes[reason.Code] && !quotaCodes[reason.Type]
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.Kind = ErrAuth
 	case status == http.StatusRequestTimeout, status >= http.StatusInternalServerError:
-		f.Kind, f.retryable = ErrOverloaded, true
+		f.Kind, f.isRetryable = ErrOverloaded, true
 	case status == http.StatusConflict && (f.RetryAfter > 0 || header.Get("X-Should-Retry") == "true"):
-		f.Kind, f.retryable = ErrOverloaded, true
+		f.Kind, f.isRetryable = ErrOverloaded, true
 	case status < http.StatusBadRequest:
 		f.Message = "the provider redirects to another address: configure that address as the provider's url"
 	}
 	if header.Get("X-Should-Retry") == "false" {
-		f.retryable = false
+		f.isRetryable = false
 	}
 	return f
 }
@@ -140,17 +140,17 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 // eventFailure returns the failure for an error event in a stream. begun is true if the answer had begun.
 func eventFailure(event []byte, begun bool) *FailureError {
 	reason := parseErrorObject(event)
-	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, retryable: true}
+	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, isRetryable: true}
 	switch reason.Type {
 	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests":
 		f.Kind = ErrRateLimited
 	case "authentication_error", "permission_error", "invalid_api_key":
-		f.Kind, f.retryable = ErrAuth, false
+		f.Kind, f.isRetryable = ErrAuth, false
 	case "invalid_request_error", "request_too_large", "not_found_error", "billing_error", "insufficient_quota":
-		f.Kind, f.retryable = ErrRejected, false
+		f.Kind, f.isRetryable = ErrRejected, false
 	}
 	if begun {
-		f.Kind, f.retryable, f.Charged = ErrInterrupted, false, true
+		f.Kind, f.isRetryable, f.MayBeCharged = ErrInterrupted, false, true
 	}
 	return f
 }

@@ -196,7 +196,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 	})
 	if f, ok := errors.AsType[*FailureError](err); ok {
 		f.Message = oneLine(m.errorScrubbers[provider].Log(f.Message))
-		if !f.Charged {
+		if !f.MayBeCharged {
 			return Answer{}, err
 		}
 	}

@@ -54,7 +54,7 @@ func (r Retry) run(ctx context.Context, progress func(string), once func() error
 		f.Tries = tries
 		wait := r.wait(tries, f.RetryAfter)
 		deadline, bounded := ctx.Deadline()
-		if !f.retryable || f.Charged || tries >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
+		if !f.isRetryable || f.MayBeCharged || tries >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
 			return f
 		}
 		progress(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), tries+1, r.Tries))

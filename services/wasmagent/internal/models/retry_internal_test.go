@@ -53,12 +53,12 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 		tries       int
 		least, most time.Duration
 	}{
-		"back-off":             {FailureError{Kind: ErrOverloaded, retryable: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
-		"as the provider says": {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, retryable: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
-		"too long":             {FailureError{Kind: ErrRateLimited, RetryAfter: 6 * time.Minute, retryable: true}, time.Hour, 1, 0, 0},
-		"forever":              {FailureError{Kind: ErrRateLimited, RetryAfter: math.MaxInt64, retryable: true}, time.Hour, 1, 0, 0},
-		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, retryable: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
-		"begun":                {FailureError{Kind: ErrInterrupted, Charged: true, retryable: true}, time.Hour, 1, 0, 0},
+		"back-off":             {FailureError{Kind: ErrOverloaded, isRetryable: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
+		"as the provider says": {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
+		"too long":             {FailureError{Kind: ErrRateLimited, RetryAfter: 6 * time.Minute, isRetryable: true}, time.Hour, 1, 0, 0},
+		"forever":              {FailureError{Kind: ErrRateLimited, RetryAfter: math.MaxInt64, isRetryable: true}, time.Hour, 1, 0, 0},
+		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
+		"begun":                {FailureError{Kind: ErrInterrupted, MayBeCharged: true, isRetryable: true}, time.Hour, 1, 0, 0},
 		"for good":             {FailureError{Kind: ErrRejected}, time.Hour, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestRetry_EndsWhenCallerCancels(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); cancel() }()
 		begin := time.Now()
-		err := Retry{5, time.Minute}.run(ctx, func(string) {}, func() error { return &FailureError{Kind: ErrOverloaded, retryable: true} })
+		err := Retry{5, time.Minute}.run(ctx, func(string) {}, func() error { return &FailureError{Kind: ErrOverloaded, isRetryable: true} })
 		if !errors.Is(err, context.Canceled) || time.Since(begin) != time.Second {
 			t.Errorf("after %s: %v", time.Since(begin), err)
 		}
@@ -123,8 +123,8 @@ func TestStatusFailure_HasKindOfStatus(t *testing.T) {
 			header.Set(name, value)
 		}
 		f := statusFailure(c.status, header, []byte(c.body), time.Now())
-		if !errors.Is(f, c.kind) || f.retryable != c.again || f.Charged {
-			t.Errorf("%d %v is %v, again %v", c.status, c.header, f, f.retryable)
+		if !errors.Is(f, c.kind) || f.isRetryable != c.again || f.MayBeCharged {
+			t.Errorf("%d %v is %v, again %v", c.status, c.header, f, f.isRetryable)
 		}
 	}
 }

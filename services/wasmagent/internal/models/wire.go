@@ -78,19 +78,19 @@ func transportError(ctx context.Context, err error, begun bool) error {
 	case found:
 		return failure
 	case errors.Is(err, errCutOff) && begun:
-		return &FailureError{Kind: ErrInterrupted, Charged: true}
+		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
 	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider got the question and may charge for it
-		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", Charged: true}
+		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", MayBeCharged: true}
 	case untrusted:
 		return &FailureError{Kind: ErrUnreachable, Message: "its certificate is not trusted"}
 	case errors.Is(err, errCutOff), isNet:
-		return &FailureError{Kind: ErrUnreachable, retryable: true}
+		return &FailureError{Kind: ErrUnreachable, isRetryable: true}
 	}
 	return malformed("an event of the stream can't be parsed")
 }
 
 func malformed(why string) *FailureError {
-	return &FailureError{Kind: ErrMalformed, Message: why, Charged: true}
+	return &FailureError{Kind: ErrMalformed, Message: why, MayBeCharged: true}
 }
 
 func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Message: why} }
@@ -98,7 +98,7 @@ func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected
 // missingEndError returns the error for a stream that ended without the end of the answer.
 func missingEndError(begun bool) *FailureError {
 	if begun {
-		return &FailureError{Kind: ErrInterrupted, Charged: true}
+		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
 	}
 	return malformed("it is empty")
 }

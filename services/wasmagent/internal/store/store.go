@@ -54,8 +54,8 @@ type Store struct {
 	db     *sqlstore.DB
 	states states
 	holder string
-	// Shared is true if other processes may use the store.
-	Shared bool
+	// IsShared is true if other processes may use the store.
+	IsShared bool
 }
 
 // Open opens a store, and creates or migrates its tables. The caller closes it.
@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, bucket.Close())
 	}
-	s := &Store{db: db, states: bucket, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
+	s := &Store{db: db, states: bucket, holder: cfg.Holder, IsShared: cfg.Source != sqlstore.SQLite}
 	if err := s.migrateCounters(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -245,7 +245,7 @@ func scan(from scanner) (*Row, error) {
 // leaseParams returns the parameters of the query for held turns: the holder of this process, and the time. A turn is
 // held if another holder has a lease that ends after that time.
 func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
-	if !s.Shared { // no other process uses the file, so no lease of another holder is valid
+	if !s.IsShared { // no other process uses the file, so no lease of another holder is valid
 		return s.holder, 1 << 62
 	}
 	return s.holder, sqlstore.Micros(tx.Now)

@@ -294,7 +294,7 @@ func TestLease_HidesTurnUntilSeized(t *testing.T) {
 		if left, err := s.AbandonedTurns(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
 			t.Errorf("the process that had the turn finds %v: %v", left, err)
 		}
-		if !s.Shared { // the store belongs to one process at a time
+		if !s.IsShared { // the store belongs to one process at a time
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
 			if left, otherErr := next.AbandonedTurns(t.Context()); err != nil || otherErr != nil || row.HeldElsewhere || len(left) != 1 {

@@ -21,41 +21,40 @@ type bodyWriter struct {
 	// code is the code of the body before charges are added. marks has the positions in code at which control flow
 	// joins or branches.
 	code  []byte
-	marks []mark
-	// temps is true if the function needs the temporary locals. calls is true if the function uses stack, because it
-	// calls
-	// other functions, or has loops, which call the refill function. values is the maximum number of values in its
-	// frame,
-	// apart from the locals: the values that calls and blocks take and return, and for each loop the locals once more.
-	temps, calls bool
-	values       int64
+	marks []flowMark
+	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function uses stack,
+	// because it calls other functions, or has loops, which call the refill function. values is the maximum number of
+	// values in its frame, apart from the locals: the values that calls and blocks take and return, and for each loop
+	// the locals once more.
+	needsTemps, usesStack bool
+	values                int64
 	// kinds has the types of the function's first locals.
 	kinds []ValueType
 
-	points []point
-	frames []int
-	uses   localUses
-	jumps  jumps
-	read   instruction
+	points  []chargePoint
+	frames  []int
+	uses    localUses
+	jumps   jumps
+	current instruction
 }
 
-// A mark is a position in the code, directly after the instruction that leads to the mark.
-type mark struct {
+// A flowMark is a position in the code, directly after the instruction that leads to the mark.
+type flowMark struct {
 	at int
 	op byte
-	// takes is true if a loop takes values.
-	takes bool
+	// takesValues is true if a loop takes values.
+	takesValues bool
 	// cost is the cost of the code between this mark and the next one.
 	cost int64
 }
 
-// A point is a mark at which fuel is charged. A point with the op opReturn is before a return, and returns the budget
-// instead.
-type point struct {
-	mark
-	// checks is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are
+// A chargePoint is a mark at which fuel is charged. A point with the op opReturn is before a return, and returns the
+// budget instead.
+type chargePoint struct {
+	flowMark
+	// checksFuel is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are
 	// saved if the fuel is not sufficient.
-	checks      bool
+	checksFuel  bool
 	savedLocals uint64
 }
 
@@ -82,10 +81,10 @@ func (b *bodyWriter) putBodies(grain int64) ([]byte, error) {
 	return out, nil
 }
 
-// checkLength returns [ErrTooMuch] if the metered code is too long.
+// checkLength returns [ErrLimitExceeded] if the metered code is too long.
 func checkLength(code []byte) error {
 	if len(code) > maxMetered {
-		return fmt.Errorf("%w: more than %d bytes of metered code", ErrTooMuch, maxMetered)
+		return fmt.Errorf("%w: more than %d bytes of metered code", ErrLimitExceeded, maxMetered)
 	}
 	return nil
 }
@@ -112,21 +111,21 @@ func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 		}
 	}
 	b.frame = 0
-	if b.calls {
+	if b.usesStack {
 		b.frame = frameOf(b.values+int64(b.locals), len(b.code))
 	}
 	b.placePoints(int64(1+declared), grain)
 	b.points[0].savedLocals = 1<<min(len(params), maxSavedLocals) - 1
 
 	runs := len(f.locals)
-	if b.temps {
+	if b.needsTemps {
 		runs++
 	}
 	out := putU32(nil, uint32(runs))
 	for _, run := range f.locals {
 		out = append(putU32(out, run.n), byte(run.kind))
 	}
-	if b.temps {
+	if b.needsTemps {
 		out = append(putU32(out, 2), byte(I32))
 	}
 	out = b.putBlock(out, typeIndex)
@@ -147,11 +146,11 @@ func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 // result of jumps.partLoops.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
-	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
+	b.code, b.marks, b.needsTemps, b.usesStack = b.code[:0], append(b.marks[:0], flowMark{op: entry}), false, false
 	b.values, b.uses = 0, localUses{open: b.uses.open[:0], sets: b.uses.sets[:0]}
 	b.jumps.begin(loops)
 	for depth := 0; ; {
-		i := &b.read
+		i := &b.current
 		b.readInstruction(r, i)
 		if r.err != nil {
 			return asMalformed(r.err)
@@ -159,7 +158,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 		switch i.op {
 		case opBlock, opLoop, opIf:
 			if depth++; depth > maxNesting {
-				return fmt.Errorf("%w: %d nested blocks; there may be %d", ErrTooMuch, depth, maxNesting)
+				return fmt.Errorf("%w: %d nested blocks; there may be %d", ErrLimitExceeded, depth, maxNesting)
 			}
 		case opElse:
 			if depth == 0 {
@@ -194,17 +193,17 @@ func (b *bodyWriter) putInstruction(i *instruction) {
 		b.code = putU32(append(b.code, opLocalSet), b.temp)
 		b.code = putU32(append(b.code, opLocalGet), b.budget)
 		b.code = putU32(append(b.code, opLocalGet), b.temp)
-		b.temps = true
+		b.needsTemps = true
 	case i.op == opBulk && i.sub >= opMemoryInit:
-		b.code, b.temps = b.putByteCharge(b.code), true
+		b.code, b.needsTemps = b.putByteCharge(b.code), true
 	case i.op == opMemoryGrow:
-		b.code, b.temps = b.putGrow(b.code), true
+		b.code, b.needsTemps = b.putGrow(b.code), true
 		return // grow has written the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
 		b.code = putU32(append(b.code, opLocalSet), b.budget)
-		b.calls = true
+		b.usesStack = true
 	}
 }
 
@@ -214,7 +213,7 @@ func (b *bodyWriter) addMark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {
 		b.values += int64(b.locals) + 4
-		b.calls = true
+		b.usesStack = true
 	}
 	switch i.op {
 	case opBlock, opLoop, opElse, opEnd:
@@ -223,13 +222,13 @@ func (b *bodyWriter) addMark(i *instruction) {
 	}
 	switch i.op {
 	case opBlock, opLoop, opIf, opElse, opEnd, opBr, opBrIf, opBrTable, opReturn, opUnreachable:
-		b.marks = append(b.marks, mark{at: len(b.code), op: i.op, takes: i.takes})
+		b.marks = append(b.marks, flowMark{at: len(b.code), op: i.op, takesValues: i.takesValues})
 	}
 }
 
-// asMalformed adds [ErrMalformed] to an error, unless it is [ErrNotOffered] or [ErrTooMuch].
+// asMalformed adds [ErrMalformed] to an error, unless it is [ErrUnsupported] or [ErrLimitExceeded].
 func asMalformed(err error) error {
-	if errors.Is(err, ErrNotOffered) || errors.Is(err, ErrTooMuch) {
+	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimitExceeded) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
@@ -242,7 +241,7 @@ func asMalformed(err error) error {
 // Each loop has a point, which checks the fuel. The entry of a function also has one, unless the function begins with a
 // loop.
 func (b *bodyWriter) placePoints(call, grain int64) {
-	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, checks: true}), b.frames[:0]
+	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
 	now, loops, straight := 0, 0, true
 	for _, m := range b.marks {
 		own := m.cost >= grain
@@ -253,8 +252,8 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case opLoop:
 			b.frames = append(b.frames, now)
 			now, own = len(b.points), false
-			b.points = append(b.points, point{mark: mark{at: m.at, op: opLoop, takes: m.takes, cost: 1}, checks: true, savedLocals: b.uses.sets[loops] & b.uses.reads})
-			b.points[0].checks = b.points[0].checks && !straight
+			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at, op: opLoop, takesValues: m.takesValues, cost: 1}, checksFuel: true, savedLocals: b.uses.sets[loops] & b.uses.reads})
+			b.points[0].checksFuel = b.points[0].checksFuel && !straight
 			loops++
 		case opIf:
 			b.frames = append(b.frames, now)
@@ -264,7 +263,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 			now = b.frames[len(b.frames)-1]
 			b.frames = b.frames[:len(b.frames)-1]
 		case opReturn:
-			b.points = append(b.points, point{mark: mark{at: m.at - 1, op: opReturn}})
+			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at - 1, op: opReturn}})
 			now, own = unreachable, false
 		case opBr, opBrTable, opUnreachable:
 			now, own = unreachable, false
@@ -274,7 +273,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		straight = straight && (m.op == opBlock || m.op == entry)
 		if own {
 			now = len(b.points)
-			b.points = append(b.points, point{mark: mark{at: m.at}})
+			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at}})
 		}
 		if now != unreachable {
 			b.points[now].cost += m.cost
@@ -292,12 +291,12 @@ func (b *bodyWriter) putBudget(out []byte) []byte {
 }
 
 // putCharge writes the code of a point.
-func (b *bodyWriter) putCharge(out []byte, p point) []byte {
+func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	if p.op == opReturn {
 		return b.putBudget(out)
 	}
 	cost, spent := p.cost<<stackBits, int64(0)
-	if p.checks {
+	if p.checksFuel {
 		spent = fuelSpent
 	}
 	if p.op == entry && b.frame > 0 {
@@ -308,7 +307,7 @@ func (b *bodyWriter) putCharge(out []byte, p point) []byte {
 	switch {
 	case spent == 0:
 		return putU32(append(b.putSubtraction(out, code), opLocalSet), b.budget)
-	case p.op == opLoop && !p.takes: // the guest's own loop can be restarted
+	case p.op == opLoop && !p.takesValues: // the guest's own loop can be restarted
 		return b.putCheck(out, code, spent, p.savedLocals)
 	}
 	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)

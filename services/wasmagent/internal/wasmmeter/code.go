@@ -72,8 +72,8 @@ type instruction struct {
 	local uint32
 	// number is the value of an i32.const.
 	number uint32
-	// takes is true if a block takes values. plain is true if a block neither takes nor returns values.
-	takes, plain bool
+	// takesValues is true if a block takes values. hasNoValues is true if a block neither takes nor returns values.
+	takesValues, hasNoValues bool
 	// labels has the targets of a branch: the number of blocks between the branch and the target, from 0.
 	labels []uint32
 	// text is the encoded instruction for the metered module. It is valid until the next instruction is read.
@@ -84,7 +84,7 @@ type instruction struct {
 func (s scope) readInstruction(r *reader, i *instruction) {
 	op := r.byte()
 	i.text = append(i.text[:0], op)
-	i.op, i.sub, i.values, i.takes, i.plain = op, 0, 0, false, false
+	i.op, i.sub, i.values, i.takesValues, i.hasNoValues = op, 0, 0, false, false
 	switch {
 	case op >= opBlock && op <= opIf, op >= opBr && op <= opBrTable, op == opCall, op == opCallIndirect:
 		i.text = s.controlOperands(r, i, i.text)
@@ -169,7 +169,7 @@ func otherOperands(r *reader, i *instruction, out []byte) []byte {
 		i.sub = r.u32()
 		return vector(r, i.sub, putU32(out, i.sub))
 	default:
-		r.fail(fmt.Errorf("%w: the instruction %#x", ErrNotOffered, op))
+		r.fail(fmt.Errorf("%w: the instruction %#x", ErrUnsupported, op))
 		return out
 	}
 }
@@ -190,13 +190,13 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 		if v >= int64(len(s.m.types)) {
 			r.fail(fmt.Errorf("there is no type %d", v))
 		} else {
-			i.values, i.takes = s.m.types[v].values(), len(s.m.types[v].Params) > 0
+			i.values, i.takesValues = s.m.types[v].values(), len(s.m.types[v].Params) > 0
 		}
 	case v == -64:
-		i.plain = true
+		i.hasNoValues = true
 	case v >= -5: // one value
 	case v == -16, v == -17:
-		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
+		r.fail(fmt.Errorf("%w: a reference", ErrUnsupported))
 	default:
 		r.fail(errors.New("is not a block type"))
 	}
@@ -224,7 +224,7 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 		return r.memoryIndex(out)
 	}
 	// These instructions drop segments or change tables, which are not part of a snapshot.
-	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrNotOffered, sub))
+	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrUnsupported, sub))
 	return out
 }
 
@@ -241,6 +241,6 @@ func vector(r *reader, sub uint32, out []byte) []byte {
 	case sub <= 255:
 		return out
 	}
-	r.fail(fmt.Errorf("%w: the instruction 0xfd %d", ErrNotOffered, sub))
+	r.fail(fmt.Errorf("%w: the instruction 0xfd %d", ErrUnsupported, sub))
 	return out
 }

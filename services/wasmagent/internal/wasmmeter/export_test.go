@@ -3,5 +3,5 @@ package wasmmeter
 // Grain exports the constant minSeparateCharge for tests.
 const Grain = minSeparateCharge
 
-// MeteredAt is [Module.Metered] with another grain, for tests.
+// MeteredAt is [Module.Metered] with another value of minSeparateCharge, for tests.
 func (m *Module) MeteredAt(grain int64) ([]byte, error) { return m.metered(grain) }

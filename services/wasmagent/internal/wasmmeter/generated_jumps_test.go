@@ -75,8 +75,8 @@ func (d *dispatcher) run(f *frame) signal {
 		if result > 0 {
 			return result
 		}
-		if f.instructions > tooLong {
-			return out
+		if f.instructions > maxInstructions {
+			return leaveFunction
 		}
 	}
 }
@@ -103,21 +103,21 @@ func (d *dispatcher) put(b []byte) []byte {
 	return append(b, 0x0b)
 }
 
-// counted reports whether the dispatcher counts how often the jump is made.
-func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
+// isCounted reports whether the dispatcher counts how often the jump is made.
+func (j jump) isCounted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// direct reports whether the meter makes the jump a direct branch. It does so if the jump goes forward, does not enter
-// a loop from outside, and leaves no values on the operand stack.
-func (j jump) direct() bool {
+// isDirect reports whether the meter makes the jump a direct branch. It does so if the jump goes forward, does not
+// enter a loop from outside, and leaves no values on the operand stack.
+func (j jump) isDirect() bool {
 	to := j.to.part(j.number)
-	return !j.counted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
+	return !j.isCounted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
 		return j.from < back[1] && back[1] <= to && to <= back[0]
 	})
 }
 
 func (j jump) run(f *frame) signal {
 	switch {
-	case j.counted():
+	case j.isCounted():
 		f.instructions += 7
 		if f.locals[j.to.count]--; f.locals[j.to.count] <= 0 {
 			return 0
@@ -131,7 +131,7 @@ func (j jump) run(f *frame) signal {
 	}
 	f.instructions += 3
 	f.locals[j.sets] = j.number
-	if j.direct() {
+	if j.isDirect() {
 		return signal(int(j.blocks) - (len(j.to.parts) - j.to.part(j.number)) + 1)
 	}
 	return signal(j.blocks + 1)
@@ -140,7 +140,7 @@ func (j jump) run(f *frame) signal {
 func (j jump) put(b []byte) []byte {
 	maybe := true
 	switch {
-	case j.counted():
+	case j.isCounted():
 		b = append(uleb(append(b, 0x41, 0, 0x20), j.to.count), 0x41, 1, 0x6b)
 		b = append(uleb(append(b, 0x22), j.to.count), 0x48, 0x04, 0x40)
 	case j.cond != nil:
@@ -222,7 +222,7 @@ func TestMetered_KeepsJumpWhenDispatcherReadsLocals(t *testing.T) {
 			t.Fatalf("with %d reads the global is %d here, want %d", reads, interpreter.globals[0], want)
 		}
 		for _, grain := range []int64{0, wasmmeter.Grain} {
-			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).same(t, interpreter)
+			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).checkSame(t, interpreter)
 		}
 	}
 }

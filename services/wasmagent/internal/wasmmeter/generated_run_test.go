@@ -19,29 +19,29 @@ func TestMetered_ComputesSameResults(t *testing.T) {
 		functions := program(rt)
 		interpreter := &machine{functions: functions, memory: make([]byte, memorySize), pages: 1}
 		interpreter.call(len(functions) - 1)
-		if interpreter.instructions > tooLong {
+		if interpreter.instructions > maxInstructions {
 			rt.Skip("takes too long")
 		}
 		text := wasm(functions)
 		exact := interpreter.instructions + interpreter.bytes + interpreter.added*8192 + interpreter.points
 		plain := runProgram(t, rt, text, 0)
-		plain.same(rt, interpreter)
+		plain.checkSame(rt, interpreter)
 		for _, each := range []int64{1, 777, 1_000_000} {
 			fine := runProgram(t, rt, meterAt(t, text, 0), each)
-			fine.same(rt, interpreter)
+			fine.checkSame(rt, interpreter)
 			if fine.fuel != exact {
 				rt.Fatalf("uses %d with the grain 0 and refills of %d; want %d", fine.fuel, each, exact)
 			}
 		}
 		coarse := runProgram(t, rt, meterAt(t, text, wasmmeter.Grain), 1000)
-		coarse.same(rt, interpreter)
+		coarse.checkSame(rt, interpreter)
 		if coarse.fuel < exact {
 			rt.Fatalf("uses %d, less than the exact cost of %d", coarse.fuel, exact)
 		}
 	})
 }
 
-type ran struct {
+type programResult struct {
 	memory  []byte
 	globals [globals]int32
 	fuel    int64
@@ -53,7 +53,7 @@ type testFailer interface {
 	Fatalf(format string, args ...any)
 }
 
-func runProgram(t *testing.T, rt testFailer, text []byte, each int64) ran {
+func runProgram(t *testing.T, rt testFailer, text []byte, each int64) programResult {
 	t.Helper()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
 	defer e.Close(t.Context())
@@ -68,7 +68,7 @@ func runProgram(t *testing.T, rt testFailer, text []byte, each int64) ran {
 		rt.Fatal(err)
 	}
 	memory, _ := in.Memory().Read(0, memorySize)
-	r := ran{memory: memory}
+	r := programResult{memory: memory}
 	if each == 0 {
 		return r
 	}
@@ -79,7 +79,7 @@ func runProgram(t *testing.T, rt testFailer, text []byte, each int64) ran {
 	return r
 }
 
-func (r ran) same(rt testFailer, interpreter *machine) {
+func (r programResult) checkSame(rt testFailer, interpreter *machine) {
 	if string(r.memory) != string(interpreter.memory) {
 		rt.Fatal("the memory differs")
 	}

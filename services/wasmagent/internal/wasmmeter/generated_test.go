@@ -12,8 +12,8 @@ import (
 const (
 	globals    = 2
 	memorySize = 1 << 16
-	// tooLong is the number of instructions after which the interpreter stops. Such a program is skipped.
-	tooLong = 200_000
+	// maxInstructions is the number of instructions after which the interpreter stops. Such a program is skipped.
+	maxInstructions = 200_000
 )
 
 // A machine interprets a program.
@@ -38,11 +38,11 @@ type function struct {
 	body   []node
 }
 
-// A signal says how a node ended: 0 means normally; n above 0 means by a branch out of n blocks; out means by leaving
-// the function.
+// A signal says how a node ended: 0 means normally; n above 0 means by a branch out of n blocks; leaveFunction means by
+// leaving the function.
 type signal int
 
-const out signal = -1
+const leaveFunction signal = -1
 
 // A node is an instruction or a block of a program.
 type node interface {
@@ -87,14 +87,14 @@ type (
 		body  []node
 	}
 	block struct{ body []node }
-	// leave branches out of this number of blocks if cond holds.
-	leave struct {
+	// branchIf branches out of this number of blocks if cond holds.
+	branchIf struct {
 		cond expr
 		out  uint32
 	}
-	always struct{ out uint32 }
-	finish struct{ cond expr }
-	table  struct {
+	branchAlways struct{ out uint32 }
+	returnIf     struct{ cond expr }
+	table        struct {
 		on      expr
 		a, b, c []node
 	}
@@ -259,8 +259,8 @@ func (l loop) run(f *frame) signal {
 		if f.locals[l.count]--; f.locals[l.count] == 0 {
 			return 0
 		}
-		if f.instructions > tooLong {
-			return out
+		if f.instructions > maxInstructions {
+			return leaveFunction
 		}
 	}
 }
@@ -274,7 +274,7 @@ func (l loop) put(b []byte) []byte {
 func (s block) run(f *frame) signal { return afterBlock(runAll(f, s.body)) }
 func (s block) put(b []byte) []byte { return append(putAll(append(b, 0x02, 0x40), s.body), 0x0b) }
 
-func (s leave) run(f *frame) signal {
+func (s branchIf) run(f *frame) signal {
 	v := s.cond.value(f)
 	f.instructions++
 	if v != 0 {
@@ -282,21 +282,21 @@ func (s leave) run(f *frame) signal {
 	}
 	return 0
 }
-func (s leave) put(b []byte) []byte { return uleb(append(s.cond.put(b), 0x0d), s.out) }
+func (s branchIf) put(b []byte) []byte { return uleb(append(s.cond.put(b), 0x0d), s.out) }
 
-func (s always) run(f *frame) signal { f.instructions++; return signal(s.out + 1) }
-func (s always) put(b []byte) []byte { return uleb(append(b, 0x0c), s.out) }
+func (s branchAlways) run(f *frame) signal { f.instructions++; return signal(s.out + 1) }
+func (s branchAlways) put(b []byte) []byte { return uleb(append(b, 0x0c), s.out) }
 
-func (s finish) run(f *frame) signal {
+func (s returnIf) run(f *frame) signal {
 	v := s.cond.value(f)
 	f.instructions++
 	if v != 0 {
 		f.instructions++
-		return out
+		return leaveFunction
 	}
 	return 0
 }
-func (s finish) put(b []byte) []byte { return append(s.cond.put(b), 0x04, 0x40, 0x0f, 0x0b) }
+func (s returnIf) put(b []byte) []byte { return append(s.cond.put(b), 0x04, 0x40, 0x0f, 0x0b) }
 
 func (s table) run(f *frame) signal {
 	v := s.on.value(f)
@@ -336,8 +336,8 @@ func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)
 	runAll(&frame{machine: m, locals: make([]int32, fn.locals)}, fn.body)
-	if m.instructions > tooLong {
-		return out
+	if m.instructions > maxInstructions {
+		return leaveFunction
 	}
 	return 0
 }
@@ -442,11 +442,11 @@ func (m *generator) node(depth int) node {
 		return table{m.expr(1), m.body(depth-1, true, true), m.body(depth-1, true), m.body(depth - 1)}
 	case 11:
 		if m.fn == 0 {
-			return finish{m.expr(2)}
+			return returnIf{m.expr(2)}
 		}
 		return call{uint32(m.n(m.fn-1, "function"))}
 	case 12:
-		return finish{m.expr(2)}
+		return returnIf{m.expr(2)}
 	case 13, 14:
 		return m.dispatcher(depth)
 	case 15, 16:
@@ -466,9 +466,9 @@ func (m *generator) node(depth int) node {
 	}
 	to := may[m.n(len(may)-1, "label")]
 	if m.n(3, "always") == 0 {
-		return always{to}
+		return branchAlways{to}
 	}
-	return leave{m.expr(2), to}
+	return branchIf{m.expr(2), to}
 }
 
 func program(t *rapid.T) []function {

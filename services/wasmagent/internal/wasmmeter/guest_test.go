@@ -23,7 +23,7 @@ var workloads = []struct {
 	n    uint64
 }{{"spin", 10_000_000}, {"fib", 25}, {"codec", 400}, {"hash", 10_000}, {"order", 2}, {"text", 40}, {"matrix", 20}}
 
-func guest(t testing.TB) []byte {
+func guestModule(t testing.TB) []byte {
 	t.Helper()
 	return guesttest.Module(t, "./testdata/guest")
 }
@@ -54,7 +54,7 @@ func TestMetered_FuelIsDeterministic(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
 	wasi_snapshot_preview1.MustInstantiate(t.Context(), e)
-	plain, c := e.start(t, e.compile(t, guest(t))), e.compile(t, meterAt(t, guest(t), wasmmeter.Grain))
+	plain, c := e.start(t, e.compile(t, guestModule(t))), e.compile(t, meterAt(t, guestModule(t), wasmmeter.Grain))
 	for _, w := range workloads {
 		n := max(1, w.n/1000)
 		want, err := callFunction(t.Context(), plain, plain.ExportedFunction(w.name), n)
@@ -133,7 +133,7 @@ func BenchmarkFuel(b *testing.B) {
 		s.engine.each, s.engine.most = 100_000, 1<<60
 		wasi_snapshot_preview1.MustInstantiate(b.Context(), s.engine)
 		for i := range places {
-			s.in = append(s.in, s.engine.start(b, s.engine.compile(b, text(shiftedModule(b, guest(b), i)))))
+			s.in = append(s.in, s.engine.start(b, s.engine.compile(b, text(shiftedModule(b, guestModule(b), i)))))
 		}
 		sides = append(sides, s)
 	}

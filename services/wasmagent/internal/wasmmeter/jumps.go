@@ -44,14 +44,14 @@ type jumps struct {
 
 // lastInstructions describes the sequence of instructions that was read last.
 type lastInstructions struct {
-	// start is the index of a loop after whose start only starts of blocks were read; none if there is no such loop.
-	// finds is true if the last instruction was the first one after these starts, and read a local.
-	start int
-	finds bool
-	// known is true if the last instruction was a constant, and number is its value. sets is true if the last two
-	// instructions set a local to the constant.
-	known, sets bool
-	number      uint32
+	// loopStart is the index of a loop after whose start only starts of blocks were read; none if there is no such
+	// loop. readsLocal is true if the last instruction was the first one after these starts, and read a local.
+	loopStart  int
+	readsLocal bool
+	// isConstant is true if the last instruction was a constant, and number is its value. setsLocal is true if the last
+	// two instructions set a local to the constant.
+	isConstant, setsLocal bool
+	number                uint32
 	// local is the local that was read or set.
 	local uint32
 }
@@ -62,23 +62,23 @@ const none = -1
 // begin starts the reading of a function. loops is nil in the first pass. In the second pass, it is the result of
 // partLoops.
 func (j *jumps) begin(loops [][]int) {
-	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{start: none}}
+	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{loopStart: none}}
 }
 
 // follow processes the next instruction. In the second pass, it replaces a jump by a direct branch if that is possible.
 func (j *jumps) follow(i *instruction) {
 	previous := j.lastInstructions
-	j.lastInstructions = lastInstructions{start: none}
+	j.lastInstructions = lastInstructions{loopStart: none}
 	switch i.op {
 	case opLoop:
 		j.frames = append(j.frames, none)
-		if i.plain {
-			j.start = len(j.frames) - 1
+		if i.hasNoValues {
+			j.loopStart = len(j.frames) - 1
 		}
 	case opBlock:
 		j.frames = append(j.frames, none)
-		if i.plain && !previous.finds {
-			j.start = previous.start
+		if i.hasNoValues && !previous.readsLocal {
+			j.loopStart = previous.loopStart
 		}
 	case opIf:
 		j.frames = append(j.frames, none)
@@ -93,19 +93,19 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		if previous.start != none && !previous.finds { // further values would stay on the stack
-			j.start, j.finds, j.local = previous.start, true, i.local
+		if previous.loopStart != none && !previous.readsLocal { // further values would stay on the stack
+			j.loopStart, j.readsLocal, j.local = previous.loopStart, true, i.local
 		}
 	case opBrTable:
-		if previous.finds {
+		if previous.readsLocal {
 			j.dispatch(previous, i.labels)
 		}
 	case opI32Const:
-		j.known, j.number = true, i.number
+		j.isConstant, j.number = true, i.number
 	case opLocalSet:
-		j.sets, j.number, j.local = previous.known, previous.number, i.local
+		j.setsLocal, j.number, j.local = previous.isConstant, previous.number, i.local
 	case opBr:
-		if previous.sets {
+		if previous.setsLocal {
 			j.jump(previous, i)
 		}
 	}
@@ -113,7 +113,7 @@ func (j *jumps) follow(i *instruction) {
 
 // dispatch records that a loop is a dispatcher.
 func (j *jumps) dispatch(previous lastInstructions, labels []uint32) {
-	d := dispatcher{id: j.next, frame: previous.start, inner: len(j.frames) - 1, local: previous.local, part: none}
+	d := dispatcher{id: j.next, frame: previous.loopStart, inner: len(j.frames) - 1, local: previous.local, part: none}
 	for _, label := range labels {
 		part := int(label)
 		if d.inner-part <= d.frame { // the loop itself, or a block around it

@@ -227,8 +227,8 @@ func (t FuncType) put(out []byte) []byte {
 func (c constant) put(out []byte) []byte { return append(append(append(out, c.op), c.bits...), opEnd) }
 
 func (s Size) put(out []byte) []byte {
-	out = putU32(append(out, flagByte(s.Bounded)), s.Min)
-	if s.Bounded {
+	out = putU32(append(out, flagByte(s.HasMax)), s.Min)
+	if s.HasMax {
 		out = putU32(out, s.Max)
 	}
 	return out

@@ -14,10 +14,10 @@ import (
 var (
 	// ErrMalformed means that the bytes are not a core WebAssembly module.
 	ErrMalformed = errors.New("is not a WebAssembly module")
-	// ErrNotOffered means that the module uses a feature that guests may not use.
-	ErrNotOffered = errors.New("is not offered to guests")
-	// ErrTooMuch means that the module exceeds a bound.
-	ErrTooMuch = errors.New("is more than a guest may have")
+	// ErrUnsupported means that the module uses a feature that guests may not use.
+	ErrUnsupported = errors.New("is not offered to guests")
+	// ErrLimitExceeded means that the module exceeds a bound.
+	ErrLimitExceeded = errors.New("is more than a guest may have")
 )
 
 // A ValueType is a value type of the binary format (WebAssembly 2.0, section 5.3.1).
@@ -65,9 +65,9 @@ type Export struct {
 // Size has the limits of a memory or a table.
 type Size struct {
 	Min uint32
-	// Max is the maximum size; it has no meaning if Bounded is false.
-	Max     uint32
-	Bounded bool
+	// Max is the maximum size; it has no meaning if HasMax is false.
+	Max    uint32
+	HasMax bool
 }
 
 // A Module is a parsed module. It is immutable.

@@ -32,14 +32,14 @@ var order = [...]int{
 }
 
 // Parse parses a module. It does not check the types of operands, so the engine still has to validate the result. The
-// caller must not change text afterwards. Errors: [ErrMalformed], [ErrNotOffered], [ErrTooMuch].
+// caller must not change text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
-		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrTooMuch, len(text), maxSize)
+		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrLimitExceeded, len(text), maxSize)
 	}
 	if !bytes.HasPrefix(text, header) {
 		if len(text) >= 8 && bytes.HasPrefix(text, header[:4]) && text[6] == 1 {
-			return nil, fmt.Errorf("%w: a component; build a core module, for example with the target wasip1", ErrNotOffered)
+			return nil, fmt.Errorf("%w: a component; build a core module, for example with the target wasip1", ErrUnsupported)
 		}
 		return nil, fmt.Errorf("%w: it does not begin with the header of version 1", ErrMalformed)
 	}
@@ -71,7 +71,7 @@ func Parse(text []byte) (*Module, error) {
 		r.fail(fmt.Errorf("%d data segments, but the data count is %d", len(m.data), *m.dataCount))
 	}
 	if r.err != nil {
-		if errors.Is(r.err, ErrNotOffered) || errors.Is(r.err, ErrTooMuch) {
+		if errors.Is(r.err, ErrUnsupported) || errors.Is(r.err, ErrLimitExceeded) {
 			return nil, r.err
 		}
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, r.err)
@@ -82,7 +82,7 @@ func Parse(text []byte) (*Module, error) {
 func (m *Module) section(id byte, r *reader) {
 	switch id {
 	case customSection:
-		m.custom(r)
+		m.customSectionNames(r)
 		return
 	case typeSection:
 		for range r.count("types", maxTypes) {
@@ -99,7 +99,7 @@ func (m *Module) section(id byte, r *reader) {
 	case tableSection:
 		for range r.count("tables", maxTables) {
 			if kind := r.byte(); kind != 0x70 {
-				r.fail(fmt.Errorf("%w: a table of another type than functions", ErrNotOffered))
+				r.fail(fmt.Errorf("%w: a table of another type than functions", ErrUnsupported))
 			}
 			m.tables = append(m.tables, r.size("entries of a table", maxTable, 1<<32-1))
 		}
@@ -145,7 +145,7 @@ func (r *reader) valueType() ValueType {
 	case I32, I64, F32, F64, V128:
 		return t
 	case 0x70, 0x6f:
-		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
+		r.fail(fmt.Errorf("%w: a reference", ErrUnsupported))
 	default:
 		r.fail(fmt.Errorf("%#x is not a value type", byte(t)))
 	}
@@ -176,11 +176,11 @@ func (r *reader) funcType() (t FuncType) {
 // size reads the limits of a memory or a table. most bounds the initial size, and sayable is the largest maximum that
 // the format allows.
 func (r *reader) size(what string, most, sayable uint32) (s Size) {
-	s.Bounded = r.flag()
+	s.HasMax = r.flag()
 	if s.Min = r.u32(); s.Min > most {
-		r.fail(fmt.Errorf("%w: %d %s at the start; there may be %d", ErrTooMuch, s.Min, what, most))
+		r.fail(fmt.Errorf("%w: %d %s at the start; there may be %d", ErrLimitExceeded, s.Min, what, most))
 	}
-	if s.Bounded {
+	if s.HasMax {
 		if s.Max = r.u32(); s.Max < s.Min || s.Max > sayable {
 			r.fail(fmt.Errorf("%d to %d %s", s.Min, s.Max, what))
 		}
@@ -201,10 +201,10 @@ func (r *reader) constant() (c constant) {
 	case 0x44:
 		c.bits = r.bytes(8)
 	default:
-		r.fail(fmt.Errorf("%w: a constant that is not a number (%#x)", ErrNotOffered, c.op))
+		r.fail(fmt.Errorf("%w: a constant that is not a number (%#x)", ErrUnsupported, c.op))
 	}
 	if r.err == nil && r.byte() != opEnd {
-		r.fail(fmt.Errorf("%w: a constant of more than one number", ErrNotOffered))
+		r.fail(fmt.Errorf("%w: a constant of more than one number", ErrUnsupported))
 	}
 	return c
 }
@@ -230,7 +230,7 @@ func (m *Module) funcIndex(r *reader) uint32 {
 func (m *Module) importFunc(r *reader) {
 	from, name := r.name(), r.name()
 	if kind := Kind(r.byte()); r.err == nil && kind != Func {
-		r.fail(fmt.Errorf("%w: the import %q of %q, which is not a function", ErrNotOffered, name, from))
+		r.fail(fmt.Errorf("%w: the import %q of %q, which is not a function", ErrUnsupported, name, from))
 		return
 	}
 	t := m.typeIndex(r)
@@ -260,7 +260,7 @@ func (m *Module) export(r *reader) {
 	case uint64(e.Index) >= uint64(count):
 		r.fail(fmt.Errorf("the export %q refers to nothing", e.Name))
 	case bytes.HasPrefix([]byte(e.Name), []byte(ownPrefix)):
-		r.fail(fmt.Errorf("%w: the export %q, whose name is reserved", ErrNotOffered, e.Name))
+		r.fail(fmt.Errorf("%w: the export %q, whose name is reserved", ErrUnsupported, e.Name))
 	}
 	m.Exports = append(m.Exports, e)
 }
@@ -279,7 +279,7 @@ func (m *Module) element(r *reader) (e element) {
 			r.fail(errors.New("an element segment without functions"))
 		}
 	default:
-		r.fail(fmt.Errorf("%w: an element segment of the form %d", ErrNotOffered, form))
+		r.fail(fmt.Errorf("%w: an element segment of the form %d", ErrUnsupported, form))
 	}
 	for range r.count("elements", maxTable) {
 		e.functions = append(e.functions, m.funcIndex(r))
@@ -310,7 +310,7 @@ func (m *Module) body(r *reader) {
 		return
 	}
 	if len(part.text) > maxBody {
-		r.fail(fmt.Errorf("%w: function %d has %d bytes; it may have %d", ErrTooMuch, len(m.Imports)+len(m.bodies), len(part.text), maxBody))
+		r.fail(fmt.Errorf("%w: function %d has %d bytes; it may have %d", ErrLimitExceeded, len(m.Imports)+len(m.bodies), len(part.text), maxBody))
 		return
 	}
 	var b body
@@ -318,7 +318,7 @@ func (m *Module) body(r *reader) {
 	for range part.count("runs of locals", maxLocals) {
 		run := localRun{n: part.u32(), kind: part.valueType()}
 		if all += uint64(run.n); all > maxLocals {
-			part.fail(fmt.Errorf("%w: %d locals; a function may have %d", ErrTooMuch, all, maxLocals))
+			part.fail(fmt.Errorf("%w: %d locals; a function may have %d", ErrLimitExceeded, all, maxLocals))
 			break
 		}
 		b.locals = append(b.locals, run)
@@ -330,9 +330,9 @@ func (m *Module) body(r *reader) {
 	}
 }
 
-// custom reads the names of functions, which are used in stack traces of failed guests. Names that can't be parsed are
-// ignored, as the specification requires (section 7.4).
-func (m *Module) custom(r *reader) {
+// customSectionNames reads the names of functions, which are used in stack traces of failed guests. Names that can't be
+// parsed are ignored, as the specification requires (section 7.4).
+func (m *Module) customSectionNames(r *reader) {
 	if r.name() != "name" || r.err != nil {
 		return
 	}

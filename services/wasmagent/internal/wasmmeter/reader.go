@@ -112,7 +112,7 @@ func (r *reader) name() string {
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {
-		r.fail(fmt.Errorf("%w: %d %s; there may be %d", ErrTooMuch, n, what, most))
+		r.fail(fmt.Errorf("%w: %d %s; there may be %d", ErrLimitExceeded, n, what, most))
 		return 0
 	}
 	if uint64(n) > uint64(len(r.text)-r.at) {

@@ -136,7 +136,7 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("%d scripts, %v", len(scripts), err)
 	}
-	var all tally
+	var all testCounts
 	for _, path := range scripts {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -146,11 +146,11 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 		if err := json.Unmarshal(text, &script); err != nil {
 			t.Fatal(err)
 		}
-		r := &runner{t: t, engine: newEngine(t, wazero.NewRuntimeConfigCompiler()), dir: filepath.Dir(path), tally: &all}
-		r.supply()
+		r := &runner{t: t, engine: newEngine(t, wazero.NewRuntimeConfigCompiler()), dir: filepath.Dir(path), testCounts: &all}
+		r.provideImports()
 		for _, c := range script.Commands {
 			r.where = fmt.Sprintf("%s:%d", strings.TrimSuffix(filepath.Base(path), ".json"), c.Line)
-			r.do(c)
+			r.runCommand(c)
 		}
 	}
 	t.Logf("%+v", all)
@@ -159,8 +159,8 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 	}
 }
 
-// tally counts the modules and calls of the test suite.
-type tally struct {
+// testCounts counts the modules and calls of the test suite.
+type testCounts struct {
 	// Metered is the number of modules that ran, NotOffered that of modules that use features that are not offered, and
 	// Refused that of invalid modules.
 	Metered, NotOffered, Refused int
@@ -171,7 +171,7 @@ type tally struct {
 
 // A runner runs a script.
 type runner struct {
-	*tally
+	*testCounts
 	t      *testing.T
 	engine *engine
 	dir    string
@@ -184,8 +184,8 @@ type runner struct {
 	shared, unknown bool
 }
 
-// supply provides the imports of scripts.
-func (r *runner) supply() {
+// provideImports provides the imports of scripts.
+func (r *runner) provideImports() {
 	r.named = make(map[string]api.Module)
 	b := r.engine.NewHostModuleBuilder("spectest")
 	for name, params := range map[string][]api.ValueType{
@@ -200,7 +200,7 @@ func (r *runner) supply() {
 	}
 }
 
-func (r *runner) do(c scriptCommand) {
+func (r *runner) runCommand(c scriptCommand) {
 	switch c.Type {
 	case "module":
 		r.last = r.load(c)
@@ -212,7 +212,7 @@ func (r *runner) do(c scriptCommand) {
 	case "action":
 		r.call(c)
 	case "assert_return":
-		r.returns(c)
+		r.checkReturn(c)
 	case "assert_trap", "assert_exhaustion":
 		if _, err, ok := r.call(c); !ok {
 			r.Passed++
@@ -223,7 +223,7 @@ func (r *runner) do(c scriptCommand) {
 		}
 	case "assert_invalid", "assert_malformed":
 		if c.ModuleType != "text" {
-			r.refused(c)
+			r.checkRefused(c)
 		}
 	case "assert_unlinkable", "assert_uninstantiable":
 	default:
@@ -238,8 +238,8 @@ func (r *runner) load(c scriptCommand) api.Module {
 		r.t.Fatal(err)
 	}
 	out, err := meterModule(text)
-	if errors.Is(err, wasmmeter.ErrNotOffered) || errors.Is(err, wasmmeter.ErrTooMuch) {
-		r.notOffered()
+	if errors.Is(err, wasmmeter.ErrUnsupported) || errors.Is(err, wasmmeter.ErrLimitExceeded) {
+		r.countNotOffered()
 		return nil
 	}
 	if err != nil {
@@ -253,16 +253,16 @@ func (r *runner) load(c scriptCommand) api.Module {
 		if _, plain := r.engine.InstantiateWithConfig(r.t.Context(), text, wazero.NewModuleConfig().WithName("")); plain == nil {
 			r.t.Errorf("%s: the original starts, but the metered module does not: %v", r.where, err)
 		}
-		r.notOffered()
+		r.countNotOffered()
 		return nil
 	}
 	r.Metered++
 	return in
 }
 
-// notOffered counts a module that does not run. If modules share state, the module might have changed the state. Then
-// the results of later calls are unknown.
-func (r *runner) notOffered() {
+// countNotOffered counts a module that does not run. If modules share state, the module might have changed the state.
+// Then the results of later calls are unknown.
+func (r *runner) countNotOffered() {
 	r.NotOffered++
 	r.unknown = r.unknown || r.shared
 }
@@ -275,8 +275,8 @@ func meterModule(text []byte) ([]byte, error) {
 	return m.Metered()
 }
 
-// refused checks that this package or the engine refuses an invalid module.
-func (r *runner) refused(c scriptCommand) {
+// checkRefused checks that this package or the engine refuses an invalid module.
+func (r *runner) checkRefused(c scriptCommand) {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
 		r.t.Fatal(err)
@@ -318,7 +318,7 @@ func (r *runner) call(c scriptCommand) (words []uint64, _ error, ok bool) {
 	return slices.Clone(words), err, true
 }
 
-func (r *runner) returns(c scriptCommand) {
+func (r *runner) checkReturn(c scriptCommand) {
 	words, err, ok := r.call(c)
 	if !ok {
 		r.Passed++

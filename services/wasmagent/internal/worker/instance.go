@@ -66,7 +66,7 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 		fuel, err := engineError(err)
 		return nil, fuel, p.workerError(ctx, err)
 	}
-	p.startedInstance.Store(true)
+	p.hasStartedInstance.Store(true)
 	in.printed = resp.GetPrinted()
 	return in, resp.GetFuel(), nil
 }

@@ -29,9 +29,10 @@ type process struct {
 	stderrTail *tailWriter
 	// ended is closed after the process has ended.
 	ended chan struct{}
-	// startedInstance is true if the process has started an instance. instances is the number of its present instances.
-	startedInstance atomic.Bool
-	instances       atomic.Int64
+	// hasStartedInstance is true if the process has started an instance. instances is the number of its present
+	// instances.
+	hasStartedInstance atomic.Bool
+	instances          atomic.Int64
 	// pausing is held during a pause, so that only one instance pauses at a time.
 	pausing sync.Mutex
 

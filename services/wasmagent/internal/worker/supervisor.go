@@ -176,7 +176,7 @@ func (slot *workerSlot) ended() bool {
 // recordEnd logs the end of a worker, and frees its slot.
 func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	s.log.WarnContext(ctx, "a worker of agents ended", "state", slot.process.cmd.ProcessState.String(), "lived", time.Since(slot.process.began).Round(time.Millisecond), "said", slot.process.stderrTail.String())
-	if slot.delayStart(); slot.process.startedInstance.Load() {
+	if slot.delayStart(); slot.process.hasStartedInstance.Load() {
 		slot.pause, slot.next = 0, time.Time{}
 	}
 	slot.process = nil
