@@ -189,7 +189,7 @@ func TestRole_ExitCodes(t *testing.T) {
 		{"one that the environment names", []string{"SLUICE_CONFIG=none.yaml"}, nil, 1, "the configuration none.yaml does not exist"},
 		{"the flag before the environment", []string{"SLUICE_CONFIG=none.yaml"}, []string{"--config", bare}, 1, "tls.dir is not set"},
 		{"a broken variable", []string{"SLUICE_LISTEN=x"}, []string{"--config", file}, 1, "the environment variable SLUICE_LISTEN"},
-		{"a probe of nobody", nil, []string{"--config", file, "-probe"}, 1, "approval: probe: "},
+		{"a probe without a running service", nil, []string{"--config", file, "-probe"}, 1, "approval: probe: "},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -33,8 +33,8 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt. That is when the first of the certificates at the other end expires; a
-	// role with several processes has several.
+	// renewal replaces the connection at renewAt. That is when the first of the certificates at the other end
+	// expires; a role with several processes has several.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool

@@ -160,7 +160,7 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 		return nil, time.Time{}, err
 	}
 	if c.IssuedAt == nil || c.ExpiresAt.Sub(c.IssuedAt.Time) > assertionLife {
-		return nil, time.Time{}, fmt.Errorf("the assertion must have the claims iat and exp, at most %v", assertionLife)
+		return nil, time.Time{}, fmt.Errorf("the assertion must have the claims iat and exp, at most %v apart", assertionLife)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(c.Principal)
 	if err != nil {

@@ -184,12 +184,12 @@ func TestVerifier_RefusesWrongAssertions(t *testing.T) {
 		{"no principal", forgery{raw: "="}, false},
 		{"a principal that is no protobuf", forgery{raw: "_____w"}, false},
 		{"a padded principal", forgery{raw: base64.URLEncoding.EncodeToString([]byte{0x0a, 0x01, 'x'}) + "="}, false},
-		{"nobody", forgery{principal: new(identityv1.Principal)}, false},
+		{"an empty principal", forgery{principal: new(identityv1.Principal)}, false},
 		{"no tenant", forgery{principal: edit(func(p *identityv1.Principal) { p.Tenant = "" })}, false},
 		{"no subject", forgery{principal: edit(func(p *identityv1.Principal) { p.Subject = "" })}, false},
 		{"no role", forgery{principal: edit(func(p *identityv1.Principal) { p.Role = 0 })}, false},
-		{"a role that is none", forgery{principal: edit(func(p *identityv1.Principal) { p.Role = 99 })}, false},
-		{"nobody behind", forgery{principal: edit(func(p *identityv1.Principal) { p.Chain = []*identityv1.Principal{{}} })}, false},
+		{"an unknown role", forgery{principal: edit(func(p *identityv1.Principal) { p.Role = 99 })}, false},
+		{"an empty principal in the chain", forgery{principal: edit(func(p *identityv1.Principal) { p.Chain = []*identityv1.Principal{{}} })}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -217,11 +217,11 @@ func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	for name, from := range map[string]authn.Peer{
 		"another gateway":           other,
 		"the same key, other role":  {Role: wasmagent, Key: peer.Key},
-		"a role that speaks not":    {Role: ratelimit, Key: peer.Key},
+		"a role that may not sign":  {Role: ratelimit, Key: peer.Key},
 		"no role":                   {Key: peer.Key},
 		"no key":                    {Role: gateway},
 		"half a key":                {Role: gateway, Key: peer.Key[:16]},
-		"nobody":                    {},
+		"no role and no key":        {},
 		"a key with bytes appended": {Role: gateway, Key: append(append([]byte(nil), peer.Key...), byte(gateway))},
 	} {
 		if p, err := verifier.Verify(text, from, policy); !errors.Is(err, authn.ErrAssertion) {
@@ -343,7 +343,7 @@ func TestNewSigner_AcceptsOnlyGatewayAndWasmagent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := signer.Sign(nil, policy); err == nil {
-		t.Error("nobody was signed")
+		t.Error("a nil principal was signed")
 	}
 	for _, audience := range []authv1.Role{authv1.Role_ROLE_UNSPECIFIED, 99} {
 		if _, err := signer.Sign(ana(), audience); err == nil {
@@ -377,7 +377,7 @@ func FuzzVerify(f *testing.F) {
 		p, err := verifier.Verify(text, peer, policy)
 		switch {
 		case err == nil && !proto.Equal(p, ana()):
-			t.Errorf("%q stands for %v", text, p)
+			t.Errorf("%q was accepted for %v", text, p)
 		case err != nil && (p != nil || !errors.Is(err, authn.ErrAssertion)):
 			t.Errorf("%q: %v, %v", text, p, err)
 		}

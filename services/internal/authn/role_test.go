@@ -57,7 +57,7 @@ func TestPeerOf_RequiresExactlyOneRole(t *testing.T) {
 		want authv1.Role
 	}{
 		{"a role", []string{"spiffe://sluice/ratelimit"}, pub, ratelimit},
-		{"a role beside something else's name", []string{"https://example.com/", "spiffe://sluice/ratelimit"}, pub, ratelimit},
+		{"a role and another URI", []string{"https://example.com/", "spiffe://sluice/ratelimit"}, pub, ratelimit},
 		{"no name", nil, pub, 0},
 		{"something else's name", []string{"spiffe://other/gateway"}, pub, 0},
 		{"an unknown role", []string{"spiffe://sluice/root"}, pub, 0},
@@ -108,6 +108,6 @@ func TestCaller_Tenant(t *testing.T) {
 		t.Errorf("a context without a caller has %v", c)
 	}
 	if p := authn.PrincipalOf(authn.OnBehalfOf(t.Context(), nil)); p != nil {
-		t.Errorf("on behalf of nobody is %v", p)
+		t.Errorf("OnBehalfOf with nil set %v", p)
 	}
 }

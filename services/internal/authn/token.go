@@ -31,8 +31,8 @@ const minSecret = 32
 const (
 	// maxTokenAge is the maximum age of the last confirmation of a watched set of tokens.
 	maxTokenAge = time.Second
-	// sourceTimeout is how long the source of the tokens may be silent before it counts as unavailable. Until then the source
-	// counts as busy, and callers wait for it.
+	// sourceTimeout is how long the source of the tokens may be silent before it counts as unavailable. Until then
+	// the source counts as busy, and callers wait for it.
 	sourceTimeout = 2 * time.Second
 )
 

@@ -63,15 +63,15 @@ func TestLookup(t *testing.T) {
 func TestTokens_ZeroValueIsStale(t *testing.T) {
 	t.Parallel()
 	var tokens authn.Tokens
-	tokens.Confirm() // without a confirmation the unknown tokens are not known to be invalid either
+	tokens.Confirm() // a confirmation without a set changes nothing
 	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
 		t.Errorf("got %v, %v", p, err)
 	}
 	if tokens.HasSet() {
-		t.Error("it says that it knows somebody")
+		t.Error("HasSet is true before a set was received")
 	}
 	if err := tokens.Replace(nil); err != nil || !tokens.HasSet() {
-		t.Errorf("a set of nobody is not known: %v", err)
+		t.Errorf("HasSet is false after an empty set: %v", err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if p, err := held.Lookup(anasToken); !errors.Is(err, authn.ErrTokensStale) || p.GetSubject() != "ana" {
-			t.Errorf("after more than 1 s: %v, %v; want whom it stood for, and that this is stale", p, err)
+			t.Errorf("after more than 1 s: %v, %v; want ana and ErrTokensStale", p, err)
 		}
 		if p, err := held.Lookup(bobsToken); !errors.Is(err, authn.ErrTokensStale) || p != nil {
 			t.Errorf("an unknown token: %v, %v", p, err)

@@ -29,7 +29,7 @@ func (s *source) WatchTokens(ctx context.Context, _ *identityv1.WatchTokensReque
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.streams) == 0 {
-		return nil, errors.New("nobody is there")
+		return nil, errors.New("the source is absent")
 	}
 	at := min(s.opened, len(s.streams)-1)
 	s.opened++
@@ -171,7 +171,7 @@ func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait() // the next watch may begin at this very instant
 		if subjectOf(tokens, anasToken) != "" {
-			t.Error("a token is known of nobody")
+			t.Error("a token is known without a source")
 		}
 		if n := strings.Count(out.String(), "level=WARN"); n != 1 {
 			t.Errorf("the absence was logged %d times:\n%s", n, out)

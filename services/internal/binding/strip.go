@@ -34,9 +34,9 @@ func strip(params string) (string, error) {
 // essentialKey maps a method to the key of the params that says what is requested, in addition to the name.
 var essentialKey = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// keepEssential removes from the params of a method every member that a caller can change without requesting something else.
-// For a known method these are all members except the essential one, for other methods `_meta`. The params must be a
-// result of [strip].
+// keepEssential removes from the params of a method every member that a caller can change without requesting
+// something else. For a known method these are all members except the essential one, for other methods `_meta`. The
+// params must be a result of [strip].
 func keepEssential(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -49,8 +49,8 @@ func keepEssential(method, params string) (string, error) {
 	})
 }
 
-// editMembers calls keep for each member of an object. keep returns the member's new value and reports whether the member
-// stays. The text between members that stay is unchanged.
+// editMembers calls keep for each member of an object. keep returns the member's new value and reports whether the
+// member stays. The text between members that stay is unchanged.
 func editMembers(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

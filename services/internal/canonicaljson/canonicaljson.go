@@ -55,7 +55,7 @@ type writer struct {
 	openMembers []member
 	// unordered contains the objects whose members are not in canonical order.
 	unordered []object
-	stint     gosched.Work
+	work      gosched.Work
 }
 
 // A span is a range of bytes in [writer.out].
@@ -76,7 +76,7 @@ type object struct {
 
 // value reads the next value and appends its canonical form to out.
 func (w *writer) value() error {
-	w.stint.Step()
+	w.work.Step()
 	switch w.dec.PeekKind() { //nolint:exhaustive // other kinds are scalars, or errors that ReadValue returns
 	case '{':
 		return w.object()
@@ -179,8 +179,8 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// writeOrdered writes a part of out, with members in canonical order. In unordered, outer objects come before inner ones, so the
-// search finds the outermost object that begins in the part.
+// writeOrdered writes a part of out, with members in canonical order. In unordered, outer objects come before inner
+// ones, so the search finds the outermost object that begins in the part.
 func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })

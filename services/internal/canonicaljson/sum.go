@@ -28,11 +28,11 @@ func Sum(fields ...string) [sha256.Size]byte {
 
 // Hash returns the SHA-256 digest of a text. The text may be large, because Hash yields to other work between parts.
 func Hash(text []byte) [sha256.Size]byte {
-	var stint gosched.Work
+	var work gosched.Work
 	hash := sha256.New()
 	for part := range slices.Chunk(text, hashChunk) {
 		_, _ = hash.Write(part) // never fails
-		stint.Part()
+		work.Part()
 	}
 	return [sha256.Size]byte(hash.Sum(nil))
 }

@@ -7,14 +7,16 @@ type Agents struct {
 	// Workers is the number of processes that run agents, started when needed: 1 to 64. A process has 768 MiB, or more
 	// if `turns.places` is above 18.
 	Workers int `yaml:"workers"`
-	// Turns bounds the turns of agents, for each worker. A turn that waits for a model, a tool or people takes no place.
+	// Turns bounds the turns of agents, for each worker. A turn that waits for a model, a tool or people takes no
+	// place.
 	Turns Places `yaml:"turns"`
 	// Questions bounds requests to models, for all workers together.
 	Questions Questions `yaml:"questions"`
 	// Guests are modules that agents may run, in addition to those that are shipped, by name: 1 to 64 lower-case
 	// letters, digits or `-`.
 	Guests map[string]Guest `yaml:"guests"`
-	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations whose agents may be imported.
+	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations whose agents may be
+	// imported.
 	AcceptKeys []string `yaml:"accept_keys"`
 	// Model is the model of agents that name none, as `PROVIDER:MODEL`. Empty gives them none.
 	Model string `yaml:"model"`

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// File is the whole configuration. Each service uses its part. Relative paths are relative to the file; see [File.Path].
+// File is the whole configuration. Each service uses its part. Relative paths are relative to the file; see
+// [File.Path].
 //
 // The comments of this type's fields, and of the types that it holds, are the tables of docs/configuration.md. Keys in
 // them are in backticks, and a default that the code of this package does not set is named as well.
@@ -32,8 +33,8 @@ type File struct {
 	Origins []string `yaml:"origins"`
 	// Auth lists who may call.
 	Auth Auth `yaml:"auth"`
-	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups of
-	// tokens; a principal may have 256.
+	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups
+	// of tokens; a principal may have 256.
 	Groups map[string][]string `yaml:"groups"`
 	// TLS is the mutual TLS between roles in separate processes.
 	TLS TLS `yaml:"tls"`
@@ -168,8 +169,8 @@ type Stores struct {
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, like `policy`.
 	Agents Secret `yaml:"agents"`
-	// AgentStates is where the states of agents are: a bucket such as `s3://NAME?region=REGION`, with `endpoint=URL` and
-	// `use_path_style=true` for other object stores than AWS, or a folder that processes share and that exists,
+	// AgentStates is where the states of agents are: a bucket such as `s3://NAME?region=REGION`, with `endpoint=URL`
+	// and `use_path_style=true` for other object stores than AWS, or a folder that processes share and that exists,
 	// `file:///PATH`. Empty means a folder in the data folder.
 	AgentStates Secret `yaml:"agent_states"`
 }

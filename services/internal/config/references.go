@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's `${name}`
-// and `${env:-default}`.
+// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a
+// shell's `${name}` and `${env:-default}`.
 var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
 
-// refuseReference refuses a reference in a value that is used verbatim, and reports whether there is none. The advice says
-// what to write instead; REF in it is replaced by the reference.
+// refuseReference refuses a reference in a value that is used verbatim, and reports whether there is none. The advice
+// says what to write instead; REF in it is replaced by the reference.
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {
@@ -23,8 +23,8 @@ func (p *problems) refuseReference(path, text, advice string) bool {
 	return ref == ""
 }
 
-// gatewayHeaders lists headers that the gateway writes itself, and headers that belong to a connection (RFC 9110, section
-// 7.6.1).
+// gatewayHeaders lists headers that the gateway writes itself, and headers that belong to a connection (RFC 9110,
+// section 7.6.1).
 var gatewayHeaders = []string{
 	"accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",

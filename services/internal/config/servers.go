@@ -13,14 +13,14 @@ type Server struct {
 	// Unwrap is `claude-flow` for a server that hides its tools' errors in results that report success. Empty for other
 	// servers.
 	Unwrap string `yaml:"unwrap"`
-	// Timeout bounds a call: 1 ms to 24 h. The default for the mesh's own agents is `15m`, but `60s` when `sluice up` runs
-	// without `servers`.
+	// Timeout bounds a call: 1 ms to 24 h. The default for the mesh's own agents is `15m`, but `60s` when `sluice up`
+	// runs without `servers`.
 	Timeout time.Duration `yaml:"timeout"`
 	// MaxTimeout bounds a call whose server reports progress, which starts `timeout` again: `timeout` to 24 h. The
 	// default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
-	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. Empty means `first_use`, or `off` for the
-	// mesh's own agents.
+	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. Empty means `first_use`, or `off`
+	// for the mesh's own agents.
 	Pin string `yaml:"pin"`
 	// Trusted believes annotations of tools that make a tool look harmless.
 	Trusted bool `yaml:"trusted"`
@@ -89,8 +89,8 @@ type StdioServer struct {
 	Remove []string `yaml:"remove"`
 	// Recycle is the number of tool calls after which a process is replaced: at most 1,000,000. 0 never replaces it.
 	Recycle int `yaml:"recycle"`
-	// Processes is how many processes all principals may have together: 1 to 10,000. One principal, with all agents that
-	// it made, may have a quarter of them, and all principals of one person half.
+	// Processes is how many processes all principals may have together: 1 to 10,000. One principal, with all agents
+	// that it made, may have a quarter of them, and all principals of one person half.
 	Processes int `yaml:"processes"`
 	// Start is how long a process may take to answer `initialize`: 1 s to 30 m. `0s` means 60 s and longer, up to 10 m,
 	// while the process writes to standard error at least every 30 s.
@@ -116,8 +116,8 @@ type StdioLimits struct {
 
 // StdioSandbox configures what a program can't reach.
 type StdioSandbox struct {
-	// Mode is `auto`, which enforces as much as the system can: by namespaces, otherwise by Landlock, otherwise nothing;
-	// `required`, with which the gateway does not start unless everything is enforced; or `off`.
+	// Mode is `auto`, which enforces as much as the system can: by namespaces, otherwise by Landlock, otherwise
+	// nothing; `required`, with which the gateway does not start unless everything is enforced; or `off`.
 	Mode string `yaml:"mode"`
 	// Read lists hidden files and folders that the program may read: policy documents, sockets, and folders of other
 	// servers below `DATA/gateway/servers`.

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses all bytes
-// of a read before the next one, even if the connection ends meanwhile.
+// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses
+// all bytes of a read before the next one, even if the connection ends meanwhile.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -20,7 +20,7 @@ type Conn struct {
 	net.Conn
 	listener *Listener
 	prefix   netip.Prefix
-	// identifyTimer closes the connection after Limits.Identify. It is set if element is set.
+	// identifyTimer closes the connection after Limits.IdentifyTimeout. It is set if element is set.
 	identifyTimer *time.Timer
 
 	// The listener's lock guards the fields from here to closed.
@@ -36,8 +36,8 @@ type Conn struct {
 	// identified is true after a caller was identified and counted.
 	identified atomic.Bool
 
-	// stint yields the processor between reads from an unauthenticated client.
-	stint gosched.Work
+	// work yields the processor between reads from an unauthenticated client.
+	work gosched.Work
 
 	// sentData is true if the client is known to have sent something.
 	sentData atomic.Bool
@@ -98,7 +98,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements [net.Conn]. If Limits.Piece is set, Read waits while a write waits for the client to read.
+// Read implements [net.Conn]. If Limits.WriteTimeout is set, Read waits while a write waits for the client to read.
 // Otherwise a client that sends requests and reads no responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.listener.limits.WriteTimeout > 0 {
@@ -106,7 +106,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.writeMu.Unlock() //nolint:staticcheck // waits for the write to end
 	}
 	if c.listener.limits.WriteTimeout > 0 && !c.IsIdentified() {
-		c.stint.Part()
+		c.work.Part()
 		p = p[:min(len(p), maxUnauthenticatedRead)]
 	}
 	n, err := c.Conn.Read(p)

@@ -1,5 +1,6 @@
-// Package connlimit bounds the connections of a listener before clients are authenticated. It bounds the unauthenticated
-// connections in total and per address, and closes a connection on which no caller is identified in time.
+// Package connlimit bounds the connections of a listener before clients are authenticated. It bounds the
+// unauthenticated connections in total and per address, and closes a connection on which no caller is identified in
+// time.
 //
 // If there are too many unauthenticated connections, one is closed: the oldest one that has sent nothing, otherwise
 // the oldest one. Identified callers have separate quotas, which unauthenticated clients can't use up.
@@ -16,17 +17,17 @@ import (
 	"time"
 )
 
-// Limits bound the connections of one listener. All fields except Piece, Trusted and Proxied are required.
+// Limits bound the connections of one listener. All fields except WriteTimeout, IsTrusted and MaxProxied are required.
 type Limits struct {
-	// MaxUnauthenticated is the maximum number of unauthenticated connections. PerAddress is their maximum number for one
-	// address.
+	// MaxUnauthenticated is the maximum number of unauthenticated connections. MaxPerAddress is their maximum number
+	// for one address.
 	MaxUnauthenticated, MaxPerAddress int
 	// MaxPerCaller is the maximum number of connections of one identified caller.
 	MaxPerCaller int
 	// IdentifyTimeout is the maximum time until a caller is identified on a connection.
 	IdentifyTimeout time.Duration
-	// WriteTimeout is how long the client may take to read one write. Until then nothing is read from the client. Zero means
-	// no limit, and reading does not wait for writes.
+	// WriteTimeout is how long the client may take to read one write. Until then nothing is read from the client.
+	// Zero means no limit, and reading does not wait for writes.
 	WriteTimeout time.Duration
 	// IsTrusted reports whether connections from an address, for example a proxy's, carry requests of many clients. Nil
 	// trusts no address.
@@ -64,7 +65,7 @@ const logInterval = time.Minute
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.MaxUnauthenticated <= 0 || limits.MaxPerAddress <= 0 || limits.MaxPerCaller <= 0 || limits.IdentifyTimeout <= 0 ||
 		limits.IsTrusted != nil && limits.MaxProxied <= 0 {
-		return nil, errors.New("door: a listener, a log and every limit are required")
+		return nil, errors.New("connlimit: a listener, a log and every limit are required")
 	}
 	return &Listener{Listener: lis, limits: limits, log: log, unauthenticated: list.New(), perAddress: make(map[netip.Prefix]int), perCaller: make(map[string]int)}, nil
 }
@@ -82,7 +83,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a connection and returns it. It returns nil if trusted proxies already have Proxied connections.
+// admit counts a connection and returns it. It returns nil if trusted proxies already have MaxProxied connections.
 func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
 	c := &Conn{Conn: inner, listener: l, prefix: prefixOf(addr)}
@@ -114,8 +115,8 @@ func (l *Listener) countProxied(c *Conn) bool {
 	return true
 }
 
-// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed for it, or nil, and the
-// number of closed connections to log now.
+// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed for it, or
+// nil, and the number of closed connections to log now.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,8 +162,8 @@ func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullestAddress returns the address with the most unauthenticated connections. Addresses with few connections therefore
-// keep theirs.
+// fullestAddress returns the address with the most unauthenticated connections. Addresses with few connections
+// therefore keep theirs.
 func (l *Listener) fullestAddress() (from netip.Prefix) {
 	most := 0
 	for prefix, n := range l.perAddress {

@@ -141,10 +141,10 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	for i := range silent {
 		silent[i], inside = h.enter("10.0.0.1:2")
 		if closed(speaks) {
-			t.Fatal("who speaks made way for who is silent")
+			t.Fatal("a connection that has sent data was closed for a silent one")
 		}
 		if i > 0 && !closed(silent[i-1]) {
-			t.Error("who is silent was kept beside a newer one")
+			t.Error("a silent connection was not closed for a newer one")
 		}
 	}
 	go func() { _, _ = silent[2].Write([]byte("x")) }()
@@ -152,7 +152,7 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.enter("10.0.0.1:3"); !closed(speaks) || closed(silent[2]) {
-		t.Error("of those that speak not the oldest made way")
+		t.Error("the closed connection is not the oldest one that has sent data")
 	}
 }
 
@@ -164,26 +164,26 @@ func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	_, second := h.enter("10.0.0.2:1")
 	_, third := h.enter("10.0.0.3:1")
 	if first.IsIdentified() || !first.Identify("ana") || !second.Identify("ana") || third.Identify("ana") {
-		t.Error("a caller has more connections than its share, or fewer")
+		t.Error("the number of connections of a caller is not limited to MaxPerCaller")
 	}
 	if !first.IsIdentified() || third.IsIdentified() {
-		t.Error("who was identified is not known, or who was refused is")
+		t.Error("IsIdentified is wrong for an identified or a refused connection")
 	}
 	if !first.Identify("ana") || !first.Identify("ben") || !third.Identify("ben") {
-		t.Error("a connection that is known is not, or one share is another's")
+		t.Error("an identified connection was refused, or callers share a limit")
 	}
 	_, fourth := h.enter("10.0.0.4:1")
 	if fourth.Identify("") {
-		t.Error("nobody is somebody")
+		t.Error("an empty caller was accepted")
 	}
 	if err := errors.Join(first.Close(), first.Conn.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if first.Identify("ana") {
-		t.Error("a closed connection is somebody's")
+		t.Error("a closed connection accepted a caller")
 	}
 	if !fourth.Identify("ana") {
-		t.Error("a connection's place is not given back")
+		t.Error("a closed connection still counts")
 	}
 }
 
@@ -202,12 +202,12 @@ func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 		for i := range 2 * limits.MaxUnauthenticated {
 			_, in := h.enter("10.9.9.9:2")
 			if !in.Identify("ben") {
-				t.Errorf("a proxy has no room for %d", i)
+				t.Errorf("the proxy can't open connection %d", i)
 			}
 		}
 		time.Sleep(limits.IdentifyTimeout + time.Second)
 		if !closed(silent) || closed(known) || closed(proxy) {
-			t.Error("a stranger stays, or somebody else has to go")
+			t.Error("the unidentified connection stays, or another one was closed")
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	}()
 	select {
 	case <-read:
-		t.Error("it was listened to")
+		t.Error("the server read from a client that does not read")
 	case <-time.After(50 * time.Millisecond):
 	}
 	if _, err := io.ReadFull(out, make([]byte, 4<<10-1)); err != nil {
@@ -292,13 +292,13 @@ func TestListen_RequiresEveryLimit(t *testing.T) {
 		limits := smallLimits()
 		drop(&limits)
 		if _, err := connlimit.Listen(lis, limits, slog.New(slog.DiscardHandler)); err == nil {
-			t.Errorf("a door was made without a limit of %s", name)
+			t.Errorf("a listener was made without the limit %s", name)
 		}
 	}
 	if _, err := connlimit.Listen(nil, smallLimits(), slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a door was made of nothing")
+		t.Error("a listener was made without an inner listener")
 	}
 	if _, err := connlimit.Listen(lis, smallLimits(), nil); err == nil {
-		t.Error("a door was made without a log")
+		t.Error("a listener was made without a log")
 	}
 }

@@ -123,7 +123,7 @@ func TestOpen_NamesFolderThatCannotBeCreated(t *testing.T) {
 	}
 }
 
-func TestRemoveAll_FolderWithoutRightsGoesAndLinkedFolderStays(t *testing.T) {
+func TestRemoveAll_RemovesReadOnlyFoldersAndKeepsLinkTargets(t *testing.T) {
 	dir, linked := filepath.Join(t.TempDir(), "program"), t.TempDir()
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700), os.WriteFile(filepath.Join(dir, "a", "b", "file"), nil, 0o400),

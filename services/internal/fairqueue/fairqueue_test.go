@@ -226,11 +226,11 @@ func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 			ended := time.Now()
 			take(t, turns, "good")()
 			if waited := time.Since(ended); waited != 0 {
-				t.Errorf("behind %v of somebody else: waited %v", c.works, waited)
+				t.Errorf("after a slice of %v of another owner: waited %v", c.works, waited)
 			}
 			take(t, turns, "flood")()
 			if waited := time.Since(ended); waited != c.waits {
-				t.Errorf("behind %v of its own: waited %v, want %v", c.works, waited, c.waits)
+				t.Errorf("after a slice of %v of the same owner: waited %v, want %v", c.works, waited, c.waits)
 			}
 		})
 	}

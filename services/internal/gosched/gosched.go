@@ -74,7 +74,7 @@ type netPoller struct {
 	broken  bool
 }
 
-// poller is the bell of the process; nil if there is none. It is created at the start, before the process can run
+// poller is the netPoller of the process; nil if there is none. It is created at the start, before the process can run
 // out of file descriptors.
 var poller = newPoller()
 

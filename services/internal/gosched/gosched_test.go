@@ -53,7 +53,7 @@ func TestYield_ReadsNetworkFirst(t *testing.T) {
 		}
 	}
 	if late > rounds/10 { // the system may deliver a byte late
-		t.Errorf("%d of %d bytes were not read while somebody rested", late, rounds)
+		t.Errorf("%d of %d bytes were not read during Yield", late, rounds)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestWork_YieldsOnlyAfterLongWork(t *testing.T) {
 				step(&s)
 			}
 			if !before.Load() {
-				t.Error("nobody went before in 5 ms")
+				t.Error("no other goroutine ran in 5 ms")
 			}
 		})
 	}

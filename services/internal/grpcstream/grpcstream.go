@@ -1,4 +1,5 @@
-// Package grpcstream receives the messages of a gRPC stream from another role, and opens the stream again when it breaks.
+// Package grpcstream receives the messages of a gRPC stream from another role, and opens the stream again when it
+// breaks.
 package grpcstream
 
 import (
@@ -14,7 +15,7 @@ import (
 const retryDelay = 200 * time.Millisecond
 
 // errSilent means that a stream has sent no message for too long.
-var errSilent = errors.New("it says nothing")
+var errSilent = errors.New("the stream sent no message in time")
 
 // Stream is a stream on which the server regularly sends a message, even if nothing has changed.
 type Stream[T any] struct {

@@ -73,7 +73,7 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}
-		if len(broken) != 2 || !errors.Is(broken[0], errAway) || broken[1].Error() != "it says nothing: context canceled" {
+		if len(broken) != 2 || !errors.Is(broken[0], errAway) || broken[1].Error() != "the stream sent no message in time: context canceled" {
 			t.Errorf("it broke for %q", broken)
 		}
 	})

@@ -17,7 +17,7 @@ func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 		rec  Record
 		want []principal.Key
 	}{
-		"nobody":           {Record{}, nil},
+		"no principal":     {Record{}, nil},
 		"a principal":      {Record{Principal: of("bot", "")}, []principal.Key{key("bot")}},
 		"a person's agent": {Record{Principal: of("agent:t/1", "olga")}, []principal.Key{key("agent:t/1"), key("olga")}},
 		"a chain of two": {

@@ -6,7 +6,7 @@ import (
 )
 
 // The intent and the outcome of a call take about 1,325 bytes together.
-func TestLasting(t *testing.T) {
+func TestRemainingTime(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for name, tt := range map[string]struct {

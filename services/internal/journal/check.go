@@ -58,7 +58,7 @@ func (j *Journal) checkOlder() {
 			// Later heads replace the present one, so the finding is also recorded in the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
-				j.cfg.Log.WarnContext(ctx, "that the journal is broken is not on record", "chain", c.name, "error", err)
+				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
 			}
 		}
 	}
@@ -66,8 +66,8 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments that begins with the record of seq first and compares the chain with
-// the head that was sealed before the start.
+// newOlderReader returns a reader of older segments that begins with the record of seq first and compares the chain
+// with the head that was sealed before the start.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}

@@ -92,7 +92,7 @@ func (c Config) Validate() error {
 		wrong("no folder is set")
 	}
 	if in, err := filepath.Rel(c.Dir, c.Keys); c.Keys == "" || err == nil && filepath.IsLocal(in) {
-		wrong("the keys are to be in %q: set a folder outside of the journal's", c.Keys)
+		wrong("the folder of keys is %q: set a folder outside of the journal's folder", c.Keys)
 	}
 	if c.Sync != SyncNever && c.Sync != SyncAlways {
 		wrong("sync is %q: set never or always", c.Sync)

@@ -86,7 +86,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		"a cut tail":             {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 3) }, 98, "it was sealed, and was cut off since"},
 		"the newest segment":     {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 30) }, 71, "up to record 100 is missing"},
 		"all segments":           {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 100) }, 1, "up to record 100 is missing"},
-		"the oldest segment":     {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[0]) }, 1, "none says that they were pruned"},
+		"the oldest segment":     {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[0]) }, 1, "no record says that they were pruned"},
 		"a segment between":      {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[1]) }, begins(1), "are missing, as a segment"},
 		"a torn end that is cut": {func(t *testing.T, dir string) { cutLastRecord(t, dir) }, 100, "up to record 100 is missing"},
 	} {
@@ -101,7 +101,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an older copy shows with a head that was kept elsewhere", func(t *testing.T) {
+	t.Run("an older copy shows with a head that was stored elsewhere", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "journal")
 		writeCalls(t, smallConfig(dir), 50)
@@ -121,7 +121,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 			t.Errorf("an older head: %v", err)
 		}
 	})
-	t.Run("a journal that was written anew", func(t *testing.T) {
+	t.Run("a rewritten journal", func(t *testing.T) {
 		t.Parallel()
 		dir := filepath.Join(t.TempDir(), "journal")
 		writeCalls(t, smallConfig(dir), 100)
@@ -232,7 +232,7 @@ func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) || j.Head() != first {
-			t.Errorf("it is sealed anew where nothing was written: %v", err)
+			t.Errorf("a head was signed although nothing was written: %v", err)
 		}
 		writeRefusal(t, j, "b")
 		closeJournal(t, j)
@@ -391,7 +391,7 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	// Remove one more segment, which was not pruned.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
-	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "none says that they were pruned") {
+	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "no record says that they were pruned") {
 		t.Errorf("with a segment dropped Verify says %v", err)
 	}
 }
@@ -428,7 +428,7 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 				t.Errorf("the key was not moved: %v", err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
-				t.Errorf("the key lies beside the journal: %v", err)
+				t.Errorf("the key is still in the journal's folder: %v", err)
 			}
 			// Later records are protected like all others.
 			cutTail(t, dir, "calls", 1)

@@ -75,7 +75,7 @@ func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.headProblem(sealed, err)
 	if unvouched != nil {
-		j.cfg.Log.ErrorContext(ctx, "journal's newest head tells nothing: whether records were cut off is not known", "error", unvouched)
+		j.cfg.Log.ErrorContext(ctx, "journal's newest head can't be used: it is unknown whether records were cut off", "error", unvouched)
 	}
 	for _, c := range []*chain{j.calls, j.refusals} {
 		if sealed != nil {
@@ -267,7 +267,7 @@ func (j *Journal) maintain() {
 		case now := <-minute.C:
 			minute.Reset(untilMinute(now))
 			if err := j.flushAdmissions(ctx); err != nil {
-				j.cfg.Log.WarnContext(ctx, "refused requests are counted on in memory", "error", err)
+				j.cfg.Log.WarnContext(ctx, "counts of refused requests can't be written, so they stay in memory", "error", err)
 			}
 			j.calls.applyRetention(now)
 			j.refusals.applyRetention(now)

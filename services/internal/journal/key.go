@@ -27,8 +27,8 @@ const (
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// hadSealKey reports whether the key that signs heads existed when the journal was opened. Then a head must exist as
-	// well.
+	// hadSealKey reports whether the key that signs heads existed when the journal was opened. Then a head must exist
+	// as well.
 	hadSealKey bool
 }
 
@@ -73,7 +73,7 @@ func moveKey(from, to string) error {
 	case err != nil:
 		return fmt.Errorf("move key: %w", err)
 	case string(kept) != string(text):
-		return fmt.Errorf("%s and %s are two keys: move the one away that is not this journal's", from, to)
+		return fmt.Errorf("%s and %s are different keys: move the key away that does not belong to this journal", from, to)
 	}
 	return removeIfThere(from)
 }

@@ -86,7 +86,8 @@ func (c *chain) withAdvice(err error) error {
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves all bytes after the first good bytes of a segment into a separate file, and queues a record about that.
+// cutIncomplete moves all bytes after the first good bytes of a segment into a separate file, and queues a record
+// about that.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)
@@ -106,11 +107,11 @@ func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good
 // queueStartRecord queues a record about something that was found at the start. It is written before all other records.
 func (c *chain) queueStartRecord(rec *Record) {
 	c.queueRecovery(rec)
-	c.downErr.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
+	c.downErr.Store(new(fmt.Errorf("%w: problems that were found when it was opened are not recorded yet", ErrUnavailable)))
 }
 
-// recordMissing queues a record if the newest head names records that are missing. They were lost with the power, or were
-// cut off.
+// recordMissing queues a record if the newest head names records that are missing. They were lost with the power, or
+// were cut off.
 func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return

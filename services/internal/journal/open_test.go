@@ -82,17 +82,17 @@ func TestOpen_RefusesInvalidConfig(t *testing.T) {
 		change func(*journal.Config)
 		want   string
 	}{
-		"no folder":            {func(c *journal.Config) { c.Dir = "" }, "no folder"},
-		"no logger":            {func(c *journal.Config) { c.Log = nil }, "no logger"},
-		"no way to sync":       {func(c *journal.Config) { c.Sync = "" }, "set never or always"},
-		"an unknown sync":      {func(c *journal.Config) { c.Sync = "often" }, "set never or always"},
-		"tiny segments":        {func(c *journal.Config) { c.SegmentBytes = 1 }, "too small"},
-		"no room for calls":    {func(c *journal.Config) { c.Calls.Bytes = 0 }, "calls may take 0 bytes"},
-		"no age for refusals":  {func(c *journal.Config) { c.Refusals.Age = 0 }, "refusals may be 0s old"},
-		"a folder that is one": {func(c *journal.Config) { c.Dir = filepath.Join(c.Dir, "hmac.key") }, "not a directory"},
-		"keys in it":           {func(c *journal.Config) { c.Keys = filepath.Join(c.Dir, "keys") }, "outside of the journal's"},
-		"keys beside records":  {func(c *journal.Config) { c.Keys = c.Dir }, "outside of the journal's"},
-		"no place for keys":    {func(c *journal.Config) { c.Keys = "" }, "outside of the journal's"},
+		"no folder":             {func(c *journal.Config) { c.Dir = "" }, "no folder"},
+		"no logger":             {func(c *journal.Config) { c.Log = nil }, "no logger"},
+		"no way to sync":        {func(c *journal.Config) { c.Sync = "" }, "set never or always"},
+		"an unknown sync":       {func(c *journal.Config) { c.Sync = "often" }, "set never or always"},
+		"tiny segments":         {func(c *journal.Config) { c.SegmentBytes = 1 }, "too small"},
+		"no room for calls":     {func(c *journal.Config) { c.Calls.Bytes = 0 }, "calls may take 0 bytes"},
+		"no age for refusals":   {func(c *journal.Config) { c.Refusals.Age = 0 }, "refusals may be 0s old"},
+		"a folder that is one":  {func(c *journal.Config) { c.Dir = filepath.Join(c.Dir, "hmac.key") }, "not a directory"},
+		"keys in it":            {func(c *journal.Config) { c.Keys = filepath.Join(c.Dir, "keys") }, "outside of the journal's"},
+		"keys with the records": {func(c *journal.Config) { c.Keys = c.Dir }, "outside of the journal's"},
+		"no place for keys":     {func(c *journal.Config) { c.Keys = "" }, "outside of the journal's"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -80,7 +80,7 @@ func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 			t.Fatal(err)
 		}
 		if writeIntent(t, j, fmt.Sprint("free-", n)); d.syncs != before {
-			t.Fatalf("a call that nobody approved waited for %d syncs", d.syncs-before)
+			t.Fatalf("a call without an approval waited for %d syncs", d.syncs-before)
 		}
 	}
 	closeJournal(t, j)

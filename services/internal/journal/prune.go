@@ -81,9 +81,9 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	return c.removeRecorded(ctx)
 }
 
-// removeRecorded removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be removed. If
-// it removed later segments, the chain would have a gap, and the next start would refuse the chain. The caller must
-// hold writeMu.
+// removeRecorded removes the oldest segments whose removal is recorded. It stops at a segment whose file can't be
+// removed. If it removed later segments, the chain would have a gap, and the next start would refuse the chain. The
+// caller must hold writeMu.
 func (c *chain) removeRecorded(ctx context.Context) error {
 	for {
 		oldest, ok := c.takeRecorded()
@@ -92,7 +92,7 @@ func (c *chain) removeRecorded(ctx context.Context) error {
 		}
 		if err := removeSegment(oldest.path); err != nil {
 			if !oldest.removalFailed {
-				c.cfg.Log.WarnContext(ctx, "old journal segment is not removed, nor are those behind it until it is", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
+				c.cfg.Log.WarnContext(ctx, "an old journal segment can't be removed; it and later segments stay until it can be removed", "chain", c.name, "segment", filepath.Base(oldest.path), "error", err)
 			}
 			oldest.removalFailed = true
 			c.listMu.Lock()

@@ -13,8 +13,8 @@ import (
 // maxGroup is the maximum number of records that are written, and synced, together.
 const maxGroup = 256
 
-// groupInterval is the maximum time between two groups that shows that there are many callers. A single caller takes longer
-// between two records.
+// groupInterval is the maximum time between two groups that shows that there are many callers. A single caller takes
+// longer between two records.
 const groupInterval = 100 * time.Microsecond
 
 // maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.

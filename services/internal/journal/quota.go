@@ -47,8 +47,8 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero value
-// counts nothing and refuses no call.
+// quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero
+// value counts nothing and refuses no call.
 type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64

@@ -88,7 +88,7 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 		t.Errorf("the journal is not well: %v", err)
 	}
 	if err := j.Intent(t.Context(), &victim); err != nil {
-		t.Errorf("somebody else is refused: %v", err)
+		t.Errorf("another principal is refused: %v", err)
 	}
 	// The records of a call that has begun are always accepted.
 	begun := callOf("flood")
@@ -177,7 +177,7 @@ func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 			t.Errorf("after a restart %d more calls are taken", n)
 		}
 		if n := callUntilRefused(t, j, callOf("other"), 10); n != 10 {
-			t.Errorf("of somebody else %d calls are taken", n)
+			t.Errorf("of another principal %d calls are accepted", n)
 		}
 		closeJournal(t, j)
 	}

@@ -66,7 +66,8 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// A Place is a position in the journal: before one record in each chain. The zero Place is after the newest records.
+// A Position is a position in the journal: before one record in each chain. The zero Position is after the newest
+// records.
 type Position struct {
 	// Calls and Refusals are the seqs of the records after the position, from 1. 0 means the end of the chain.
 	Calls, Refusals int64
@@ -124,7 +125,7 @@ func sortByTime(records []Record) {
 // chainBackward yields the records of one chain before the record with seq before, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		var stint gosched.Work // yields the processor, so that calls are not delayed
+		var work gosched.Work // yields the processor, so that calls are not delayed
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue
@@ -137,7 +138,7 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 					yield(nil, err)
 					return
 				}
-				stint.Step()
+				work.Step()
 				rec, err := parse(line)
 				if err != nil {
 					yield(nil, s.broken(0, err))

@@ -60,7 +60,7 @@ func TestTail_MergesChainsByTime(t *testing.T) {
 	})
 }
 
-// A list that continues at a Place neither omits nor repeats a record of either chain, even if records are written
+// A list that continues at a Position neither omits nor repeats a record of either chain, even if records are written
 // meanwhile.
 func TestBackward_ContinuesAtPlace(t *testing.T) {
 	t.Parallel()

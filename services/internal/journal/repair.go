@@ -60,7 +60,7 @@ func (c *chain) repair() error {
 		return nil
 	}
 	if err := c.file.Truncate(c.size); err != nil {
-		return fmt.Errorf("cut off what was half written: %w", err)
+		return fmt.Errorf("truncate an incomplete record: %w", err)
 	}
 	c.reserved = c.size // Truncate may have released the reserved space
 	if !c.syncFailed {
@@ -68,7 +68,7 @@ func (c *chain) repair() error {
 	}
 	// Without a sync the truncated bytes could be in the file again after a loss of power.
 	if err := c.file.Sync(); err != nil {
-		return fmt.Errorf("sync the cut: %w", err)
+		return fmt.Errorf("sync the truncated segment: %w", err)
 	}
 	c.syncFailed = false
 	old := c.file
@@ -87,8 +87,8 @@ func (c *chain) queueRecovery(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// keepOrCount handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is only
-// counted, because callers can cause any number of refusals.
+// keepOrCount handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is
+// only counted, because callers can cause any number of refusals.
 func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:

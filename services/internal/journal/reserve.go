@@ -44,8 +44,8 @@ func (c *chain) reserve() {
 	c.setDiskFull(isFull(err))
 }
 
-// releaseReserve releases the reserved space of the active segment, to which no more records are written. The caller must
-// hold writeMu.
+// releaseReserve releases the reserved space of the active segment, to which no more records are written. The caller
+// must hold writeMu.
 func (c *chain) releaseReserve() {
 	if c.reserved > c.size {
 		_ = c.file.Truncate(c.size) // if this fails, only space is wasted

@@ -12,7 +12,7 @@ import (
 
 // While another program fills the disk, records can be written. After there is space again, they can be written as
 // well.
-func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
+func TestJournal_WritesIntoReserveWhenDiskIsFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)

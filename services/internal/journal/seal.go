@@ -28,9 +28,9 @@ func (j *Journal) seal() {
 	if (err == nil) == j.sealFailed {
 		j.sealFailed = err != nil
 		if err != nil {
-			j.cfg.Log.ErrorContext(context.Background(), "journal's head is not sealed: records that are cut off now would not be missed", "error", err)
+			j.cfg.Log.ErrorContext(context.Background(), "journal's head can't be stored: if records were cut off now, that would not be detected", "error", err)
 		} else {
-			j.cfg.Log.InfoContext(context.Background(), "journal's head is sealed again")
+			j.cfg.Log.InfoContext(context.Background(), "journal's head can be stored again")
 		}
 	}
 	if err == nil {

@@ -40,8 +40,8 @@ type segment struct {
 	size int64
 	// newest is when the segment's last record was written.
 	newest time.Time
-	// removalRecorded reports whether the removal of the segment is recorded. removalFailed reports whether removing its file has
-	// failed.
+	// removalRecorded reports whether the removal of the segment is recorded. removalFailed reports whether removing
+	// its file has failed.
 	removalRecorded, removalFailed bool
 	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for
 	// a segment that was not counted.
@@ -242,5 +242,5 @@ func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil
 	}
-	return s.brokenAt(1, at, fmt.Errorf("should stand there: records %d to %d are missing, as a segment or the end of one", at.seq+1, s.first-1))
+	return s.brokenAt(1, at, fmt.Errorf("should be here: records %d to %d are missing, which are a segment or the end of one", at.seq+1, s.first-1))
 }

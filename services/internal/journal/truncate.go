@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// minZeroBytes is the minimum number of consecutive zero bytes that counts as a block that was never written because power
-// was lost.
+// minZeroBytes is the minimum number of consecutive zero bytes that counts as a block that was never written because
+// power was lost.
 const minZeroBytes = 512
 
-// isIncomplete reports whether the bytes after a segment's last good line are what a crash leaves there: the beginning of
-// the next record's line, or blocks that were never written. A crash never leaves complete lines that are not
-// records.
+// isIncomplete reports whether the bytes after a segment's last good line are what a crash leaves there: the
+// beginning of the next record's line, or blocks that were never written. A crash never leaves complete lines that
+// are not records.
 func isIncomplete(rest []byte, due int64) bool {
 	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minZeroBytes)) {
 		return !anyReadable(rest)

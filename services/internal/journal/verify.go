@@ -32,8 +32,8 @@ type ChainReport struct {
 	// SealKey is the public half of the key that signs heads, from the newest segment that names one. It is empty if
 	// an earlier version wrote the whole chain.
 	SealKey string
-	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves them
-	// to a separate file.
+	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves
+	// them to a separate file.
 	Incomplete int64
 }
 
@@ -98,16 +98,16 @@ func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
 		if err := h.Check(); err != nil {
-			errs = append(errs, fmt.Errorf("the head of %s that was kept elsewhere is not to be trusted: %w", h.Time.UTC().Format(timeFormat), err))
+			errs = append(errs, fmt.Errorf("the head of %s that was stored elsewhere is not valid: %w", h.Time.UTC().Format(timeFormat), err))
 		} else if r.Head != nil && r.Head.Key != h.Key {
-			errs = append(errs, fmt.Errorf("the head of %s was sealed with another key than the journal's newest: the key was replaced, or the journal was", h.Time.UTC().Format(timeFormat)))
+			errs = append(errs, fmt.Errorf("the head of %s was sealed with another key than the journal's newest: the key or the journal was replaced", h.Time.UTC().Format(timeFormat)))
 		}
 	}
 	for name, key := range map[string]string{callsName: r.Calls.SealKey, refusalsName: r.Refusals.SealKey} {
 		switch {
 		case key == "":
 		case r.Head == nil && len(elsewhere) == 0:
-			return errors.Join(append(errs, fmt.Errorf("%s is missing or unreadable: whether records were cut off can't be told without a head that was kept elsewhere", headName))...)
+			return errors.Join(append(errs, fmt.Errorf("%s is missing or unreadable: without a head that was stored elsewhere, it is unknown whether records were cut off", headName))...)
 		case r.Head != nil && r.Head.Key != key:
 			errs = append(errs, fmt.Errorf("%s was sealed with another key than the chain of %s names", headName, name))
 		}
@@ -184,7 +184,7 @@ func (r *reader) read(s segment) error {
 		line++
 		r.add(rec, size)
 		if forged == nil && slices.ContainsFunc(r.sealed, func(h ChainHead) bool { return h.Count == at.seq && h.Hash != at.hexHash() }) {
-			forged = &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq, Why: errors.New("is not the one that was sealed: the journal was written anew, or is another's")}
+			forged = &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq, Why: errors.New("is not the one that was sealed: the journal was rewritten, or it is another journal")}
 		}
 	})
 	if forged != nil {
@@ -223,8 +223,8 @@ func (r *reader) add(rec *Record, size int) {
 	}
 }
 
-// checkBeginning returns an error if records before the oldest stored record are missing although no record says that they
-// were pruned. Earlier versions pruned segments without a record.
+// checkBeginning returns an error if records before the oldest stored record are missing although no record says that
+// they were pruned. Earlier versions pruned segments without a record.
 func (r *reader) checkBeginning(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {
@@ -232,7 +232,7 @@ func (r *reader) checkBeginning(oldest segment) error {
 		return nil
 	case r.report.First > r.oldest:
 		before.seq = r.oldest - 1
-		return oldest.brokenAt(1, before, fmt.Errorf("should stand before it: records %d to %d are missing, and none says that they were pruned", r.oldest, r.report.First-1))
+		return oldest.brokenAt(1, before, fmt.Errorf("should be before it: records %d to %d are missing, and no record says that they were pruned", r.oldest, r.report.First-1))
 	case r.before != "" && r.before != r.firstPrev:
 		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.firstPrev, r.before))
 	default:

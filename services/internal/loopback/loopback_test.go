@@ -30,7 +30,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-func TestDial_ConnectsToLoopbackAlone(t *testing.T) {
+func TestDial_ConnectsOnlyToLoopback(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -22,8 +22,8 @@ type Account struct {
 // for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts do not change and are
 // safe for concurrent use.
 type Accounts struct {
-	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow contains all
-	// of them.
+	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow
+	// contains all of them.
 	inline   [2]Account
 	n        int
 	overflow []Account

@@ -143,7 +143,8 @@ func (g *Group) Join(pid int) {
 	}
 }
 
-// raiseOOMScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower it.
+// raiseOOMScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower
+// it.
 func raiseOOMScore(pid int) error {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if readNumber(dir, "oom_score_adj") >= OOMScore {

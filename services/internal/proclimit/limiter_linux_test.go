@@ -30,7 +30,7 @@ var attacks = map[string]struct{ script, limit string }{
 }
 
 // A program that exceeds its limit is detected, and all its descendants end, with and without cgroups.
-func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
+func TestGroup_EndsProgramOverLimit(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotEnforced) > 0 {
 			t.Logf("cgroups can't be made here: %+v", limiter.Report())
@@ -64,7 +64,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 }
 
 // A program whose cgroup was removed still runs, and its processes are counted.
-func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
+func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotEnforced) > 0 {
 		t.Skipf("cgroups can't be made here: %+v", limiter.Report())
@@ -133,7 +133,7 @@ func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
 }
 
 // A program within its limits is not ended.
-func TestGroup_ProgramWithinItsLimitsIsLetBe(t *testing.T) {
+func TestGroup_KeepsProgramWithinLimits(t *testing.T) {
 	limiter := proclimit.NewWatching()
 	group := limiter.Group("test", proclimit.Limits{Tasks: 100, Memory: 64 << 20})
 	cmd := exec.Command("/bin/sleep", "1")

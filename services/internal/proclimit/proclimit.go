@@ -56,7 +56,7 @@ func (e *ExceededError) Error() string {
 
 // Report says which limits the kernel enforces on this system.
 type Report struct {
-	// Enforced and NotHeld describe what the kernel enforces and what it does not, each in a few words.
+	// Enforced and NotEnforced describe what the kernel enforces and what it does not, each in a few words.
 	Enforced, NotEnforced []string
 	// Why says why the kernel does not enforce all limits; empty if it does.
 	Why string

@@ -23,7 +23,7 @@ func owned(subject, owner string, chain ...*identityv1.Principal) *identityv1.Pr
 
 // The use of a caller's agents, at any depth, is counted against the caller, whichever of the agents created the
 // others.
-func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
+func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 	t.Parallel()
 	for name, agent := range map[string]func(i int) *identityv1.Principal{
 		"agents of a caller": func(i int) *identityv1.Principal { return who(fmt.Sprint("agent:acme/", i), who("ana")) },
@@ -76,7 +76,7 @@ func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
 
 // Two tokens with the same subject are one principal. Tokens with the same owner share the quota of a person, and so
 // do the agents that they or the person create.
-func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
+func TestTake_TokensOfPersonShareQuota(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(2))
 	take := func(p *identityv1.Principal) error {
@@ -110,7 +110,7 @@ func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
 }
 
 // The text of the error names no principal of another tenant, and escapes names.
-func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
+func TestFullError_HidesOtherTenants(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(1))
 	foreign := &identityv1.Principal{Tenant: "secret-tenant", Subject: "zoe"}
@@ -129,14 +129,14 @@ func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
 }
 
 // A use without an account is refused, because it can't be bounded.
-func TestTake_WithoutAnAccountIsRefused(t *testing.T) {
+func TestTake_FailsWithoutAccount(t *testing.T) {
 	t.Parallel()
 	if err := quota.New("things", quota.For(1)).Take(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {
 		t.Error(err)
 	}
 }
 
-func TestTake_OfACallerWithoutAChainAllocatesNothing(t *testing.T) {
+func TestTake_DoesNotAllocateWithoutChain(t *testing.T) {
 	q := quota.New("things", quota.For(100))
 	p := owned("bot", "olga")
 	a := principal.AccountsOf(p)

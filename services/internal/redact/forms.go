@@ -39,8 +39,8 @@ func Forms(secret string) []string {
 	return slices.Compact(out)
 }
 
-// NewForAllForms returns a scrubber for texts that people read. It removes each line of the values in all of its [Forms],
-// because a program or a server may have changed the form of a value.
+// NewForAllForms returns a Redactor for texts that people read. It removes each line of the values in all of its
+// [Forms], because a program or a server may have changed the form of a value.
 func NewForAllForms(values []string) *Redactor {
 	var all []string
 	for _, line := range linesOfMinLength(values, minLoggedLen) {

@@ -12,7 +12,7 @@ import (
 
 // A secret is removed from a text in each form in which programs repeat it, at any position, and however the text is
 // split into pieces.
-func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
+func TestStream_RemovesSecretsInEveryFormAcrossPieces(t *testing.T) {
 	t.Parallel()
 	const secret = `sk-live_4f/9+Zq"é=77`
 	s := New(nil, Forms(secret))
@@ -45,7 +45,7 @@ func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
 	})
 }
 
-func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
+func TestForms_ShortTextHasNone(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "none", " x "} {
 		if got := Forms(text); got != nil {
@@ -55,7 +55,7 @@ func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
 }
 
 // Each line of a value is removed in each form. Texts that are too short to be secrets stay.
-func TestEvery_RemovesEachLineOfAValueInEveryForm(t *testing.T) {
+func TestNewForAllForms_RemovesEachLineInEveryForm(t *testing.T) {
 	t.Parallel()
 	const first, second = "first-line-4f9Z", "second-line-77Q"
 	s := NewForAllForms([]string{first + "\n" + second + "\n", "on"})

@@ -33,7 +33,7 @@ type Redactor struct {
 	begins  [256]bool
 }
 
-// New returns a scrubber. It removes secrets from answers and logs. From logs it also removes the values of the
+// New returns a Redactor. It removes secrets from answers and logs. From logs it also removes the values of the
 // environment variables env, which may be secrets.
 func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
@@ -49,8 +49,8 @@ func New(env map[string]string, secrets []string) *Redactor {
 	return s
 }
 
-// linesOfMinLength returns the lines of the values that have at least the given length. Longer lines come first, because one
-// secret may contain another.
+// linesOfMinLength returns the lines of the values that have at least the given length. Longer lines come first,
+// because one secret may contain another.
 func linesOfMinLength(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -75,7 +75,7 @@ func (s *Redactor) Answer(raw []byte) []byte {
 	}
 	var out []byte
 	done, inside := 0, false
-	var stint gosched.Work
+	var work gosched.Work
 	for at := 0; at < len(raw); {
 		size := 1
 		switch c := raw[at]; {
@@ -83,7 +83,7 @@ func (s *Redactor) Answer(raw []byte) []byte {
 			inside = !inside
 		case !inside, !s.begins[c]:
 		default:
-			stint.Step()
+			work.Step()
 			if size = s.secretAt(raw[at:]); size > 0 {
 				out = append(append(out, raw[done:at]...), redacted...)
 				done = at + size

@@ -32,8 +32,8 @@ func TestAnswer_RemovesSecrets(t *testing.T) {
 		{"digits of an escape", `"\u12345678"`, `"\u12345678"`},
 		{"an escape like its beginning", `"\\12345678\"12345678"`, `"\\[redacted]\"[redacted]"`},
 		{"no JSON", `"12345678`, `"[redacted]`},
-		{"an escape that is none", `"\`, `"\`},
-		{"another that is none", `"\ud83d\u"`, `"\ud83d\u"`},
+		{"an incomplete escape", `"\`, `"\`},
+		{"an invalid escape", `"\ud83d\u"`, `"\ud83d\u"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ func checkBoth(t *testing.T, s *testServer, check func(t *testing.T, err error))
 				t.Parallel()
 				text, err := call(timeoutContext(t), w.as(t, gateway, false))
 				if text != "" {
-					t.Errorf("an answer came beside the error: %q", text)
+					t.Errorf("an answer was received with the error: %q", text)
 				}
 				check(t, err)
 			})

@@ -135,8 +135,8 @@ func (p *callUsage) chargeRequest(n int) error {
 	return nil
 }
 
-// chargeAnswer counts an answer of n bytes until the client has read it. The bytes of a small answer are not counted. The
-// number of small answers is bounded, because each counts as a call in flight.
+// chargeAnswer counts an answer of n bytes until the client has read it. The bytes of a small answer are not counted.
+// The number of small answers is bounded, because each counts as a call in flight.
 func (p *callUsage) chargeAnswer(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()

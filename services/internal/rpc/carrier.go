@@ -28,8 +28,8 @@ const (
 	maxBatch = 32
 	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for further calls.
 	maxIdleWorkers = 32
-	// maxCarriedPart is the maximum size in bytes of the request, and of the principal, of a carried call. A larger call
-	// is sent as a separate RPC, as sluice.mesh.v1 defines it.
+	// maxCarriedPart is the maximum size in bytes of the request, and of the principal, of a carried call. A larger
+	// call is sent as a separate RPC, as sluice.mesh.v1 defines it.
 	maxCarriedPart = 16 << 10
 )
 

@@ -137,7 +137,7 @@ func decodeAnswer(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	}
 }
 
-// stream returns the open stream. If there is none, lane starts to open one and returns nil.
+// stream returns the open stream. If there is none, stream starts to open one and returns nil.
 func (c *Conn) stream() *clientStream {
 	if on := c.open.Load(); on != nil {
 		return on
@@ -258,8 +258,8 @@ func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRe
 	}
 }
 
-// removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations. Therefore a
-// slow server does not execute calls that were given up.
+// removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations.
+// Therefore a slow server does not execute calls that were given up.
 func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -173,7 +173,7 @@ func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 		<-time.After(300 * time.Millisecond)
 		return last > 1024 && last == was
 	})
-	t.Logf("%d calls were made whose answers nobody has read", last)
+	t.Logf("%d calls were made without reading answers", last)
 	other, err := client.CarryCalls(timeoutContext(t))
 	if err != nil {
 		t.Fatal(err)

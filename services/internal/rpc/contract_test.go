@@ -81,7 +81,7 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 			method := service.Methods().Get(i)
 			c := callersIn(method)
 			if len(c.GetRoles()) == 0 && len(c.GetTokens()) == 0 {
-				t.Errorf("%s names nobody in (sluice.auth.v1.callers)", method.FullName())
+				t.Errorf("%s names no callers in (sluice.auth.v1.callers)", method.FullName())
 			}
 			if slices.Contains(c.GetRoles(), authv1.Role_ROLE_UNSPECIFIED) || slices.Contains(c.GetTokens(), authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED) {
 				t.Errorf("%s names the unspecified", method.FullName())
@@ -90,7 +90,7 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 				t.Errorf("%s names agents, whose tokens reach no RPC", method.FullName())
 			}
 			if c.GetPrincipal() && len(c.GetRoles()) == 0 {
-				t.Errorf("%s wants a principal and lets in no role that could send one", method.FullName())
+				t.Errorf("%s requires a principal and allows no role that could send one", method.FullName())
 			}
 			streams := method.IsStreamingClient() || method.IsStreamingServer()
 			if carried, _ := proto.GetExtension(method.Options(), authv1.E_Carried).(bool); carried && (streams || len(c.GetRoles()) == 0) {
@@ -216,20 +216,20 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 						named, want = false, "PRINCIPAL_REQUIRED"
 					}
 					if in != named || !in && rpc.Reason(err) != want {
-						t.Errorf("%s called by the role %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
+						t.Errorf("%s called by the role %s: admitted is %t, want %t: %v", method.Name(), role, in, named, err)
 					}
 				}
 				for role, conn := range tokens {
 					in, err := try(timeoutContext(t), conn, method)
 					if named := slices.Contains(c.GetTokens(), role); in != named || !in && rpc.Reason(err) != "CALLER_REFUSED" {
-						t.Errorf("%s called with a token of %s: let in is %t, want %t: %v", method.Name(), role, in, named, err)
+						t.Errorf("%s called with a token of %s: admitted is %t, want %t: %v", method.Name(), role, in, named, err)
 					}
 					if !in {
 						checkRefusal(t, err, role, c.GetTokens())
 					}
 				}
 				if in, err := try(timeoutContext(t), stranger, method); in || rpc.Reason(err) != "UNAUTHENTICATED" {
-					t.Errorf("%s called by nobody: let in is %t: %v", method.Name(), in, err)
+					t.Errorf("%s called without a token: admitted is %t: %v", method.Name(), in, err)
 				}
 			}
 		})
@@ -266,14 +266,14 @@ func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 		}
 	}
 	if err := reflect(timeoutContext(t), s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("nobody: %v", err)
+		t.Errorf("without a token: %v", err)
 	}
 	if err := reflect(timeoutContext(t), s.ways()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a role: %v", err)
 	}
 	forged := metadata.AppendToOutgoingContext(timeoutContext(t), "grpc-internal-auth", "true")
 	if err := reflect(forged, s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("nobody, with metadata: %v", err)
+		t.Errorf("without a token, with metadata: %v", err)
 	}
 }
 
@@ -290,6 +290,6 @@ func checkRefusal(t *testing.T, err error, sent authv1.TokenRole, may []authv1.T
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) || facts["role"] != name(sent) || facts["token"] == "" {
-		t.Errorf("with a token of %s: told is %v, want it to need %v", sent, facts, want)
+		t.Errorf("with a token of %s: the error has %v, want the needed roles %v", sent, facts, want)
 	}
 }

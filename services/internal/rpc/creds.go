@@ -45,7 +45,7 @@ func (c serverCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthI
 	}
 	at, ok := conn.(*connlimit.Conn)
 	if !ok {
-		return nil, nil, errors.New("the connection did not come through the door")
+		return nil, nil, errors.New("the connection was not accepted by connlimit")
 	}
 	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
 	if err != nil {

@@ -49,7 +49,7 @@ func (g *authorizer) admit(ctx context.Context, method string, told []string) (c
 	if rule.principal && caller.Person == nil && caller.Principal == nil {
 		return nil, &Error{
 			Code: codes.Unauthenticated, Reason: "PRINCIPAL_REQUIRED",
-			Err: fmt.Errorf("%s must be told on whose behalf: send a signed %s", method, authn.PrincipalKey),
+			Err: fmt.Errorf("%s requires a principal on whose behalf it is called: send a signed %s", method, authn.PrincipalKey),
 		}
 	}
 	return authn.WithCaller(ctx, caller), nil

@@ -63,15 +63,15 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 		{"one that the contract names", gateway, true, nil, methodUnary, "gateway,,", codes.OK, ""},
 		{"one that it does not name", ratelimit, true, nil, methodUnary, "", codes.PermissionDenied, "CALLER_REFUSED"},
 		{"the server's own", policy, true, nil, methodUnary, "", codes.PermissionDenied, "CALLER_REFUSED"},
-		{"on behalf of somebody, where none is needed", gateway, true, ana(), methodUnary, "gateway,,ana", codes.OK, ""},
-		{"on behalf of somebody", gateway, true, ana(), methodBehalf, "gateway,,ana", codes.OK, ""},
-		{"on behalf of nobody, where one is needed", gateway, true, nil, methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REQUIRED"},
+		{"a principal that the method does not need", gateway, true, ana(), methodUnary, "gateway,,ana", codes.OK, ""},
+		{"a principal that the method needs", gateway, true, ana(), methodBehalf, "gateway,,ana", codes.OK, ""},
+		{"no principal although the method needs one", gateway, true, nil, methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REQUIRED"},
 		{"on behalf of the empty principal", gateway, true, new(identityv1.Principal), methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REFUSED"},
 		{"wasmagent for a person", wasmagent, true, ana(), methodBehalf, "", codes.Unauthenticated, "PRINCIPAL_REFUSED"},
 		{"a role without a signer", ratelimit, true, ana(), methodBehalf, "", codes.Internal, "NO_SIGNER"},
 		{"the gateway without its signer", gateway, false, ana(), methodBehalf, "", codes.Internal, "NO_SIGNER"},
 		{"a method that says nothing of its callers", gateway, true, nil, methodBare, "", codes.PermissionDenied, "CALLER_REFUSED"},
-		{"a method that names nobody", gateway, true, nil, methodEmpty, "", codes.PermissionDenied, "CALLER_REFUSED"},
+		{"a method that names no callers", gateway, true, nil, methodEmpty, "", codes.PermissionDenied, "CALLER_REFUSED"},
 		{"a method that names the unspecified", gateway, true, nil, methodNobody, "", codes.PermissionDenied, "CALLER_REFUSED"},
 	}
 	for _, w := range s.ways() {
@@ -99,8 +99,8 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 		md     []string
 		reason string
 	}{
-		{"a token beside the certificate", []string{"authorization", "Bearer " + tokenText(operator)}, "UNAUTHENTICATED"},
-		{"an empty authorization beside it", []string{"authorization", ""}, "UNAUTHENTICATED"},
+		{"a token in addition to the certificate", []string{"authorization", "Bearer " + tokenText(operator)}, "UNAUTHENTICATED"},
+		{"an empty authorization in addition to the certificate", []string{"authorization", ""}, "UNAUTHENTICATED"},
 		{"two authorizations", []string{"authorization", "Bearer a", "authorization", "Bearer b"}, "UNAUTHENTICATED"},
 		{"an unsigned principal", []string{authn.PrincipalKey, "ana"}, "PRINCIPAL_REFUSED"},
 		{"an empty principal", []string{authn.PrincipalKey, ""}, "PRINCIPAL_REFUSED"},
@@ -167,7 +167,7 @@ func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 		{"an agent", bearer(tokenText(agent)), methodUnary, "", codes.PermissionDenied, denied},
 		{"an agent, where a contract would let it in", bearer(tokenText(agent)), methodAgents, "", codes.PermissionDenied, denied},
 		{"a token without a role", bearer(tokenText(0)), methodNobody, "", codes.PermissionDenied, denied},
-		{"an operator, where nobody may", bearer(tokenText(operator)), methodBare, "", codes.PermissionDenied, denied},
+		{"an operator for a method without callers", bearer(tokenText(operator)), methodBare, "", codes.PermissionDenied, denied},
 		{"no credential", nil, methodUnary, "", codes.Unauthenticated, refused},
 		{"an unknown token", bearer(strings.Repeat("x", 40)), methodUnary, "", codes.Unauthenticated, refused},
 		{"an empty token", bearer(""), methodUnary, "", codes.Unauthenticated, refused},

@@ -79,8 +79,8 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 	}
 }
 
-// asStream turns a unary method into a stream with one message in each direction. That is the same on the wire, but lets
-// the server see whether the answer was sent.
+// asStream turns a unary method into a stream with one message in each direction. That is the same on the wire, but
+// lets the server see whether the answer was sent.
 func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -156,7 +156,7 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	case caller == nil && c.gate.termsOf(method).anyone:
 		return ctx, nil, nil
 	case caller == nil:
-		return nil, nil, errors.New("a call came past the tap")
+		return nil, nil, errors.New("a call was not handled by the tap handle")
 	}
 	shares := c.people
 	if caller.Person == nil {

@@ -153,10 +153,10 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	}
 	extra := s.person(t, tokenText(operator))
 	if _, err := ask(timeoutContext(t), extra, methodUnary); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("beyond its share a person is told %v", err)
+		t.Errorf("a person beyond its quota gets %v", err)
 	}
 	if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
-		t.Errorf("a role is told %v", err)
+		t.Errorf("a role gets %v", err)
 	}
 	cancel()
 	waitFor(t, func() bool {
@@ -208,7 +208,7 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 		})
 	}
 	if _, err := healthv1.NewHealthClient(s.person(t, "")).Check(timeoutContext(t), &healthv1.HealthCheckRequest{}); err != nil {
-		t.Errorf("health is not told: %v", err)
+		t.Errorf("health does not answer: %v", err)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	}
 	conn := rawConn(t, s.plain, insecure.NewCredentials())
 	if _, err := ask(timeoutContext(t), conn, methodUnary); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("the next one is told %v", err)
+		t.Errorf("the next connection gets %v", err)
 	}
 }
 
@@ -254,6 +254,6 @@ func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 		got[<-codesOf]++
 	}
 	if got[codes.ResourceExhausted] != 4 || got[codes.DeadlineExceeded] != 4 {
-		t.Errorf("8 calls that never end were told %v, want 4 that there is no room and 4 that their time is over", got)
+		t.Errorf("8 calls without an end got %v, want 4 refused by the limit and 4 ended by the timeout", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // callers says which callers may call a method.
 type callers struct {
-	// anyone allows unauthenticated callers. Only the health service has it.
+	// anyone allows unauthenticated callers. Only the health service sets it.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool

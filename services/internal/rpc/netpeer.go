@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time. unauthenticatedTimeout is how long each
-	// may take, including sending its answer. Unauthenticated callers may only call the health service.
+	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time.
+	// unauthenticatedTimeout is how long each may take, including sending its answer. Unauthenticated callers may
+	// only call the health service.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -35,13 +36,13 @@ type netPeer struct {
 	credentials.AuthInfo
 	conn   *connlimit.Conn
 	unread unreadAnswers
-	// from is the role in the client's certificate, unless roleErr says why there is none. notAfter is when the certificate
-	// expires; zero if there is no certificate.
+	// from is the role in the client's certificate, unless roleErr says why there is none. notAfter is when the
+	// certificate expires; zero if there is no certificate.
 	from     authn.Peer
 	roleErr  error
 	notAfter time.Time
-	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused is the
-	// number of calls that were refused before authentication.
+	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer.
+	// refused is the number of calls that were refused before authentication.
 	unauthenticatedCalls, refused atomic.Int32
 	// carriesCalls is true while a stream of the connection carries calls.
 	carriesCalls atomic.Bool

@@ -162,7 +162,7 @@ func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 		t.Errorf("a server without a CA trusts those of the system: %v", err)
 	}
 	if _, err := rpc.ServerTLS(func() (*tls.Certificate, *x509.CertPool) { return nil, nil }).GetConfigForClient(nil); err == nil {
-		t.Error("a server without a certificate lets somebody in")
+		t.Error("a server without a certificate accepted a connection")
 	}
 	if _, err := rpc.Dial("passthrough:///"+s.plain, policy, nil, rpc.ClientDeps{}); err == nil {
 		t.Error("a role's connection without TLS was made")
@@ -277,7 +277,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 		t.Errorf("policy is ill, and it says %v", got)
 	}
 	for name, conn := range map[string]grpc.ClientConnInterface{
-		"nobody": s.person(t, ""), "an agent": s.person(t, tokenText(agent)), "a wrong token": s.person(t, "wrong"),
+		"no token": s.person(t, ""), "an agent": s.person(t, tokenText(agent)), "a wrong token": s.person(t, "wrong"),
 		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
@@ -301,7 +301,7 @@ func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 		conn grpc.ClientConnInterface
 		want codes.Code
 	}{
-		"nobody": {s.person(t, ""), codes.Unauthenticated}, "an agent": {s.person(t, tokenText(agent)), codes.PermissionDenied},
+		"no token": {s.person(t, ""), codes.Unauthenticated}, "an agent": {s.person(t, tokenText(agent)), codes.PermissionDenied},
 		"an operator": {s.person(t, tokenText(operator)), codes.OK},
 	} {
 		stream, err := healthv1.NewHealthClient(tt.conn).Watch(timeoutContext(t), &healthv1.HealthCheckRequest{})

@@ -149,7 +149,7 @@ func TestTrace_UntrustedCallerCannotStartTrace(t *testing.T) {
 		t.Errorf("an operator's traceparent was believed: %s", saw.TraceID())
 	}
 	if _, err := ask(ctx, tr.person(t, ""), methodUnary); err == nil {
-		t.Fatal("nobody was let in")
+		t.Fatal("no call was admitted")
 	}
 	if spans := tr.spans.GetSpans(); len(spans) > 0 {
 		t.Errorf("%d spans were made: %v", len(spans), spans[0].Name)

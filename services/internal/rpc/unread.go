@@ -20,8 +20,8 @@ const (
 	// bytes, it gets another second.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum capacity of
-	// a buffer that gRPC releases at all.
+	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum
+	// capacity of a buffer that gRPC releases at all.
 	pieceSize   = 64 << 10
 	minReleased = 2 << 10
 )
@@ -41,8 +41,8 @@ type answer struct {
 	portion *callUsage
 	size    int
 
-	// The lock of to.unread guards the following fields. since is when the answer was sent, and read is to.unread.read at that
-	// time. left is the number of pieces that gRPC has not released.
+	// The lock of to.unread guards the following fields. since is when the answer was sent, and read is
+	// to.unread.read at that time. left is the number of pieces that gRPC has not released.
 	since time.Time
 	read  int64
 	left  int
@@ -131,9 +131,9 @@ func send(ss grpc.ServerStream, m any) error {
 	return err
 }
 
-// isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not show
-// that: it may have ended while the stream is open and still holds the message. Sending headers again fails, on an
-// open stream with one code and on a closed stream with others.
+// isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
+// show that: it may have ended while the stream is open and still holds the message. Sending headers again fails, on
+// an open stream with one code and on a closed stream with others.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
@@ -175,8 +175,8 @@ func (b buffers) put(buf *[]byte) {
 	}
 }
 
-// unreadAnswers contains the answers on one connection that the client has not read. The zero value is empty. unreadAnswers is safe
-// for concurrent use.
+// unreadAnswers contains the answers on one connection that the client has not read. The zero value is empty.
+// unreadAnswers is safe for concurrent use.
 type unreadAnswers struct {
 	// closeConn closes the connection.
 	closeConn func()

@@ -111,7 +111,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 			// On a slow machine, the client may be disconnected before its quota is used up.
 			for end, full := time.Now().Add(slowTimeout), false; !full && !oneEnds(deaf, 0); {
 				if time.Now().After(end) {
-					t.Fatal("the share is not full, and nobody is cut off")
+					t.Fatal("the quota is not used up, and no connection was closed")
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				_, err := ask(ctx, person, methodUnary)
@@ -124,17 +124,17 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 				return asked.of("large").Load() == ran
 			})
 			held := heap() - before
-			t.Logf("%d MiB of answers that nobody reads are held", held)
+			t.Logf("%d MiB of unread answers are in memory", held)
 			if held > 64 {
 				t.Error("want at most 64")
 			}
 			ran := asked.of("name").Load()
 			_, err := ask(timeoutContext(t), person, methodUnary)
 			if did := asked.of("name").Load() - ran; (status.Code(err) != codes.ResourceExhausted || did != 0) && !oneEnds(deaf, time.Second) {
-				t.Errorf("beyond its share a person is told %v, and %d calls were done for it", err, did)
+				t.Errorf("a person beyond its quota gets %v, and %d of its calls ran", err, did)
 			}
 			if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
-				t.Errorf("a role is told %v", err)
+				t.Errorf("a role gets %v", err)
 			}
 			cut := make(chan struct{}, len(deaf))
 			for _, c := range deaf {
@@ -146,7 +146,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 			select {
 			case <-cut: // one of the connections whose answers use the quota
 			case <-time.After(2 * testTimeout):
-				t.Fatal("who does not read is not cut off")
+				t.Fatal("a client that does not read was not disconnected")
 			}
 			waitForWithin(t, slowTimeout, func() bool {
 				_, err := ask(timeoutContext(t), person, methodUnary)
@@ -170,7 +170,7 @@ func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 		_, err := ask(timeoutContext(t), person, methodUnary)
 		refused := status.Code(err) == codes.ResourceExhausted
 		if cut = !refused && oneEnds(deaf, time.Second); !refused && !cut {
-			t.Errorf("with 512 answers that it has not read a person is told %v", err)
+			t.Errorf("a person with 512 unread answers gets %v", err)
 		}
 		waitFor(t, func() bool { _, err := ask(timeoutContext(t), person, methodUnary); return err == nil })
 	}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// invisibleRanges are characters that are printable according to Unicode, but are invisible or change how their neighbour
-// looks.
+// invisibleRanges are characters that are printable according to Unicode, but are invisible or change how their
+// neighbour looks.
 var invisibleRanges = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},

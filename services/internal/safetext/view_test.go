@@ -66,7 +66,7 @@ func TestFacts_NumberOfChangedArguments(t *testing.T) {
 	}
 }
 
-func TestWho(t *testing.T) {
+func TestApprovers(t *testing.T) {
 	t.Parallel()
 	for want, terms := range map[string]*policyv1.ApprovalTerms{
 		"an operator or approver":                             {Quorum: 1},

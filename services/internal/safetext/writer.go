@@ -35,7 +35,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// controlsTerminal reports whether a character may control a terminal. Printable characters, line breaks and tabs do not.
+// controlsTerminal reports whether a character may control a terminal. Printable characters, line breaks and tabs do
+// not.
 func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
 // unfinished returns the number of bytes at the end of a text that are the beginning of a character.

@@ -26,10 +26,10 @@ const (
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {
-		return Report{}, fmt.Errorf("ask for its version: %w", err)
+		return Report{}, fmt.Errorf("get its version: %w", err)
 	}
 	if version < abiFiles {
-		return Report{}, fmt.Errorf("version %d of it knows too little, and %d is the first that does not", version, abiFiles)
+		return Report{}, fmt.Errorf("its version is %d, and at least %d is required", version, abiFiles)
 	}
 	p, err := newPlan(o)
 	if err != nil {

@@ -32,7 +32,7 @@ func launch() int {
 func runOrder() (int, error) {
 	// Inherited descriptors are closed on exec. They can't be closed now, because some belong to the Go runtime.
 	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return 0, fmt.Errorf("close what was inherited: %w", err)
+		return 0, fmt.Errorf("close inherited descriptors: %w", err)
 	}
 	var o order
 	file := os.NewFile(orderFD, "order")
@@ -51,7 +51,7 @@ func runOrder() (int, error) {
 	case byNothing:
 		report = Report{NotEnforced: allParts(&o.Rules)}
 	default:
-		err = fmt.Errorf("nothing is known of %q", o.By)
+		err = fmt.Errorf("unknown mechanism %q", o.By)
 	}
 	if err != nil {
 		return 0, err
@@ -78,9 +78,9 @@ func execProgram(c *Command) error {
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace. Therefore it
-// must also wait for orphaned processes, and all processes that remain end with it. It keeps none of the program's
-// descriptors open.
+// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace.
+// Therefore it must also wait for orphaned processes, and all processes that remain end with it. It keeps none of the
+// program's descriptors open.
 func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // ignored here, because the program receives these signals too
@@ -90,11 +90,11 @@ func startAndWait(c *Command, rehide func()) (int, error) {
 	}
 	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("let go of the pipes: %w", err)
+		return 0, fmt.Errorf("close the pipes: %w", err)
 	}
 	for fd := range 3 {
 		if err := unix.Dup3(null, fd, 0); err != nil {
-			return 0, fmt.Errorf("let go of the pipes: %w", err)
+			return 0, fmt.Errorf("close the pipes: %w", err)
 		}
 	}
 	go rehide()

@@ -38,7 +38,7 @@ func protectLimits() error {
 	}
 	calls := limitCalls[runtime.GOARCH]
 	if len(calls) == 0 {
-		return errors.New("the number of the system call is not known here")
+		return errors.New("the number of the system call is unknown for this architecture")
 	}
 	var program []unix.SockFilter
 	for _, c := range calls {
@@ -53,7 +53,7 @@ func protectLimits() error {
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&filter)), 0, 0)
 	runtime.KeepAlive(program)
 	if err != nil {
-		return fmt.Errorf("keep limits of processes: %w", err)
+		return fmt.Errorf("protect limits of processes: %w", err)
 	}
 	return nil
 }

@@ -18,14 +18,14 @@ type mount struct {
 func mounts() ([]mount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
-		return nil, fmt.Errorf("read what is mounted: %w", err)
+		return nil, fmt.Errorf("read the list of mounts: %w", err)
 	}
 	var all []mount
 	for line := range strings.Lines(string(raw)) {
 		head, tail, ok := strings.Cut(line, " - ")
 		fields, kind := strings.Fields(head), strings.Fields(tail)
 		if !ok || len(fields) < 6 || len(kind) == 0 {
-			return nil, fmt.Errorf("read what is mounted: %q", line)
+			return nil, fmt.Errorf("read the list of mounts: %q", line)
 		}
 		all = append(all, mount{device: fields[2], root: unescape(fields[3]), point: unescape(fields[4]), kind: kind[0]})
 	}

@@ -21,7 +21,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return Report{}, nil, fmt.Errorf("keep mounts to itself: %w", err)
+		return Report{}, nil, fmt.Errorf("make mounts private: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return Report{}, nil, fmt.Errorf("mount its own /proc: %w", err)

@@ -41,11 +41,11 @@ func (n *inotifyHub) subscribe() (instance, wake *os.File, err error) {
 	n.forgetEnded()
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
+		return nil, nil, fmt.Errorf("watch hidden paths: %w", err)
 	}
 	if err := unix.SetNonblock(ends[1], true); err != nil {
 		_, _ = unix.Close(ends[0]), unix.Close(ends[1])
-		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
+		return nil, nil, fmt.Errorf("watch hidden paths: %w", err)
 	}
 	n.wakes[ends[1]] = struct{}{}
 	return n.instance, os.NewFile(uintptr(ends[0]), "wake"), nil
@@ -58,7 +58,7 @@ func (n *inotifyHub) begin() error {
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("watch what is hidden: %w", withInotifyLimit(err))
+		return fmt.Errorf("watch hidden paths: %w", withInotifyLimit(err))
 	}
 	n.instance, n.wakes = os.NewFile(uintptr(fd), "inotify"), make(map[int]struct{})
 	go n.run(fd)

@@ -28,8 +28,8 @@ type plan struct {
 	expected []string
 	// watched lists paths that may later refer to another file.
 	watched []watched
-	// replaceableLinks lists links on the paths to hidden files that could be replaced. inSharedFolders lists hidden files in folders to
-	// which a program may write. A replacement of such a file is accessible for a moment.
+	// replaceableLinks lists links on the paths to hidden files that could be replaced. inSharedFolders lists hidden
+	// files in folders to which a program may write. A replacement of such a file is accessible for a moment.
 	replaceableLinks, inSharedFolders []string
 	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
 	access []access
@@ -113,8 +113,8 @@ func nearest(path string) string {
 	return "/"
 }
 
-// hideOwnFolders hides a whole folder if all its contents are hidden, so that files that are created in it later are hidden too.
-// Hidden files in folders with other contents are added to inSharedFolders.
+// hideOwnFolders hides a whole folder if all its contents are hidden, so that files that are created in it later are
+// hidden too. Hidden files in folders with other contents are added to inSharedFolders.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)
@@ -131,8 +131,8 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	}
 }
 
-// protectFolders protects the whole folder of a program instead of the program if no program must write to that folder. Then a
-// replacement of the program can't be changed either.
+// protectFolders protects the whole folder of a program instead of the program if no program must write to that
+// folder. Then a replacement of the program can't be changed either.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)

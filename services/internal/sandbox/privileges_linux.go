@@ -6,18 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptCapabilities contains the privileges for files and users that a program of root keeps. None of them can undo the hiding.
+// keptCapabilities contains the privileges for files and users that a program of root keeps. None of them can undo
+// the hiding.
 const keptCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
-// dropPrivileges removes privileges from this thread and from the programs that it starts. It removes all privileges except
-// those in keptCapabilities, the ways to gain others, and core dumps, which would contain memory.
+// dropPrivileges removes privileges from this thread and from the programs that it starts. It removes all privileges
+// except those in keptCapabilities, the ways to gain others, and core dumps, which would contain memory.
 func dropPrivileges(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}
 	// The programs that the launcher starts must not trace the launcher or read its memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("forbid to be traced: %w", err)
+		return fmt.Errorf("forbid tracing: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid new privileges: %w", err)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchFolders watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It returns
-// the folders that this user may not list. It is idempotent.
+// watchFolders watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It
+// returns the folders that this user may not list. It is idempotent.
 func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
@@ -34,7 +34,7 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 }
 
 // rehide hides replaced paths again. A mount disappears with the file over which it is mounted, for example when an
-// editor replaces the file. If a path disappears while watch hides it, watch checks all paths again immediately. If a
+// editor replaces the file. If a path disappears while rehide hides it, rehide checks all paths again immediately. If a
 // path can't be hidden any more, or if the wake pipe is closed, the launcher exits, which also ends the program.
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)

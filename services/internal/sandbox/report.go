@@ -10,7 +10,7 @@ import (
 type Report struct {
 	// By is the mechanism: `namespaces` or `Landlock`; empty for none.
 	By string `json:"by,omitzero"`
-	// Enforced and NotHeld list what is enforced and what is not, each in a few words.
+	// Enforced and NotEnforced list what is enforced and what is not, each in a few words.
 	Enforced    []string `json:"held,omitempty"`
 	NotEnforced []string `json:"notHeld,omitempty"`
 	// Opened says, in one sentence each, which programs the rules allow to be changed, and where the rules restrict
@@ -65,7 +65,7 @@ func (r Report) Advice() string {
 	}
 }
 
-// A Group is a list of servers with the same report.
+// A ReportGroup is a list of servers with the same report.
 type ReportGroup struct {
 	// Names are the names of the servers, sorted. There is at least one.
 	Names  []string

@@ -100,7 +100,7 @@ func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	for line := range strings.Lines(string(raw)) {
 		fields := strings.Fields(line)
 		if len(fields) != 3 {
-			return nil, fmt.Errorf("%s has no three columns", file)
+			return nil, fmt.Errorf("a line of %s does not have three columns", file)
 		}
 		inside, err1 := strconv.Atoi(fields[0])
 		size, err2 := strconv.Atoi(fields[2])

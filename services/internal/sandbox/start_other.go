@@ -11,7 +11,7 @@ import (
 // try returns an error, because namespaces and Landlock exist only on Linux.
 func (s *Sandbox) try() (Report, error) {
 	if s.mechanism != byNothing {
-		return Report{}, errors.New("it is for Linux alone")
+		return Report{}, errors.New("it exists only on Linux")
 	}
 	return Report{NotHeld: allParts(&s.rules)}, nil
 }

@@ -46,7 +46,7 @@ func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.Proc
 
 // The kernel write-protects all memory of a process that forks, and each page that is written afterwards causes a
 // fault. With hundreds of MiB this stops the whole process for a while.
-func TestStart_ForksNotTheMemoryOfThisProcess(t *testing.T) {
+func TestStart_DoesNotForkThisProcess(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {}) // starts the starter, and allocates memory that is allocated only once
 	const pages = 16 << 10
@@ -75,7 +75,7 @@ func TestStart_ForksNotTheMemoryOfThisProcess(t *testing.T) {
 	}
 }
 
-func TestStart_ProgramIsAChildAndItsExitCodeIsKnown(t *testing.T) {
+func TestStart_ProgramIsChildOfThisProcess(t *testing.T) {
 	state := startTrue(t, inNamespaces(t), func(pid int) {
 		if parent := parentOf(t, pid); parent != os.Getpid() {
 			t.Errorf("the parent of the process is %d, want %d", parent, os.Getpid())
@@ -87,7 +87,7 @@ func TestStart_ProgramIsAChildAndItsExitCodeIsKnown(t *testing.T) {
 }
 
 // A starter that was killed, for example because memory ran out, is replaced.
-func TestStart_StarterThatWasKilledIsReplaced(t *testing.T) {
+func TestStart_ReplacesKilledStarter(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
 		starters := startersOf(t, os.Getpid())
@@ -138,7 +138,7 @@ func startersOf(t *testing.T, of int) (pids []int) {
 }
 
 // A starter that does not answer blocks no caller. The next start uses another starter.
-func TestStart_StarterThatHangsIsGivenUp(t *testing.T) {
+func TestStart_ReplacesHangingStarter(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})
 	starters := startersOf(t, os.Getpid())

@@ -1,5 +1,5 @@
-// Package signeddecision signs statements of the policy role about its decisions, and verifies them. Other roles can't make a
-// decision that passes the verification.
+// Package signeddecision signs statements of the policy role about its decisions, and verifies them. Other roles
+// can't make a decision that passes the verification.
 package signeddecision
 
 import (
@@ -67,8 +67,8 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// NewVerifier returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called for
-// each statement, so that the CA can be renewed.
+// NewVerifier returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called
+// for each statement, so that the CA can be renewed.
 func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }

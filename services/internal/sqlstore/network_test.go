@@ -288,7 +288,7 @@ func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 			t.Errorf("told %v", err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("nobody is told anything")
+		t.Error("no caller got an error")
 	}
 	proxy.EndFault(t)
 	waitUntilAvailable(t, db)

@@ -17,8 +17,8 @@ const (
 	// connectTimeout is how long opening a connection may take if the address has no connect_timeout. The pool itself
 	// opens some connections for waiting callers. Without a limit, an attempt without an answer would block forever.
 	connectTimeout = 2 * time.Second
-	// testAfter is how long a connection may be unused before it is tested. pingTimeout is how long the test may take. Many
-	// connections may be lost without a notice, and callers wait for their tests.
+	// testAfter is how long a connection may be unused before it is tested. pingTimeout is how long the test may
+	// take. Many connections may be lost without a notice, and callers wait for their tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
 	// answerTimeout is how long the store may take for each answer until a transaction has begun. No transaction waits
@@ -44,8 +44,8 @@ func openPostgres(source string) (*sql.DB, error) {
 	return db, nil
 }
 
-// shouldPing tests a connection that was unused for longer than testAfter, and reports whether the pool must ping it again. If
-// the test times out, it has closed the connection, so the ping fails immediately.
+// shouldPing tests a connection that was unused for longer than testAfter, and reports whether the pool must ping it
+// again. If the test times out, it has closed the connection, so the ping fails immediately.
 func shouldPing(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
 	if p.IdleDuration <= testAfter {
 		return false

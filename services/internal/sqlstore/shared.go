@@ -27,9 +27,9 @@ func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 const ownsTables = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adoptVersionTable renames an earlier release's table of versions if it belongs to the role's tables. Copying it would not be
-// enough. A program of the earlier release would still read the old table, and would not notice that the tables are
-// newer.
+// adoptVersionTable renames an earlier release's table of versions if it belongs to the role's tables. Copying it
+// would not be enough. A program of the earlier release would still read the old table, and would not notice that the
+// tables are newer.
 func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -45,7 +45,7 @@ func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, fmt.Sprintf("ALTER TABLE %s RENAME TO %s", sharedTable, versionTable(cfg))); err != nil {
-		return fmt.Errorf("take over the table of versions: %w", err)
+		return fmt.Errorf("rename the table of versions: %w", err)
 	}
 	return tx.Commit()
 }

@@ -41,7 +41,7 @@ func checkWrite(t *testing.T, db *sqlstore.DB, statement string) {
 	}
 }
 
-func TestOpen_RolesShareADatabase(t *testing.T) {
+func TestOpen_RolesShareDatabase(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
 	checkWrite(t, open(t, fruits(source), fruit, ripe), "INSERT INTO fruit (name, ripe) VALUES ('apple', 1)")
@@ -53,7 +53,7 @@ func TestOpen_RolesShareADatabase(t *testing.T) {
 	}
 }
 
-func TestOpen_RolesThatStartTogetherOnAnEmptyDatabase(t *testing.T) {
+func TestOpen_RolesStartConcurrentlyOnEmptyDatabase(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
 	var group sync.WaitGroup
@@ -88,7 +88,7 @@ func migrateEarlier(t *testing.T, source string, texts ...string) error {
 	return err
 }
 
-func TestOpen_DatabaseOfAnEarlierReleaseGoesOn(t *testing.T) {
+func TestOpen_AdoptsDatabaseOfEarlierRelease(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(t *testing.T, source string){
 		"its own role first": func(t *testing.T, source string) {
@@ -115,7 +115,7 @@ func TestOpen_DatabaseOfAnEarlierReleaseGoesOn(t *testing.T) {
 	}
 }
 
-func TestOpen_NewerDatabaseOfAnEarlierReleaseIsRefused(t *testing.T) {
+func TestOpen_RefusesNewerDatabaseOfEarlierRelease(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
 	if err := migrateEarlier(t, source, fruit, ripe, eaten); err != nil {

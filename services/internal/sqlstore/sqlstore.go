@@ -20,8 +20,8 @@ import (
 // SQLite is the value of [Config.Source] for a file in the role's data folder.
 const SQLite = "sqlite"
 
-// ErrUnavailable means that the store could not be reached, or that its answer to a commit was lost. In the second case it
-// is unknown whether the change was made; a repetition finds out.
+// ErrUnavailable means that the store could not be reached, or that its answer to a commit was lost. In the second
+// case it is unknown whether the change was made; a repetition finds out.
 var ErrUnavailable = errors.New("the store is unavailable")
 
 // Config is the configuration of a store. All fields except Queue, Now and File are required. File is required for

@@ -39,11 +39,11 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // These are timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is how long a process may be silent during a transaction. It equals the time for which callers wait for an
-// answer.
+// silenceTimeout is how long a process may be silent during a transaction. It equals the time for which callers wait
+// for an answer.
 //
-// lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. A process that the
-// network has lost therefore does not hold up others for long.
+// lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. A process that
+// the network has lost therefore does not hold up others for long.
 const (
 	silenceTimeout = "2000"
 	lockTimeout    = "1000"
@@ -63,8 +63,8 @@ func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error)
 	return d.do(ctx, d.queue, fn)
 }
 
-// DoUnqueued is like [DB.Do] for a function that rarely changes anything. It does not wait for other transactions until it
-// has collided with one.
+// DoUnqueued is like [DB.Do] for a function that rarely changes anything. It does not wait for other transactions
+// until it has collided with one.
 func (d *DB) DoUnqueued(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, "", fn)
 }
@@ -180,9 +180,9 @@ func queueFor(table string) string {
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// wrapUnavailable wraps errors which mean that the store is unavailable in [ErrUnavailable]. The store could not be reached, did not
-// answer, is shutting down (class 57), has too many connections (class 53), or has ended the transaction of a silent
-// process (25P03).
+// wrapUnavailable wraps errors which mean that the store is unavailable in [ErrUnavailable]. The store could not be
+// reached, did not answer, is shutting down (class 57), has too many connections (class 53), or has ended the
+// transaction of a silent process (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

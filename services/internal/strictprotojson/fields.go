@@ -1,6 +1,6 @@
-// Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one JSON
-// form. The form differs from protobuf's JSON mapping as follows: a string field with the option (sluice.mcp.v1.json)
-// is a JSON object, enum values have short names, and input is not corrected.
+// Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly
+// one JSON form. The form differs from protobuf's JSON mapping as follows: a string field with the option
+// (sluice.mcp.v1.json) is a JSON object, enum values have short names, and input is not corrected.
 package strictprotojson
 
 import (

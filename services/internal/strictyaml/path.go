@@ -115,8 +115,8 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a location. A scalar that is written out has its own position. All other values
-// have the position of their key, where people look for a mapping or a list.
+// position returns the line and column of a location. A scalar that is written out has its own position. All other
+// values have the position of their key, where people look for a mapping or a list.
 func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

@@ -166,6 +166,6 @@ func TestMetrics_CountWithoutCollector(t *testing.T) {
 	c := counter(t, tel)
 	c.Add(t.Context(), 1)
 	if c.Enabled(t.Context()) {
-		t.Error("it counts for nobody")
+		t.Error("the counter is enabled without a collector")
 	}
 }

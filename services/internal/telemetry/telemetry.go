@@ -136,7 +136,7 @@ func (t *Telemetry) Close() error {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unimplemented:
 		return nil // an unavailable collector is not an error of this process
 	case err != nil:
-		return fmt.Errorf("export what is left: %w", err)
+		return fmt.Errorf("export the remaining data: %w", err)
 	default:
 		return nil
 	}

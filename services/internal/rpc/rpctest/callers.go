@@ -99,7 +99,7 @@ func (s *Server) callers(t *testing.T) []caller {
 		})
 		if authn.Signs(role) {
 			out = append(out, caller{
-				name: authn.RoleName(role) + " for somebody", conn: s.roles[role], behalf: testPrincipal(),
+				name: authn.RoleName(role) + " on behalf of a principal", conn: s.roles[role], behalf: testPrincipal(),
 				refusal: func(c *authv1.Callers) codes.Code { return refusal(c, true) },
 			})
 		}
@@ -121,8 +121,8 @@ func (s *Server) persons(t *testing.T) []caller {
 	}
 	unknown := func(*authv1.Callers) codes.Code { return codes.Unauthenticated }
 	return append(out,
-		caller{name: "nobody", conn: s.Person(t, ""), refusal: unknown},
-		caller{name: "a stranger", conn: s.Person(t, "stranger"), refusal: unknown})
+		caller{name: "no token", conn: s.Person(t, ""), refusal: unknown},
+		caller{name: "an unknown token", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
 // testPrincipal returns a principal on whose behalf every role may call that signs principals.

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-func TestAlike_GroupsServersThatAreHeldAlike(t *testing.T) {
+func TestGroupByReport_GroupsEqualReports(t *testing.T) {
 	t.Parallel()
 	weak := sandbox.Report{By: "Landlock", Enforced: []string{"programs"}, NotEnforced: []string{"the list of processes"}, Why: "no namespaces: EPERM"}
 	off := sandbox.Report{Why: "it is off"}
